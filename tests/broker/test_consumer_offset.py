@@ -36,7 +36,7 @@ def filled(talk: Conversation, peer: FakePeer) -> Conversation:
     return talk
 
 
-def test_what_is_committed_is_answered(filled, peer):
+def test_the_committed_offset_is_returned(filled, peer):
     assert filled.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(7)).code == C.SUCCESS
     assert query(filled, peer) == 7
     filled.tell(peer, R.UPDATE_CONSUMER_OFFSET, commit(9))
@@ -53,7 +53,7 @@ def test_what_is_committed_is_answered(filled, peer):
         (commit(1, queue_id=-1), C.INVALID_PARAMETER),
     ],
 )
-def test_the_checks_in_their_order(filled, peer, header, code):
+def test_commits_are_checked_in_upstreams_order(filled, peer, header, code):
     assert filled.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == code
 
 
@@ -64,7 +64,7 @@ def test_commits_stay_within_the_queue(filled, peer):
     assert query(filled, peer) == 0
 
 
-def test_where_nothing_is_committed_a_young_queue_begins_at_0_unless_the_client_asks_not_to(filled, peer):
+def test_without_a_commit_a_young_queue_begins_at_0_unless_the_client_declines(filled, peer):
     assert query(filled, peer) == 0
     assert query(filled, peer, zero=True) == 0
     assert query(filled, peer, zero=False) == C.QUERY_NOT_FOUND
@@ -122,7 +122,7 @@ def test_no_commit_is_acknowledged_while_the_disk_refuses_the_journal(tmp_path, 
     talk.close()
 
 
-def test_what_waits_for_a_disk_does_not_grow_without_end(tmp_path, peer, monkeypatch):
+def test_commits_that_wait_for_a_disk_are_limited(tmp_path, peer, monkeypatch):
     monkeypatch.setattr(offset_commits, "UNWRITTEN_MAX", 50)
     talk = Conversation(tmp_path)
     for _ in range(200):
@@ -140,7 +140,7 @@ def test_what_waits_for_a_disk_does_not_grow_without_end(tmp_path, peer, monkeyp
     talk.close()
 
 
-def test_offsets_of_messages_that_a_crash_took_come_back_to_what_is_left(tmp_path, peer):
+def test_offsets_of_lost_messages_return_to_the_end_of_the_queue(tmp_path, peer):
     talk = Conversation(tmp_path)
     for _ in range(5):
         talk.send(peer)
@@ -161,7 +161,7 @@ def test_offsets_of_messages_that_a_crash_took_come_back_to_what_is_left(tmp_pat
 # The ends of queues.
 
 
-def test_the_ends_of_a_queue(filled, peer):
+def test_the_first_and_last_offsets_of_a_queue_are_returned(filled, peer):
     def ask(code: R, header: h.Header) -> dict[str, str]:
         reply = filled.ask(peer, code, header)
         assert reply.code == C.SUCCESS
@@ -176,7 +176,7 @@ def test_the_ends_of_a_queue(filled, peer):
     assert ask(R.GET_EARLIEST_MSG_STORETIME, empty) == {"timestamp": "-1"}
 
 
-def test_offsets_by_time(filled, peer):
+def test_offsets_are_found_by_time(filled, peer):
     first_ms = filled.clock.wall_ms()
     filled.clock.advance(1_000)
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_offsets_by_time(filled, peer):
     assert search(first_ms + 5_000) >= 12
 
 
-def test_a_message_by_its_physical_offset_if_one_is_there(filled, peer):
+def test_a_message_is_viewed_by_its_physical_offset(filled, peer):
     third = filled.messages("T")[2]
     reply = filled.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=third.physical_offset))
     assert reply.code == C.SUCCESS
@@ -244,7 +244,7 @@ def test_a_pull_that_begins_at_the_reset_is_served_at_once(tmp_path, peer):
     talk.close()
 
 
-def test_a_pending_reset_beyond_its_queue_comes_back_to_the_end(tmp_path, peer):
+def test_a_pending_reset_beyond_its_queue_is_cut_to_the_end(tmp_path, peer):
     talk = migrated(tmp_path, "{0:99}")
     assert query(talk, peer) == 10
     assert talk.pull(peer, queue_offset=6).ext["nextBeginOffset"] == "10"

@@ -213,7 +213,7 @@ def committed(talk: Conversation, queue_id: int) -> int | None:
 # Standing still.
 
 
-def test_a_broker_that_stood_still_keeps_its_members(talk):
+def test_a_broker_that_stalled_keeps_its_members(talk):
     """For longer than their sessions: timers ring before what they sent is read."""
     alice, bob = both(talk)
     talk.extend_deadlines(SESSION_MS + 5_000)
@@ -229,7 +229,7 @@ def test_a_broker_that_stood_still_keeps_its_members(talk):
 # The life of a member.
 
 
-def test_the_coordinator_is_here(talk):
+def test_a_single_broker_is_the_coordinator(talk):
     reply = talk.ask(FakePeer(), R.GROUP_FIND, h.GroupHeader(consumer_group="G"))
     assert reply.ext == {"lbCoordinator": talk.config.address}
 
@@ -268,7 +268,7 @@ def test_a_second_member_gets_half_and_opens_it_when_it_is_released(talk):
     assert [bob.pull(queue_id) for queue_id in bob.held] == [C.SUCCESS] * 2
 
 
-def test_a_member_that_leaves_is_followed_at_once(talk):
+def test_the_queues_of_a_leaving_member_are_reassigned_at_once(talk):
     alice, bob = both(talk)
     bob.leave()
     talk.advance(COLLECT_MS)
@@ -277,7 +277,7 @@ def test_a_member_that_leaves_is_followed_at_once(talk):
     assert bob.poll().news() == C.UNKNOWN_MEMBER
 
 
-def test_a_poll_that_has_nothing_to_tell_is_answered_within_a_third_of_the_session(talk):
+def test_a_poll_without_news_is_answered_within_a_third_of_the_session(talk):
     alice = alone(talk)
     talk.advance(SESSION_MS // 3 - 1)
     assert alice.news() is None
@@ -288,7 +288,7 @@ def test_a_poll_that_has_nothing_to_tell_is_answered_within_a_third_of_the_sessi
 # Who goes without a word.
 
 
-def test_a_zombie_is_fenced_its_held_pull_too(talk):
+def test_a_zombie_is_fenced_with_its_held_pull(talk):
     alice, bob = both(talk)
     lost = sorted(alice.held)
     pulls = {queue_id: alice.pull_command(queue_id, 3, hold_ms=15_000) for queue_id in lost}
@@ -309,7 +309,7 @@ def test_a_zombie_is_fenced_its_held_pull_too(talk):
     assert ("session_expired", "alice") in reasons(talk)
 
 
-def test_a_connection_that_ends_leaves_nothing_behind_and_its_queues_soon(talk):
+def test_the_queues_of_an_ended_connection_are_reassigned_soon(talk):
     alice, bob = both(talk)
     bob.close()
     talk.advance(149)
@@ -321,7 +321,7 @@ def test_a_connection_that_ends_leaves_nothing_behind_and_its_queues_soon(talk):
     assert bob.peer.replies == []
 
 
-def test_a_client_that_comes_back_soon_never_was_away(talk):
+def test_a_client_that_reconnects_soon_keeps_its_queues(talk):
     alice, bob = both(talk)
     before = dict(bob.held)
     bob.close()
@@ -346,7 +346,7 @@ def test_a_client_that_unregisters_has_a_grace_too(talk):
     assert alice.open_all() == [0, 1, 2, 3]
 
 
-def test_a_static_member_that_starts_again_has_its_queues_and_its_former_self_is_fenced(talk):
+def test_a_restarted_static_member_has_its_queues_and_its_former_process_is_fenced(talk):
     alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
     talk.advance(COLLECT_MS)
     alice.news()
@@ -398,7 +398,7 @@ def test_an_operator_removes_a_static_member_whose_process_is_gone(tmp_path):
     talk.close()
 
 
-def test_nobody_removes_stock_members(talk):
+def test_stock_members_cannot_be_removed(talk):
     talk.beat(FakePeer("10.0.0.9:1"), "java")
     reply = remove(talk, "java")
     assert reply.code == C.INVALID_PARAMETER
@@ -408,7 +408,7 @@ def test_nobody_removes_stock_members(talk):
 # Topics.
 
 
-def test_a_topic_that_grows_is_shared_out_again(talk):
+def test_a_growing_topic_is_reassigned(talk):
     alice, bob = both(talk)
     talk.create_topic("T", 6)
     talk.advance(COLLECT_MS)
@@ -418,7 +418,7 @@ def test_a_topic_that_grows_is_shared_out_again(talk):
     assert notifications(alice.peer) == []
 
 
-def test_the_groups_retry_topic_is_shared_out_as_well(talk):
+def test_the_groups_retry_topic_is_assigned_too(talk):
     header = h.GroupJoinHeader(consumer_group="G", client_id="alice", lb_session_ms=SESSION_MS)
     body = GroupJoinBody(subscriptions={"T": "*", "%RETRY%G": "*"})
     peer = FakePeer()
@@ -432,7 +432,7 @@ def test_the_groups_retry_topic_is_shared_out_as_well(talk):
 # Stock clients.
 
 
-def test_a_stock_client_makes_them_allocate_until_it_goes(talk):
+def test_members_allocate_while_a_stock_client_is_present(talk):
     alice = alone(talk)
     assert alice.commit(0, 1, as_member=False) == C.FENCED
     stock = FakePeer("10.0.0.9:1")
@@ -458,7 +458,7 @@ def test_a_stock_client_makes_them_allocate_until_it_goes(talk):
     assert [reason for reason, _ in reasons(talk)].count("mode_changed") == 2
 
 
-def test_stock_clients_take_a_group_over_whose_members_have_all_left(talk):
+def test_stock_clients_take_over_a_group_without_members(talk):
     alice = alone(talk)
     grant = dict(alice.held)
     alice.leave()
@@ -469,7 +469,7 @@ def test_stock_clients_take_a_group_over_whose_members_have_all_left(talk):
     assert alice.commit(0, 1, as_member=False) == C.SUCCESS
 
 
-def test_a_fence_that_only_the_broker_remembers_opens_for_stock_clients_too(tmp_path):
+def test_a_fence_recorded_without_its_group_changes_to_client_mode(tmp_path):
     talk = Conversation(tmp_path)
     talk.create_topic("T", 4)
     grant = dict(alone(talk).held)
@@ -489,7 +489,7 @@ def test_a_fence_that_only_the_broker_remembers_opens_for_stock_clients_too(tmp_
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_after_a_restart_the_same_members_hold_the_same_queues(tmp_path, end):
+def test_members_keep_their_queues_over_a_restart(tmp_path, end):
     talk = Conversation(tmp_path)
     talk.create_topic("T", 4)
     for queue_id in range(4):
@@ -519,7 +519,7 @@ def test_after_a_restart_the_same_members_hold_the_same_queues(tmp_path, end):
     talk.close()
 
 
-def test_who_does_not_come_back_after_a_restart_is_given_up(tmp_path):
+def test_members_that_do_not_return_after_a_restart_are_expelled(tmp_path):
     talk = Conversation(tmp_path)
     talk.create_topic("T", 4)
     alice, _ = both(talk)
@@ -564,7 +564,7 @@ def test_a_restart_in_the_middle_of_a_handover_loses_no_queue(tmp_path):
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-def test_after_a_restart_stock_members_have_their_silence_to_come_back(tmp_path, comes_back):
+def test_stock_members_may_return_within_their_session_after_a_restart(tmp_path, comes_back):
     talk = Conversation(tmp_path)
     talk.create_topic("T", 4)
     alice = alone(talk)
@@ -591,7 +591,7 @@ def test_after_a_restart_stock_members_have_their_silence_to_come_back(tmp_path,
     talk.close()
 
 
-def test_a_topic_that_is_deleted_is_taken_from_its_owners(talk):
+def test_a_deleted_topic_is_taken_from_its_owners(talk):
     alice = alone(talk)
     talk.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
     talk.advance(COLLECT_MS)
@@ -604,7 +604,7 @@ def test_a_topic_that_is_deleted_is_taken_from_its_owners(talk):
     assert alice.open_all() == [0, 1]
 
 
-def test_a_full_disk_opens_nothing_and_grants_nothing(talk):
+def test_nothing_is_opened_or_granted_on_a_full_disk(talk):
     alice, bob = alone(talk), Client(talk, "bob").join().poll()
     talk.advance(COLLECT_MS)
     alice.news()
@@ -626,7 +626,7 @@ def test_a_full_disk_opens_nothing_and_grants_nothing(talk):
 # What members are warned of.
 
 
-def test_members_hear_that_they_want_different_messages_and_when_they_do_not_any_more(talk):
+def test_members_are_warned_of_conflicting_filters_until_they_agree(talk):
     alice = alone(talk)
     bob = Client(talk, "bob", instance="two", tags="b").join().poll()
     assert (alice.warning, bob.warning) == ("", "")
@@ -648,7 +648,7 @@ def test_members_hear_that_they_want_different_messages_and_when_they_do_not_any
     assert alice.news() is None, "nothing is said twice"
 
 
-def test_members_of_different_topics_are_warned_of_nothing(talk):
+def test_members_of_different_topics_are_not_warned(talk):
     alice = alone(talk)
     header = h.GroupJoinHeader(consumer_group="G", client_id="bob", lb_session_ms=SESSION_MS)
     bob = FakePeer("10.0.0.3:3")
@@ -677,7 +677,7 @@ def test_each_change_is_recorded_once_under_the_groups_epoch(talk):
     assert (settled.kind, settled.loads) == ("settled", {"alice": 2, "bob": 2})
 
 
-def test_a_dynamic_and_a_static_member_that_start_again_have_moved_what_the_dynamic_one_had(talk):
+def test_when_members_restart_only_the_queues_of_dynamic_members_move(talk):
     """The static one comes back under another client id; to the group it is the same member."""
     alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
     talk.advance(COLLECT_MS)
@@ -709,7 +709,7 @@ def test_a_dynamic_and_a_static_member_that_start_again_have_moved_what_the_dyna
     assert settled.members == ["bobby", "carol"]
 
 
-def test_nothing_has_settled_while_a_member_is_still_to_give_a_queue_up(talk):
+def test_a_rebalance_settles_only_after_every_release(talk):
     """Alice's handlers take longer than a rebalance has to be quiet for."""
     alice = alone(talk)
     for queue_id in alice.held:
@@ -729,7 +729,7 @@ def test_nothing_has_settled_while_a_member_is_still_to_give_a_queue_up(talk):
     assert (settled.kind, settled.moved, settled.loads) == ("settled", 2, {"alice": 2, "bob": 2})
 
 
-def test_a_queue_belongs_to_who_has_opened_it_even_before_the_first_pull(talk):
+def test_a_queue_belongs_to_its_opener_even_before_the_first_pull(talk):
     """Bob pauses: he has opened his queues, and reads nothing."""
     alice, bob = both(talk)
     for queue_id in alice.held:
@@ -740,7 +740,7 @@ def test_a_queue_belongs_to_who_has_opened_it_even_before_the_first_pull(talk):
     assert bob.held
 
 
-def test_a_queue_that_was_granted_and_never_opened_has_no_owner_in_the_end(talk):
+def test_a_queue_granted_and_never_opened_has_no_owner(talk):
     alice, bob = alone(talk), Client(talk, "bob").join().poll()
     talk.advance(COLLECT_MS)
     alice.news()
@@ -758,7 +758,7 @@ def test_a_queue_that_was_granted_and_never_opened_has_no_owner_in_the_end(talk)
     assert (settled.kind, settled.unowned, settled.loads) == ("settled", 1, {"alice": 2, "bob": 1})
 
 
-def test_a_member_that_a_restarted_broker_has_not_heard_of_keeps_its_name(tmp_path):
+def test_a_member_unknown_to_a_restarted_broker_keeps_its_name(tmp_path):
     """What it has open outlives the broker; its connection may take long to come back."""
     talk = Conversation(tmp_path / "data")
     talk.create_topic("T", 4)
@@ -816,7 +816,7 @@ def handed_over(talk: Conversation, give_up: Callable[[Client], None]) -> Rebala
     [lambda alice: alice.release(), lambda alice: alice.leave(is_committed=True)],
     ids=["on a join", "on a clean stop"],
 )
-def test_nothing_comes_again_of_queues_that_were_handed_over_committed(talk, give_up):
+def test_queues_handed_over_committed_have_no_redelivery(talk, give_up):
     """Alice was sent more than she handled; what she did not handle does not come again."""
     assert handed_over(talk, give_up).redelivered_upper_bound == 0
 
@@ -831,11 +831,11 @@ def test_nothing_comes_again_of_queues_that_were_handed_over_committed(talk, giv
     ],
     ids=["a handler runs on", "a member of 0.2.0", "a stop in the middle", "a crash"],
 )
-def test_of_other_queues_what_was_sent_and_not_committed_is_the_bound(talk, give_up, bound):
+def test_redelivery_is_bounded_by_messages_sent_and_not_committed(talk, give_up, bound):
     assert handed_over(talk, give_up).redelivered_upper_bound == bound
 
 
-def test_a_queue_that_was_lost_once_stays_one_of_which_messages_come_again(talk):
+def test_a_queue_lost_once_keeps_its_redelivery_bound(talk):
     """Alice's process is killed, and Bob hands over what he got of her, all that he handled committed."""
     alice, bob = both(talk)
     for queue_id in alice.held:
@@ -879,12 +879,12 @@ def all_over_again(talk: Conversation, end: Callable[[Client], None]) -> Rebalan
     return settled
 
 
-def test_who_comes_after_a_clean_stop_of_everybody_sees_nothing_again(talk):
+def test_nothing_is_redelivered_after_a_clean_stop_of_the_group(talk):
     """It is kept over the time in which nobody is there."""
     assert all_over_again(talk, lambda alice: alice.leave(is_committed=True)).redelivered_upper_bound == 0
 
 
-def test_who_comes_after_everybody_crashed_sees_again_what_was_sent_and_not_committed(talk):
+def test_after_a_crash_of_the_group_uncommitted_messages_are_redelivered(talk):
     def crash(alice: Client) -> None:
         alice.close()
         alice.talk.advance(150)
@@ -893,7 +893,7 @@ def test_who_comes_after_everybody_crashed_sees_again_what_was_sent_and_not_comm
 
 
 @pytest.mark.parametrize("has_committed", [True, False])
-def test_after_a_brokers_restart_nobody_knows_what_comes_again(talk, tmp_path, has_committed):
+def test_after_a_brokers_restart_redelivery_is_unknown(talk, tmp_path, has_committed):
     """What Bob, who does not come back, had been sent is not written anywhere; that is not none."""
     alice, bob = both(talk)
     for queue_id in bob.held:
@@ -917,14 +917,14 @@ def test_after_a_brokers_restart_nobody_knows_what_comes_again(talk, tmp_path, h
     again.close()
 
 
-def test_a_member_that_comes_and_goes_within_a_second_has_moved_nothing(talk):
+def test_a_member_present_for_less_than_a_second_moves_nothing(talk):
     alone(talk).leave(is_committed=True)
     talk.advance(3_000)
     settled = events(talk)[-1]
     assert (settled.kind, settled.moved, settled.minimum) == ("settled", 0, 0)
 
 
-def test_what_members_saw_again_is_in_the_sum(talk):
+def test_redeliveries_seen_by_members_are_summed_up(talk):
     alice, bob = alone(talk), Client(talk, "bob").join().poll()
     talk.advance(COLLECT_MS)
     alice.news()
@@ -939,7 +939,7 @@ def test_what_members_saw_again_is_in_the_sum(talk):
     assert (settled.kind, settled.duplicates_reported) == ("settled", 3)
 
 
-def test_many_who_join_together_are_one_rebalance(talk):
+def test_simultaneous_joins_are_one_rebalance(talk):
     clients = [Client(talk, f"client-{number}").join() for number in range(8)]
     talk.advance(COLLECT_MS)
     (event,) = [event for event in events(talk) if event.kind == "started"]
@@ -947,7 +947,7 @@ def test_many_who_join_together_are_one_rebalance(talk):
     assert event.members == [client.name for client in clients]
 
 
-def test_a_group_that_is_deleted_while_members_live_goes_on(talk):
+def test_a_group_deleted_while_members_consume_is_created_again(talk):
     """They use it, and so make it again: what they hold stays, its queues are opened again."""
     alice = alone(talk)
     assert alice.commit(0, 2) == C.SUCCESS
@@ -963,7 +963,7 @@ def test_a_group_that_is_deleted_while_members_live_goes_on(talk):
     assert [event for event in events(talk)[2:] if event.kind == "moved"] == []
 
 
-def test_a_group_that_is_deleted_is_nobodys_where_nobody_may_make_it_again(tmp_path):
+def test_a_deleted_group_ends_where_members_may_not_create_it(tmp_path):
     talk = Conversation(tmp_path / "closed", auto_create_subscription_group=False)
     talk.create_topic("T", 4)
     talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G"))
@@ -976,7 +976,7 @@ def test_a_group_that_is_deleted_is_nobodys_where_nobody_may_make_it_again(tmp_p
     talk.close()
 
 
-def test_a_group_that_is_deleted_without_members_is_nobodys(talk):
+def test_a_deleted_group_without_members_is_gone(talk):
     alice = alone(talk)
     alice.leave()
     talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
@@ -1000,7 +1000,7 @@ def commit_command(client: Client, queue_id: int, offset: int) -> Command:
     return client.talk.command(R.UPDATE_CONSUMER_OFFSET, header)
 
 
-def test_a_commit_that_waits_on_an_old_connection_undoes_none_that_came_over_a_newer_one(talk):
+def test_a_late_commit_on_an_old_connection_does_not_undo_a_newer_one(talk):
     """A thread decodes a large body; the commit behind it waits, and its member has connected again."""
     alice = alone(talk)
     old, former = alice.peer, commit_command(alice, 0, 1)
@@ -1013,14 +1013,14 @@ def test_a_commit_that_waits_on_an_old_connection_undoes_none_that_came_over_a_n
     assert committed(talk, 0) == 3
 
 
-def test_over_one_connection_a_member_may_go_back(talk):
+def test_a_member_may_move_its_offset_back_on_one_connection(talk):
     """As it does when a broker that lost power has less than was committed."""
     alice = alone(talk)
     assert [alice.commit(0, 3), alice.commit(0, 2)] == [C.SUCCESS] * 2
     assert committed(talk, 0) == 2
 
 
-def test_the_next_owner_of_a_queue_may_have_the_older_connection(talk):
+def test_the_next_owner_may_commit_over_an_older_connection(talk):
     """Connections are compared within one opening only."""
     bob = Client(talk, "bob")
     bob.beat()

@@ -168,7 +168,7 @@ async def test_a_lack_of_descriptors_is_not_taken_for_a_failed_fsync(tmp_path):
     assert not (tmp_path / "abort").exists()
 
 
-async def test_what_could_not_be_opened_is_flushed_when_it_can(tmp_path):
+async def test_files_that_could_not_be_opened_are_flushed_later(tmp_path):
     """The directories and files of a flush that was put off belong to the next one."""
     disk = SlowDisk()
     disk.release.set()

@@ -83,7 +83,7 @@ def forged(code: R) -> Command:
     return Command(code=code, ext={"lbVersion": "1"}, body=encode_body(FORGED[code]))
 
 
-async def test_a_broker_that_is_alone_believes_nobody(tmp_path, attacker):
+async def test_a_single_broker_accepts_no_peer(tmp_path, attacker):
     """Before, every program on its host was one of its peers."""
     async with Cluster(tmp_path, {A: 2}) as cluster:
         for code in FORGED:
@@ -92,7 +92,7 @@ async def test_a_broker_that_is_alone_believes_nobody(tmp_path, attacker):
         assert cluster.servers[A].broker.fences.epoch(GROUP) == 0
 
 
-async def test_who_names_a_broker_as_itself_is_no_peer_of_it(tmp_path, attacker):
+async def test_a_peer_that_uses_a_brokers_own_name_is_refused(tmp_path, attacker):
     async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
         body = bodies.PeerMembersBody(broker_name=A, masters=NAMES)
         command = Command(code=R.PEER_MEMBERS, ext={"lbVersion": "1"}, body=encode_body(body))
@@ -100,7 +100,7 @@ async def test_who_names_a_broker_as_itself_is_no_peer_of_it(tmp_path, attacker)
         assert reply.code == C.NO_PERMISSION
 
 
-async def test_what_is_not_signed_for_a_broker_changes_nothing_there(tmp_path, attacker):
+async def test_requests_not_signed_for_a_broker_change_nothing_there(tmp_path, attacker):
     """Unsigned, signed with another secret, for another broker, for another request, or without a purpose."""
     async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
         member = await cluster.join(GROUP, "victim")
@@ -138,7 +138,7 @@ async def test_what_is_not_signed_for_a_broker_changes_nothing_there(tmp_path, a
         assert not cluster.repeated
 
 
-async def test_brokers_that_sign_are_a_cluster(tmp_path):
+async def test_brokers_with_credentials_form_a_cluster(tmp_path):
     """A group that lives at one broker has the queues of both, and goes on as its broker restarts."""
     async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
         one, two = await cluster.join(GROUP, "one"), await cluster.join(GROUP, "two")
@@ -151,7 +151,7 @@ async def test_brokers_that_sign_are_a_cluster(tmp_path):
         await cluster.all_handled()
 
 
-async def test_an_epoch_beyond_all_others_shuts_no_group_out(tmp_path, attacker):
+async def test_a_forged_epoch_locks_no_group_out(tmp_path, attacker):
     """On a host with two brokers and without credentials everybody is a peer; 2^63 - 1 ended the group."""
     async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
         one = await cluster.join(GROUP, "one")
@@ -167,7 +167,7 @@ async def test_an_epoch_beyond_all_others_shuts_no_group_out(tmp_path, attacker)
         await cluster.all_handled()
 
 
-async def test_a_made_up_broker_takes_nobodys_route_and_is_believed_nothing(tmp_path, attacker):
+async def test_a_forged_broker_takes_no_route_and_no_place(tmp_path, attacker):
     """It comes from an address of its own, as broker-a and as a third broker of the cluster."""
     async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
         elsewhere = Raw(cluster.namesrv.address)

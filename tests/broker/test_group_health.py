@@ -31,13 +31,13 @@ def join(talk: Conversation, *client_ids: str, **fields: object) -> list[FakePee
     return peers
 
 
-def test_a_healthy_group(talk):
+def test_a_healthy_group_has_no_diagnosis(talk):
     talk.create_topic("T", 4)
     join(talk, "alice", "bob")
     assert kinds(talk) == []
 
 
-def test_what_tools_read_has_a_sentence(talk):
+def test_every_diagnosis_has_a_sentence(talk):
     talk.create_topic("T", 1)
     join(talk, "alice", "bob")
     assert kinds(talk) == [(Kind.IDLE_MEMBERS, "")]
@@ -46,7 +46,7 @@ def test_what_tools_read_has_a_sentence(talk):
     assert told["text"].startswith("2 members share 1 queues")
 
 
-def test_one_client_id_for_two_and_what_becomes_of_it(talk):
+def test_a_client_id_used_twice_is_reported_until_it_ends(talk):
     talk.create_topic("T", 4)
     first, second = join(talk, "same", "same")
     assert kinds(talk) == [(Kind.DUPLICATE_CLIENT_IDS, "same")]
@@ -56,7 +56,7 @@ def test_one_client_id_for_two_and_what_becomes_of_it(talk):
     assert first.is_open
 
 
-def test_members_with_other_subscriptions(talk):
+def test_members_with_different_subscriptions_are_reported(talk):
     talk.create_topic("T", 4)
     alice, bob = join(talk, "alice", "bob")
     talk.beat(bob, "bob", subscriptions=[subscription("T", "a", 2)])
@@ -65,7 +65,7 @@ def test_members_with_other_subscriptions(talk):
     assert kinds(talk) == []
 
 
-def test_members_of_a_coordinated_group_with_other_tags(talk):
+def test_different_tags_in_a_coordinated_group_are_reported(talk):
     """Each loses the group what the other wants. It is recorded, and so is its end."""
     talk.create_topic("T", 4)
     _, bob = join(talk, "alice", "bob", stock=False, subscriptions=[subscription("T", "a")])
@@ -81,7 +81,7 @@ def test_members_of_a_coordinated_group_with_other_tags(talk):
     assert (over.kind, over.diagnosis, over.text) == ("recovered", "subscriptions_differ", None)
 
 
-def test_members_of_a_coordinated_group_with_a_filter_of_another_kind(talk):
+def test_different_kinds_of_filter_in_a_coordinated_group_are_reported(talk):
     talk.create_topic("T", 4)
     _, bob = join(talk, "alice", "bob", stock=False, subscriptions=[subscription("T", "a")])
     sql = subscription("T", "a", 2, expression_type="SQL92")
@@ -89,7 +89,7 @@ def test_members_of_a_coordinated_group_with_a_filter_of_another_kind(talk):
     assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
 
 
-def test_members_of_a_coordinated_group_with_other_topics_are_as_they_should_be(talk):
+def test_different_topics_in_a_coordinated_group_are_fine(talk):
     """Its coordinator gives queues to members that subscribe to their topic only."""
     talk.create_topic("T", 4)
     talk.create_topic("U", 4)
@@ -98,7 +98,7 @@ def test_members_of_a_coordinated_group_with_other_topics_are_as_they_should_be(
     assert kinds(talk) == []
 
 
-def test_a_thousand_members_with_one_trouble_are_one_event(talk):
+def test_one_problem_of_a_thousand_members_is_one_event(talk):
     talk.create_topic("T", 4)
     peers = join(talk, *[f"client-{number}" for number in range(20)])
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_a_thousand_members_with_one_trouble_are_one_event(talk):
     ) == 1
 
 
-def test_heartbeats_that_are_a_minute_apart(talk, peer):
+def test_heartbeats_a_minute_apart_are_reported(talk, peer):
     talk.create_topic("T", 4)
     for _ in range(3):
         talk.beat(peer, "alice")
@@ -119,7 +119,7 @@ def test_heartbeats_that_are_a_minute_apart(talk, peer):
     assert kinds(talk) == [(Kind.SLOW_HEARTBEATS, "alice")]
 
 
-def test_two_that_read_one_queue_although_they_know_of_each_other(talk):
+def test_two_readers_of_one_queue_are_reported(talk):
     """Both have looked at the list; then both pull queue 0, in turn."""
     talk.create_topic("T", 2)
     peers = join(talk, "alice", "bob")
@@ -135,7 +135,7 @@ def test_two_that_read_one_queue_although_they_know_of_each_other(talk):
     assert (Kind.STRATEGIES_DIFFER, "") in kinds(talk)
 
 
-def test_who_is_broadcast_to_shares_nothing(talk):
+def test_broadcasting_members_are_not_compared(talk):
     talk.create_topic("T", 1)
     join(talk, "alice", "bob", message_model="BROADCASTING")
     assert kinds(talk) == []

@@ -22,9 +22,7 @@ def consumed(root: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["log", "log and queues", "log, queues and recovery point"])
 @pytest.mark.parametrize("damaged", ["skip", "cut"])
-def test_a_group_reads_every_message_that_comes_after_its_log_was_lost(
-    tmp_path: Path, lost: str, damaged: str
-):
+def test_a_group_reads_every_message_stored_after_its_log_was_lost(tmp_path: Path, lost: str, damaged: str):
     """Its committed offsets were beyond the new queues, so it skipped as many messages as it had read."""
     consumed(tmp_path)
     shutil.rmtree(tmp_path / "commitlog")

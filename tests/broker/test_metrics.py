@@ -86,7 +86,7 @@ def test_a_rebalance_is_counted_and_timed():
     assert value(metrics, "libra_group_queues_unowned", **group) == 3
 
 
-def test_a_rebalance_of_which_nobody_knows_what_came_again_is_counted_as_such():
+def test_a_rebalance_with_unknown_redelivery_is_counted_as_unknown():
     metrics = Metrics()
     metrics.record(event("settled", member_count=2, moved=2, minimum=1, redelivered_upper_bound=None))
     group = {"consumer_group": "G"}
@@ -94,7 +94,7 @@ def test_a_rebalance_of_which_nobody_knows_what_came_again_is_counted_as_such():
     assert value(metrics, "libra_group_rebalances_redelivered_unknown_total", **group) == 1
 
 
-def test_totals_grow_by_what_came_since_and_diagnoses_go():
+def test_totals_grow_and_ended_diagnoses_disappear():
     metrics = Metrics()
     metrics.sample(sample(messages_in=5, held_pulls=2, connections=3, diagnoses={"G": {"idle_members"}}))
     found = {"consumer_group": "G", "kind": "idle_members"}
@@ -113,7 +113,7 @@ def test_groups_beyond_the_limit_share_their_series():
     assert value(metrics, "libra_group_members", consumer_group="G0") == 1
 
 
-def test_apaches_properties():
+def test_options_have_apaches_names():
     config, unknown = broker_config(
         {
             "metricsExporterType": "PROM",
@@ -172,7 +172,7 @@ async def test_a_broker_is_scraped(tmp_path):
         await asyncio.to_thread(scrape, port)
 
 
-async def test_a_port_that_is_taken_is_one_clear_error(tmp_path):
+async def test_a_taken_port_is_one_clear_error(tmp_path):
     port = free_port()
     first = server(tmp_path / "a", metrics_exporter_type="PROM", metrics_port=port)
     second = server(tmp_path / "b", metrics_exporter_type="PROM", metrics_port=port)
@@ -184,6 +184,6 @@ async def test_a_port_that_is_taken_is_one_clear_error(tmp_path):
         await first.stop()
 
 
-def test_metrics_are_not_for_the_public_unless_told_so(tmp_path):
+def test_metrics_on_a_public_address_need_permission(tmp_path):
     with pytest.raises(ConfigError, match="allowPublic"):
         server(tmp_path, metrics_exporter_type="PROM", metrics_host="0.0.0.0")

@@ -40,7 +40,7 @@ def clean(talk: Conversation) -> None:
     talk.performer.follow()
 
 
-def test_a_full_disk_is_freed_by_the_oldest_files_and_a_pull_below_goes_on_with_the_first(talk, peer):
+def test_a_full_disk_loses_its_oldest_files_and_pulls_continue_at_the_first_message_left(talk, peer):
     fill(talk, peer)
     talk.beat(peer, "client")
     clean(talk)
@@ -59,7 +59,7 @@ def test_a_full_disk_is_freed_by_the_oldest_files_and_a_pull_below_goes_on_with_
     assert b"%03d" % first in found.body
 
 
-def test_a_group_is_not_behind_by_what_was_deleted(talk, peer):
+def test_deleted_messages_do_not_count_as_lag(talk, peer):
     fill(talk, peer)
     talk.beat(peer, "client")
     talk.disk.space = FULL
@@ -71,7 +71,7 @@ def test_a_group_is_not_behind_by_what_was_deleted(talk, peer):
     assert (ends.broker_offset, ends.consumer_offset) == (30, first)
 
 
-def test_a_pull_that_waits_for_the_disk_hears_that_its_file_has_gone(talk, peer):
+def test_a_cold_pull_is_answered_when_its_file_is_deleted(talk, peer):
     fill(talk, peer)
     talk.beat(peer, "client")
     talk.disk.is_cold = True
@@ -87,7 +87,7 @@ def test_a_pull_that_waits_for_the_disk_hears_that_its_file_has_gone(talk, peer)
     assert found.remark == "OFFSET_TOO_SMALL"
 
 
-def test_a_broker_with_one_file_never_looks(tmp_path, peer):
+def test_a_broker_with_one_file_never_checks_the_disk(tmp_path, peer):
     talk = Conversation(tmp_path)
     fill(talk, peer, 3)
     talk.disk.space = FULL
@@ -99,7 +99,7 @@ def test_a_broker_with_one_file_never_looks(tmp_path, peer):
     talk.close()
 
 
-def test_a_disk_that_cannot_be_asked_is_asked_again(talk, peer, caplog):
+def test_a_disk_whose_usage_is_unreadable_is_checked_again(talk, peer, caplog):
     fill(talk, peer)
     disk_space = talk.disk.disk_space
 
@@ -115,7 +115,7 @@ def test_a_disk_that_cannot_be_asked_is_asked_again(talk, peer, caplog):
     assert talk.broker.store.min_offset("T", 0) > 0
 
 
-def test_cleaning_goes_on_where_the_topic_is_deleted_in_its_midst(talk, peer):
+def test_cleaning_survives_the_deletion_of_a_topic(talk, peer):
     fill(talk, peer)
     talk.disk.space = FULL
     talk.advance(CLEAN_MS)
@@ -134,17 +134,17 @@ def test_cleaning_goes_on_where_the_topic_is_deleted_in_its_midst(talk, peer):
 @pytest.mark.parametrize(
     ("text", "hours"), [("04", {4}), ("4", {4}), ("03;15", {3, 15}), ("00; 23;", {0, 23})]
 )
-def test_hours_are_read_as_apache_writes_them(text, hours):
+def test_cleaning_hours_have_apaches_format(text, hours):
     assert broker_config({"deleteWhen": text})[0].delete_hours == hours
 
 
 @pytest.mark.parametrize("text", ["", ";", "24", "-1", "four", "04,16"])
-def test_hours_that_are_none_are_refused(text):
+def test_invalid_hours_are_refused(text):
     with pytest.raises(ConfigError, match="deleteWhen"):
         BrokerConfig(delete_when=text)
 
 
-def test_messages_stay_for_their_time_where_nothing_is_cleaned_forcibly(tmp_path, peer):
+def test_without_forced_cleaning_messages_stay_for_their_time(tmp_path, peer):
     talk = Conversation(
         tmp_path, commit_log_file_bytes=4_096, clean_file_forcibly_enable=False, delete_when="04"
     )

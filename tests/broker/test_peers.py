@@ -157,7 +157,7 @@ def body_of(question: Question, kind):
 # Where groups live
 
 
-def test_before_a_name_server_has_answered_nobody_is_sent_anywhere(node):
+def test_members_are_not_redirected_before_a_name_server_has_answered(node):
     reply = node.ask(FakePeer(), R.GROUP_FIND, h.GroupHeader(consumer_group=HERE))
     assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, "")
     node.meet(B, C_)
@@ -171,7 +171,7 @@ def test_before_a_name_server_has_answered_nobody_is_sent_anywhere(node):
     assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, ADDRESSES[B])
 
 
-def test_name_servers_are_asked_every_second_and_the_next_one_when_one_is_silent(node):
+def test_name_servers_are_queried_every_second_and_a_silent_one_is_skipped(node):
     (first,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
     node.answer(first, ConnectFailed("no"))
     (second,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
@@ -186,7 +186,7 @@ def test_name_servers_are_asked_every_second_and_the_next_one_when_one_is_silent
     assert node.broker.cluster.view.names == [A, B], "a view lasts while nobody answers"
 
 
-def test_after_a_connection_ended_the_name_server_is_asked_at_once_and_often(node):
+def test_a_lost_peer_connection_queries_the_name_server_at_once_and_often(node):
     node.meet(B)
     node.broker.cluster.lost(ADDRESSES[B])
     node.settle()
@@ -200,7 +200,7 @@ def test_after_a_connection_ended_the_name_server_is_asked_at_once_and_often(nod
     assert node.broker.cluster.view.names == [A], "neither reported nor reached"
 
 
-def test_a_broker_that_knows_others_has_us_look_once_more(node):
+def test_a_peer_that_knows_more_brokers_triggers_another_query(node):
     node.meet(B)
     node.pass_by(100)
     assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
@@ -216,7 +216,7 @@ def test_a_broker_that_knows_others_has_us_look_once_more(node):
     assert len(node.take(R.GET_ROUTEINFO_BY_TOPIC)) == 1
 
 
-def test_a_topic_is_asked_for_when_somebody_cares(node):
+def test_a_topics_route_is_queried_when_a_group_needs_it(node):
     """As it is created nobody knows which other brokers have it; taken for the truth, queues would move."""
     node.meet(B, C_)
     node.create_topic("T", 1)
@@ -261,7 +261,7 @@ def test_strangers_are_refused(node, code):
     assert node.ask(peer(B), code, None, body).code == C.SUCCESS
 
 
-def test_nobody_speaks_for_another_broker(node):
+def test_a_broker_reports_for_itself_only(node):
     node.meet(B, C_)
     body = bodies.PeerMembersBody(broker_name=B, masters=[A, B])
     assert node.ask(peer(C_), R.PEER_MEMBERS, None, body).code == C.NO_PERMISSION
@@ -288,14 +288,14 @@ def settled_group(node: Node) -> QueueGrant:
     return grant
 
 
-def test_queues_of_others_are_granted_at_their_brokers(node):
+def test_queues_of_other_brokers_are_granted_there(node):
     """Nothing is assigned before their queues are known."""
     grant = settled_group(node)
     assert grant.member == node.broker.coordination.group(HERE).members[0].member
     assert node.take(R.PEER_GRANT, ADDRESSES[C_]) == [], "it has no queue of the group"
 
 
-def test_a_grant_that_fails_is_said_again_whole(node):
+def test_a_failed_grant_is_repeated_in_full(node):
     grant = settled_group(node)
     node.take(R.PEER_MEMBERS)
     node.answer(node.granted, RequestTimeout("no"))
@@ -309,7 +309,7 @@ def test_a_grant_that_fails_is_said_again_whole(node):
     assert (body.complete, body.grants) == (True, [grant])
 
 
-def test_a_fence_that_knows_better_has_the_group_gathered_again(node):
+def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):
     settled_group(node)
     node.answer(node.granted, 70)
     asked = node.take(R.PEER_GATHER)
@@ -322,7 +322,7 @@ def test_a_fence_that_knows_better_has_the_group_gathered_again(node):
 
 
 @pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
-def test_a_fence_that_names_an_epoch_that_cannot_be_is_left_out_of_a_gathering(node, epoch):
+def test_a_fence_with_an_impossible_epoch_is_left_out_of_a_gathering(node, epoch):
     """It was believed, and the coordinator's next epoch was one that no message can carry."""
     settled_group(node)
     before = node.broker.coordination.group(HERE).epoch
@@ -349,7 +349,7 @@ def test_a_fence_that_is_far_ahead_is_approached_by_steps(node, epoch):
 
 
 @pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
-def test_a_member_that_claims_an_epoch_that_cannot_be_changes_nothing(node, epoch):
+def test_a_member_with_an_impossible_epoch_changes_nothing(node, epoch):
     settled_group(node)
     before = node.broker.coordination.group(HERE).epoch
     held = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=epoch)]
@@ -361,7 +361,7 @@ def test_a_member_that_claims_an_epoch_that_cannot_be_changes_nothing(node, epoc
 # Removals
 
 
-def test_all_others_hear_at_once_of_what_is_deleted(node):
+def test_peers_are_notified_of_deletions_at_once(node):
     node.create_topic("T", 1)
     node.meet(B, C_)
     node.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
@@ -374,7 +374,7 @@ def test_all_others_hear_at_once_of_what_is_deleted(node):
     ]
 
 
-def test_a_broker_too_old_to_know_of_removals_is_no_lost_one(node):
+def test_a_broker_too_old_for_removals_stays_a_peer(node):
     """0.1.0 does not know the request; it is owed nothing more than before."""
     node.create_topic("T", 1)
     node.meet(B, C_)
@@ -387,7 +387,7 @@ def test_a_broker_too_old_to_know_of_removals_is_no_lost_one(node):
     assert not any(beat.complete for beat in beats)
 
 
-def test_a_topic_that_another_broker_deleted_is_granted_anew_when_it_is_there_again(node):
+def test_a_topic_deleted_at_another_broker_is_granted_anew_on_its_return(node):
     """The name server is asked at once; before it answers, the queue is nobody's."""
     grant = settled_group(node)
     node.answer(node.granted, 1)
@@ -434,7 +434,7 @@ def test_a_fence_that_does_not_answer_is_left_out_after_a_second(node):
     assert node.broker.coordination.group(HERE).epoch < 99, "too late"
 
 
-def test_a_fence_that_does_not_know_us_yet_is_asked_again(node):
+def test_a_fence_that_does_not_know_us_yet_is_queried_again(node):
     """Brokers that start together see each other one after the other; its readers once lost their queues."""
     node.create_topic("T", 1)
     node.meet(B)
@@ -453,7 +453,7 @@ def test_a_fence_that_does_not_know_us_yet_is_asked_again(node):
     assert node.broker.coordination.group(HERE).epoch > 40
 
 
-def test_a_broker_that_never_lets_us_ask_is_left_out_after_a_second(node):
+def test_a_broker_that_refuses_us_is_left_out_after_a_second(node):
     """It has other credentials perhaps."""
     node.create_topic("T", 1)
     node.meet(B)
@@ -467,7 +467,7 @@ def test_a_broker_that_never_lets_us_ask_is_left_out_after_a_second(node):
     assert node.broker.coordination.group(HERE).epoch > 0
 
 
-def test_groups_that_live_elsewhere_now_are_left_to_others(node):
+def test_groups_that_moved_to_another_coordinator_are_dropped(node):
     """Their members are told where."""
     grant = settled_group(node)
     (queue,) = (queue for queue in node.broker.coordination.group(HERE).owners if queue.broker_name == A)
@@ -483,7 +483,7 @@ def test_groups_that_live_elsewhere_now_are_left_to_others(node):
     assert node.broker.coordination.group(HERE) is None
 
 
-def test_brokers_that_started_alone_take_no_queue_from_its_reader_when_they_meet(node):
+def test_brokers_that_meet_take_no_queue_from_its_reader(node):
     """Until name servers have said which queues the others have, theirs are held as they are."""
     node.create_topic("T", 1)
     node.routes(BROKERS_TOPIC, brokers(A))
@@ -507,7 +507,7 @@ def test_brokers_that_started_alone_take_no_queue_from_its_reader_when_they_meet
 
 
 @pytest.mark.parametrize("others", [(), (B, C_)])
-def test_what_a_broker_remembers_counts_while_it_is_alone(tmp_path, others):
+def test_a_single_broker_trusts_its_recorded_groups(tmp_path, others):
     """Where there are others they may have had its groups meanwhile."""
     node = Node(tmp_path)
     settled_group(node)
@@ -521,7 +521,7 @@ def test_what_a_broker_remembers_counts_while_it_is_alone(tmp_path, others):
 # Members
 
 
-def test_clients_are_told_to_the_coordinator_of_their_group(node):
+def test_connected_clients_are_reported_to_their_groups_coordinator(node):
     """Changes are collected for a moment; a broker that was lost is told all again."""
     node.meet(B, C_)
     stock, ours = FakePeer("10.1.1.1:1"), FakePeer("10.1.1.2:1")
@@ -562,7 +562,7 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
     assert node.told_by(B, [A, B, C_], complete=False) == "0"
 
 
-def test_a_stock_client_that_comes_while_a_join_is_written_counts_at_a_broker_that_is_alone(tmp_path):
+def test_a_stock_client_that_joins_during_a_journal_write_counts(tmp_path):
     """The group is gathered when the disk has the join: the clients of then count, not those of before."""
     node = Node(tmp_path, flush_disk_type="SYNC_FLUSH")
     node.meet()
@@ -577,7 +577,7 @@ def test_a_stock_client_that_comes_while_a_join_is_written_counts_at_a_broker_th
     node.close()
 
 
-def test_a_list_is_told_when_all_brokers_agree(node):
+def test_a_member_list_is_published_when_all_brokers_agree(node):
     """To those that have members of the group, and to our own; they are notified."""
     node.meet(B, C_)
     mine = FakePeer("10.1.1.1:1")
@@ -602,7 +602,7 @@ def test_a_list_is_told_when_all_brokers_agree(node):
     assert node.broker.consumers.client_ids(group) == ["mine"]
 
 
-def test_an_edge_goes_by_its_coordinators_word(node):
+def test_an_edge_serves_its_coordinators_member_list(node):
     """Its own changes wait for that word, too, so that nobody looks before the list is right."""
     node.meet(B, C_)
     mine = FakePeer("10.1.1.1:1")
@@ -646,7 +646,7 @@ def ask_for_queues(node: Node, member: FakePeer, group: str) -> Command:
     ],
     ids=["answered", "timeout", "refused", "no such strategy"],
 )
-def test_a_member_that_asks_is_answered_by_the_broker_where_its_group_lives(node, outcome, code, body):
+def test_an_assignment_query_is_answered_by_the_groups_coordinator(node, outcome, code, body):
     """Who of the group is connected here is said with the question, as it may not have been told yet."""
     node.meet(B, C_)
     member = FakePeer("10.1.1.1:1")
@@ -661,7 +661,7 @@ def test_a_member_that_asks_is_answered_by_the_broker_where_its_group_lives(node
     assert (reply.code, reply.body) == (code, body)
 
 
-def test_a_broker_that_has_not_heard_all_decides_nothing(node):
+def test_a_broker_decides_nothing_before_all_peers_have_reported(node):
     """Another one may remember what members were given."""
     node.routes(BROKERS_TOPIC, brokers(A, B))
     node.create_topic("T", 2)
@@ -721,7 +721,7 @@ def recorded(node: Node) -> RebalanceEvent:
     return decode_event(node.messages("LIBRA_REBALANCE_EVENTS")[-1].body)
 
 
-def test_a_part_of_a_rebalance_settles_when_the_coordinator_and_the_members_are_done(node):
+def test_a_brokers_part_settles_when_the_coordinator_and_the_members_are_done(node):
     client = begun_elsewhere(node)
     node.live(3, B)
     told_to(node, members=["alice"], is_complete=True)
@@ -733,7 +733,7 @@ def test_a_part_of_a_rebalance_settles_when_the_coordinator_and_the_members_are_
     assert (settled.kind, settled.unowned, settled.loads) == ("settled", 0, {"alice": 2})
 
 
-def test_a_part_whose_coordinator_does_not_say_when_it_is_done_settles_by_itself(node):
+def test_a_brokers_part_settles_without_the_coordinators_notice(node):
     """As one of 0.2.0 does not, or one whose message was lost."""
     client = begun_elsewhere(node)
     open_as(node, client, 1)
@@ -743,7 +743,7 @@ def test_a_part_whose_coordinator_does_not_say_when_it_is_done_settles_by_itself
     assert (recorded(node).kind, recorded(node).loads) == ("settled", {"alice": 2})
 
 
-def test_a_part_knows_a_static_member_again_that_comes_back_under_another_client_id(node):
+def test_a_brokers_part_recognises_a_restarted_static_member(node):
     client = begun_elsewhere(node)
     open_as(node, client, 1)
     node.pull(client, THERE, lb_member="id", lb_queue_epoch=2)
@@ -767,7 +767,7 @@ def test_a_part_knows_a_static_member_again_that_comes_back_under_another_client
     assert [(move.from_, move.to) for move in moved.moves or ()] == [(None, "alice-again")] * 2
 
 
-def test_the_coordinator_tells_the_others_when_all_is_granted(node):
+def test_the_coordinator_notifies_peers_when_all_is_granted(node):
     settled_group(node)
     node.pass_by(50)
     told = {question.address: question for question in node.take(R.PEER_REBALANCE)}
@@ -801,7 +801,7 @@ def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
     assert b'"y"' in reply.body
 
 
-def test_the_version_of_a_broker_whose_clock_is_ahead_is_believed(node):
+def test_the_version_of_a_broker_whose_clock_is_ahead_is_accepted(node):
     node.meet(B)
     node.beat(FakePeer(), "x", THERE)
     ahead = node.clock.wall_ms() + 5 * 365 * 86_400_000

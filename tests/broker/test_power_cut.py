@@ -45,7 +45,7 @@ def flush_log(broker: Broker, disk: MemoryDisk, clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_delayed_message_that_was_due_is_not_lost_with_its_copy(seed: int, mode: str):
+def test_a_delayed_message_survives_the_loss_of_its_delivered_copy(seed: int, mode: str):
     """What says that it was delivered must not outlive what was delivered."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
     broker = open_on(disk, clock, flush_disk_type=mode)
@@ -79,7 +79,7 @@ def test_progress_is_written_as_soon_as_the_log_is_flushed():
 
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(5))
-def test_offsets_of_a_deleted_topic_do_not_come_back_over_what_was_stored_since(seed: int, mode: str):
+def test_offsets_of_a_deleted_topic_do_not_return_to_its_successor(seed: int, mode: str):
     """A topic was made again, and its group passed over as many messages as it had read of the former one."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
     broker = open_on(disk, clock, flush_disk_type=mode)
@@ -100,7 +100,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_over_what_was_stored_since(
     assert broker.offsets.query("G", "T", 0) is None
 
 
-def test_an_offset_that_came_back_stays_back_after_a_second_power_cut():
+def test_a_lowered_offset_stays_low_after_a_second_power_cut():
     """Later messages got the lost ones' numbers; the group must not skip them."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(3)), ManualClock()
     broker = open_on(disk, clock)
@@ -122,7 +122,7 @@ def test_an_offset_that_came_back_stays_back_after_a_second_power_cut():
 
 
 @pytest.mark.parametrize("power", ["fails", "stays"])
-def test_the_offset_of_a_queue_that_was_lost_comes_back_to_its_beginning(power: str):
+def test_the_offset_of_a_lost_queue_returns_to_its_beginning(power: str):
     """Otherwise the group would skip the messages that get the lost ones' numbers."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     broker = open_on(disk)
@@ -141,9 +141,7 @@ def test_the_offset_of_a_queue_that_was_lost_comes_back_to_its_beginning(power: 
 
 
 @pytest.mark.parametrize(("mode", "is_let_read"), [("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)])
-def test_after_an_end_that_may_have_cost_messages_members_learn_where_their_group_is(
-    mode: str, is_let_read: bool
-):
+def test_after_a_possible_loss_members_reopen_their_queues(mode: str, is_let_read: bool):
     """One that had read what was lost went on behind it, and passed over what got those numbers."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     broker = open_on(disk, flush_disk_type=mode)

@@ -49,7 +49,7 @@ def pass_time(talk: Conversation, milliseconds: int) -> None:
     talk.advance(50)
 
 
-def test_the_answer_is_what_java_reads(talk, peer):
+def test_the_answer_has_the_form_java_reads(talk, peer):
     talk.create_topic("T", 1)
     talk.beat(peer, "alice")
     body = fastjson.loads(query(talk, peer, "alice").body)
@@ -57,7 +57,7 @@ def test_the_answer_is_what_java_reads(talk, peer):
     assert body == {"messageQueueAssignments": [{"messageQueue": queue, "mode": "PULL"}]}
 
 
-def test_a_newcomer_gets_its_share_when_the_old_owner_has_asked(talk, peer, bob):
+def test_a_newcomer_gets_its_share_after_the_old_owners_next_query(talk, peer, bob):
     """alice has four; bob's first answer has none, alice's next lacks two, and bob is told of them."""
     talk.create_topic("T", 4)
     talk.beat(peer, "alice")
@@ -77,7 +77,7 @@ def test_a_newcomer_gets_its_share_when_the_old_owner_has_asked(talk, peer, bob)
     assert notifications(bob) == []
 
 
-def test_a_share_is_even_over_topics_and_the_retry_topic_stays(talk, peer, bob):
+def test_shares_are_even_across_topics_and_the_retry_topic_stays(talk, peer, bob):
     for topic in ("T", "U"):
         talk.create_topic(topic, 1)
     wants = [subscription("T"), subscription("U"), subscription("%RETRY%G")]
@@ -92,7 +92,7 @@ def test_a_share_is_even_over_topics_and_the_retry_topic_stays(talk, peer, bob):
     assert sorted(map(len, retry)) == [0, 1]
 
 
-def test_the_queues_of_one_that_left_are_given_on(talk, peer, bob):
+def test_the_queues_of_a_member_that_left_are_reassigned(talk, peer, bob):
     talk.create_topic("T", 4)
     talk.beat(peer, "alice")
     talk.beat(bob, "bob")
@@ -105,7 +105,7 @@ def test_the_queues_of_one_that_left_are_given_on(talk, peer, bob):
     assert assigned(talk, peer, "alice") == {0, 1, 2, 3}
 
 
-def test_beside_one_that_allocates_for_itself_the_named_strategy_counts(talk, peer, bob):
+def test_beside_a_member_that_allocates_the_named_strategy_counts(talk, peer, bob):
     """Both compute the same from the same list; alice is told that her answer has changed."""
     talk.create_topic("T", 5)
     talk.beat(peer, "alice")
@@ -124,7 +124,7 @@ def test_beside_one_that_allocates_for_itself_the_named_strategy_counts(talk, pe
     assert assigned(talk, peer, "alice", strategy_name="AVG_BY_CIRCLE") == {0, 2, 4}
 
 
-def test_members_of_ours_allocate_for_themselves_beside_stock_ones_before_they_have_looked(talk, peer, bob):
+def test_libramq_members_allocate_beside_stock_members_before_their_first_look(talk, peer, bob):
     """After a restart of the broker they go on with what they have; alice once got all of that, too."""
     talk.create_topic("T", 5)
     talk.beat(peer, "alice")
@@ -134,7 +134,7 @@ def test_members_of_ours_allocate_for_themselves_beside_stock_ones_before_they_h
     assert assigned(talk, peer, "alice") == {queue.queue_id for queue in share}
 
 
-def test_a_strategy_that_nobody_knows_is_refused_where_it_matters(talk, peer, bob):
+def test_an_unknown_strategy_is_refused_where_it_matters(talk, peer, bob):
     talk.create_topic("T", 4)
     talk.beat(peer, "alice")
     assert assigned(talk, peer, "alice", strategy_name="MINE") == {0, 1, 2, 3}
@@ -147,7 +147,7 @@ def test_a_strategy_that_nobody_knows_is_refused_where_it_matters(talk, peer, bo
     assert "MACHINE_ROOM" in reply.remark
 
 
-def test_who_is_not_known_yet_keeps_what_it_has(talk, peer):
+def test_an_unknown_member_keeps_its_queues(talk, peer):
     talk.create_topic("T", 4)
     assert assigned(talk, peer, "alice") is None
     talk.beat(peer, "alice")
@@ -156,7 +156,7 @@ def test_who_is_not_known_yet_keeps_what_it_has(talk, peer):
     assert fastjson.loads(query(talk, peer, "alice", "Unknown").body) == {}
 
 
-def test_who_is_broadcast_to_reads_everything(talk, peer, bob):
+def test_a_broadcasting_member_reads_everything(talk, peer, bob):
     talk.create_topic("T", 2)
     talk.beat(peer, "alice", message_model="BROADCASTING")
     talk.beat(bob, "bob", message_model="BROADCASTING")
@@ -234,7 +234,7 @@ def test_queues_of_all_brokers_are_shared(talk, peer, bob):
     assert sorted(queues) == [MessageQueue("T", f"broker-{name}", n) for name in "ab" for n in (0, 1)]
 
 
-def test_while_queues_are_not_known_everybody_keeps_what_he_has(talk, peer):
+def test_members_keep_their_queues_while_the_queues_of_others_are_unknown(talk, peer):
     talk.create_topic("T", 2)
     talk.create_topic("U", 2)
     talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription("U")])

@@ -22,7 +22,7 @@ def create_group(talk: Conversation) -> Command:
 
 
 @pytest.mark.parametrize("create", [create_topic, create_group])
-def test_what_was_created_is_acknowledged_when_its_journal_is_synced(tmp_path, create):
+def test_a_creation_is_acknowledged_when_its_journal_is_synced(tmp_path, create):
     talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
     talk.disk.synced.clear()
     command = create(talk)
@@ -36,7 +36,7 @@ def test_what_was_created_is_acknowledged_when_its_journal_is_synced(tmp_path, c
     talk.close()
 
 
-def test_members_hear_of_their_group_when_its_journal_is_synced(tmp_path):
+def test_members_are_notified_when_their_groups_journal_is_synced(tmp_path):
     """And of everything after it in its order, by one sync."""
     talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
     talk.give(peer, create_topic(talk))

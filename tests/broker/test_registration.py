@@ -66,7 +66,7 @@ def talk(tmp_path):
     talk.close()
 
 
-def test_a_broker_says_that_it_is_there_once_a_second_and_is_gone_after_ten(talk):
+def test_a_broker_sends_a_heartbeat_every_second_and_expires_after_ten(talk):
     """So one that stands still is forgotten by all name servers, and its groups go elsewhere."""
     (first,) = talk.take(R.REGISTER_BROKER, ONE)
     assert first.call.ext["heartbeatTimeoutMillis"] == str(HEARTBEAT_TIMEOUT_MS) == "10000"
@@ -82,7 +82,7 @@ def test_a_broker_says_that_it_is_there_once_a_second_and_is_gone_after_ten(talk
     assert talk.take(R.BROKER_HEARTBEAT, TWO) == [], "it has not answered yet"
 
 
-def test_each_name_server_has_its_own_pace(talk):
+def test_name_servers_are_registered_with_independently(talk):
     talk.answer(ONE)
     assert talk.tried == 0
     talk.answer(TWO, ConnectFailed("nobody there"))
@@ -94,7 +94,7 @@ def test_each_name_server_has_its_own_pace(talk):
     assert len(talk.take(R.REGISTER_BROKER, ONE)) == 1
 
 
-def test_a_change_is_told_at_once_and_many_changes_once(talk):
+def test_a_change_is_registered_at_once_and_many_changes_together(talk):
     talk.answer(ONE)
     talk.answer(TWO)
     for number in range(3):
@@ -105,7 +105,7 @@ def test_a_change_is_told_at_once_and_many_changes_once(talk):
     assert b"T2" in question.call.body or question.call.ext["compressed"] == "true"
 
 
-def test_a_name_server_whose_connection_ended_may_have_forgotten_us(talk):
+def test_a_lost_connection_causes_a_new_registration(talk):
     talk.answer(ONE)
     talk.answer(TWO)
     talk.performer.lost(ONE)
@@ -115,7 +115,7 @@ def test_a_name_server_whose_connection_ended_may_have_forgotten_us(talk):
     assert talk.take(R.REGISTER_BROKER, TWO) == []
 
 
-def test_who_creates_a_topic_is_answered_when_all_name_servers_know_it(talk):
+def test_creating_a_topic_is_answered_once_all_name_servers_know_it(talk):
     peer = FakePeer()
     talk.answer(ONE)
     talk.answer(TWO)
@@ -130,7 +130,7 @@ def test_who_creates_a_topic_is_answered_when_all_name_servers_know_it(talk):
     assert find_answer(peer, command) is not None
 
 
-def test_a_registration_under_way_does_not_speak_of_what_came_after_it(talk):
+def test_a_registration_under_way_does_not_cover_later_changes(talk):
     peer = FakePeer()
     command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
     talk.give(peer, command)
@@ -144,7 +144,7 @@ def test_a_registration_under_way_does_not_speak_of_what_came_after_it(talk):
     assert find_answer(peer, command) is not None
 
 
-def test_name_servers_that_hang_are_not_waited_for_long(talk):
+def test_hanging_name_servers_are_not_awaited_for_long(talk):
     peer = FakePeer()
     command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
     talk.give(peer, command)
@@ -154,7 +154,7 @@ def test_name_servers_that_hang_are_not_waited_for_long(talk):
     assert find_answer(peer, command) is not None
 
 
-def test_a_send_that_creates_a_topic_is_answered_when_all_name_servers_know_it(talk, peer):
+def test_a_send_that_creates_a_topic_is_answered_once_all_name_servers_know_it(talk, peer):
     """Who is answered may look the topic up at once, or have a consumer do so."""
     talk.answer(ONE)
     talk.answer(TWO)
@@ -195,7 +195,7 @@ def test_a_send_that_creates_a_topic_under_sync_flush_waits_for_the_disk_and_for
     talk.close()
 
 
-def test_name_servers_that_hang_delay_one_creation_and_not_every_one(talk, peer):
+def test_hanging_name_servers_delay_only_one_creation(talk, peer):
     talk.answer(ONE)
     talk.answer(TWO)
     first = talk.begin_send(peer, "T1")
@@ -218,13 +218,13 @@ def test_name_servers_that_hang_delay_one_creation_and_not_every_one(talk, peer)
     assert find_answer(peer, third) is None, "it answers again"
 
 
-def test_name_servers_that_are_gone_delay_no_creation(talk, peer):
+def test_unreachable_name_servers_delay_no_creation(talk, peer):
     talk.answer(ONE, ConnectFailed("nobody there"))
     talk.answer(TWO, ConnectFailed("nobody there"))
     assert find_answer(peer, talk.begin_send(peer, "T")) is not None
 
 
-def test_leaving_is_told_to_those_that_know_us_and_waited_for(talk):
+def test_a_stopping_broker_unregisters_and_waits_for_the_answers(talk):
     left: list[bool] = []
     talk.answer(ONE)
     talk.answer(TWO, ConnectFailed("nobody there"))

@@ -70,7 +70,7 @@ async def all_is_claimed(cluster: Cluster, *members: Member) -> bool:
 
 @pytest.mark.parametrize("after_ms", [0, 300])
 @pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
-async def test_a_topic_that_is_deleted_and_made_again(tmp_path: Path, names: list[str], after_ms: int):
+async def test_a_topic_is_deleted_and_created_again(tmp_path: Path, names: list[str], after_ms: int):
     """While two members read it: at every broker of the cluster."""
     async with asyncio.timeout(12), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
         group = group_at(names[-1], names)
@@ -81,7 +81,7 @@ async def test_a_topic_that_is_deleted_and_made_again(tmp_path: Path, names: lis
 
 
 @pytest.mark.parametrize("deleted_at", [A, B], ids=["where the group lives", "elsewhere"])
-async def test_a_topic_that_is_deleted_and_made_again_at_one_of_two_brokers(tmp_path: Path, deleted_at: str):
+async def test_a_topic_is_deleted_and_created_again_at_one_of_two_brokers(tmp_path: Path, deleted_at: str):
     async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
@@ -94,7 +94,7 @@ async def test_a_topic_that_is_deleted_and_made_again_at_one_of_two_brokers(tmp_
 
 @pytest.mark.parametrize("deleted_at", [[A], [B], [A, B], [B, A]], ids="-".join)
 @pytest.mark.parametrize("clean_offset", [False, True], ids=["keeps offsets", "without offsets"])
-async def test_a_group_that_is_deleted_while_members_live(
+async def test_a_group_is_deleted_while_members_consume(
     tmp_path: Path, deleted_at: list[str], clean_offset: bool
 ):
     """At the broker where it lives (a), at the other one, at both: its members go on reading every queue."""
@@ -111,7 +111,7 @@ async def test_a_group_that_is_deleted_while_members_live(
 
 
 @pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
-async def test_offsets_that_are_reset_while_members_live(tmp_path: Path, names: list[str]):
+async def test_offsets_are_reset_while_members_consume(tmp_path: Path, names: list[str]):
     """Every message comes again, once; every queue goes on to be read and committed."""
     async with asyncio.timeout(12), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
         group = group_at(names[-1], names)
@@ -127,7 +127,7 @@ async def test_offsets_that_are_reset_while_members_live(tmp_path: Path, names: 
         assert set(cluster.handled.values()) == {1, 2}
 
 
-async def test_offsets_of_a_coordinated_group_are_reset_when_nobody_is_there(tmp_path: Path):
+async def test_offsets_of_a_coordinated_group_without_members_are_reset(tmp_path: Path):
     async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one = await cluster.join(group, "one")
@@ -140,7 +140,7 @@ async def test_offsets_of_a_coordinated_group_are_reset_when_nobody_is_there(tmp
         await until(lambda: len(cluster.repeated) == len(cluster.sent))
 
 
-async def test_a_fence_that_has_forgotten_and_said_nothing(tmp_path: Path):
+async def test_members_recover_from_a_fence_that_lost_its_claims(tmp_path: Path):
     """Whatever the cause: members whose claims are refused say so after 2 s, and get others."""
     async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
@@ -151,7 +151,7 @@ async def test_a_fence_that_has_forgotten_and_said_nothing(tmp_path: Path):
         await all_is_read(cluster, group, one, two)
 
 
-async def test_the_group_of_a_broker_without_others_is_deleted(tmp_path: Path):
+async def test_a_group_of_a_single_broker_is_deleted(tmp_path: Path):
     async with asyncio.timeout(12), Cluster(tmp_path, {A: 4}) as cluster:
         one, two = await cluster.join("g", "one"), await cluster.join("g", "two")
         await all_is_read(cluster, "g", one, two)

@@ -29,7 +29,7 @@ def offsets_of(reply: Command) -> dict[int, int]:
     return {queue.queue_id: offset for queue, offset in table.items()}
 
 
-def test_a_member_of_a_coordinated_group_goes_on_where_the_operator_says(talk):
+def test_a_reset_moves_the_members_of_a_coordinated_group(talk):
     """Fenced first: what it commits of before is refused, and cannot undo the reset."""
     alice = alone(talk)
     for queue_id in range(4):
@@ -117,7 +117,7 @@ def test_mqadmin_sets_one_queue_of_a_group_without_members_and_without_a_reset(t
 
 
 @pytest.mark.parametrize("sent", [{"flag": FLAG_ONEWAY}, {"language": "PYTHON"}], ids=["one way", "ours"])
-def test_a_late_commit_is_no_operators(talk, sent):
+def test_a_late_commit_does_not_count_as_an_operators(talk, sent):
     """Java's clients commit one way as they leave; ours that are no members mirror positions."""
     alice = alone(talk)
     assert alice.commit(3, 2) == C.SUCCESS
@@ -150,7 +150,7 @@ def test_a_coordinated_group_without_members_is_reset(talk):
     assert [bob.open(queue_id).ext["offset"] for queue_id in range(4)] == ["0"] * 4
 
 
-def test_a_reset_outlives_the_broker(talk, tmp_path):
+def test_a_reset_survives_a_restart(talk, tmp_path):
     alice = alone(talk)
     assert alice.commit(0, 3) == C.SUCCESS
     reset(talk, offset=1)
@@ -162,7 +162,7 @@ def test_a_reset_outlives_the_broker(talk, tmp_path):
     talk.broker.close = lambda: None  # The fixture's; its files are another's now.
 
 
-def test_members_that_allocate_for_themselves_are_told(talk):
+def test_members_that_allocate_for_themselves_are_notified_of_a_reset(talk):
     """They hold the offsets in memory, and would commit them over ours."""
     java = FakePeer("10.0.0.9:5000")
     talk.beat(java, "java")
@@ -175,13 +175,13 @@ def test_members_that_allocate_for_themselves_are_told(talk):
     assert committed(talk, 0) == 3
 
 
-def test_where_nobody_is_connected_the_offsets_are_set(talk):
+def test_a_reset_without_connected_members_sets_the_offsets(talk):
     talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G"))
     assert offsets_of(reset(talk, timestamp=-1)) == {0: 3, 1: 3, 2: 3, 3: 3}
     assert committed(talk, 2) == 3
 
 
-def test_without_force_a_group_goes_back_and_never_forwards(talk):
+def test_without_force_a_group_moves_backwards_only(talk):
     alice = alone(talk)
     assert alice.commit(0, 1) == C.SUCCESS
     assert alice.commit(1, 3) == C.SUCCESS
@@ -189,12 +189,12 @@ def test_without_force_a_group_goes_back_and_never_forwards(talk):
 
 
 @pytest.mark.parametrize(("offset", "lands_at"), [(-5, 0), (99, 3)])
-def test_an_offset_that_is_not_there_is_the_next_one_that_is(talk, offset, lands_at):
+def test_a_reset_to_a_missing_offset_takes_the_next_one(talk, offset, lands_at):
     alone(talk)
     assert offsets_of(reset(talk, offset=offset))[0] == lands_at
 
 
-def test_a_time_is_looked_up_in_each_queue(talk):
+def test_a_reset_by_time_looks_each_queue_up(talk):
     alone(talk)
     talk.clock.advance(10_000)
     at_ms = talk.clock.wall_ms()
@@ -211,13 +211,13 @@ def test_a_time_is_looked_up_in_each_queue(talk):
         ({"queue_id": -2}, C.INVALID_PARAMETER),
     ],
 )
-def test_a_reset_that_makes_no_sense(talk, fields, code):
+def test_an_invalid_reset_is_refused(talk, fields, code):
     alone(talk)
     reply = reset(talk, **fields)
     assert (reply.code, bool(reply.remark)) == (code, True)
 
 
-def test_what_cannot_be_journalled_is_not_reset(talk):
+def test_a_reset_that_cannot_be_journalled_is_refused(talk):
     alice = alone(talk)
     assert alice.commit(0, 3) == C.SUCCESS
     talk.disk.bytes_left = 10

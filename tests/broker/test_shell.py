@@ -128,7 +128,7 @@ def test_a_broker_and_a_name_server_find_each_other(loop, tmp_path):
 
 
 @both
-def test_the_vip_port_answers_the_same(loop, tmp_path):
+def test_the_vip_port_serves_the_same_requests(loop, tmp_path):
     async def scenario() -> None:
         settings = config(tmp_path)
         async with running(settings) as client:
@@ -179,7 +179,7 @@ def test_a_connection_from_elsewhere_is_ended_before_it_reports(loop, tmp_path):
     run_on(loop, scenario)
 
 
-def test_a_step_of_the_stop_that_fails_leaves_no_store_open(tmp_path, monkeypatch):
+def test_a_failing_step_of_the_stop_leaves_no_store_open(tmp_path, monkeypatch):
     async def scenario() -> None:
         settings = config(tmp_path)
         server = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
@@ -199,7 +199,7 @@ def test_a_step_of_the_stop_that_fails_leaves_no_store_open(tmp_path, monkeypatc
     asyncio.run(scenario())
 
 
-def test_a_taken_port_is_said_and_the_data_is_left_alone(tmp_path):
+def test_a_taken_port_is_reported_and_the_data_left_alone(tmp_path):
     async def scenario() -> None:
         settings = config(tmp_path / "one")
         async with running(settings) as client:
@@ -226,7 +226,7 @@ def test_a_taken_port_is_said_and_the_data_is_left_alone(tmp_path):
     run_on("asyncio", scenario)
 
 
-def test_a_start_that_fails_for_whatever_reason_is_heard_and_leaves_the_store_unlocked(tmp_path):
+def test_a_failed_start_raises_and_leaves_the_store_unlocked(tmp_path):
     """No name can be like that, which is no OSError: the start went on without listening."""
 
     async def scenario() -> None:
@@ -252,7 +252,7 @@ def test_two_brokers_do_not_share_a_directory(tmp_path):
     run_on("asyncio", scenario)
 
 
-def test_a_directory_that_cannot_be_read_is_let_go_of_again(tmp_path):
+def test_an_unreadable_directory_is_unlocked_again(tmp_path):
     (tmp_path / "config").mkdir()
     broken = tmp_path / "config" / "topics.json"
     broken.write_text("{broken")
@@ -270,7 +270,7 @@ def test_a_directory_that_cannot_be_read_is_let_go_of_again(tmp_path):
 
 
 @both
-def test_bad_bytes_harm_nobody_else(loop, tmp_path):
+def test_bad_bytes_affect_no_other_connection(loop, tmp_path):
     async def scenario() -> None:
         settings = config(tmp_path)
         async with running(settings) as client:
@@ -285,7 +285,7 @@ def test_bad_bytes_harm_nobody_else(loop, tmp_path):
 
 
 @both
-def test_members_hear_of_joins_leaves_and_kills(loop, tmp_path):
+def test_members_are_notified_of_joins_departures_and_kills(loop, tmp_path):
     async def scenario() -> None:
         settings = config(tmp_path)
         async with running(settings) as alice:
@@ -356,7 +356,7 @@ class SlowDisk(LocalFileSystem):
 
 
 @both
-def test_under_sync_flush_nobody_is_answered_before_the_disk_has_it(loop, tmp_path):
+def test_under_sync_flush_answers_wait_for_the_disk(loop, tmp_path):
     disk = SlowDisk()
 
     async def scenario() -> None:
@@ -377,7 +377,7 @@ def test_under_sync_flush_nobody_is_answered_before_the_disk_has_it(loop, tmp_pa
     run_on(loop, scenario)
 
 
-def test_a_flush_that_fails_is_answered_and_nothing_is_taken_any_more(tmp_path):
+def test_after_a_failed_flush_sends_are_refused(tmp_path):
     disk = SlowDisk()
 
     async def scenario() -> None:
@@ -393,7 +393,7 @@ def test_a_flush_that_fails_is_answered_and_nothing_is_taken_any_more(tmp_path):
 
 
 @both
-def test_who_created_a_topic_finds_it_at_the_name_servers(loop, tmp_path):
+def test_the_creator_of_a_topic_finds_it_at_the_name_servers(loop, tmp_path):
     """The answer comes when they know it, so whoever asks next is not told of a topic of another size."""
 
     async def scenario() -> None:
@@ -411,7 +411,7 @@ def test_who_created_a_topic_finds_it_at_the_name_servers(loop, tmp_path):
     run_on(loop, scenario)
 
 
-def test_a_name_server_that_is_not_there_or_hangs_is_not_waited_for_long(tmp_path, monkeypatch):
+def test_an_absent_or_hanging_name_server_is_not_awaited_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr("libramq.broker.shell.FIRST_ROUND_MS_MAX", 50)
     monkeypatch.setattr("libramq.broker.cluster.registration.ANNOUNCED_MS_MAX", 100)
     created = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
@@ -435,7 +435,7 @@ def test_a_name_server_that_is_not_there_or_hangs_is_not_waited_for_long(tmp_pat
     run_on("asyncio", scenario, seconds=10)
 
 
-def test_a_name_server_that_comes_later_or_comes_back_is_told(tmp_path):
+def test_a_name_server_that_starts_later_or_restarts_gets_a_registration(tmp_path):
     async def scenario() -> None:
         port = free_port()
         address = f"{HOST}:{port}"
@@ -456,7 +456,7 @@ def test_a_name_server_that_comes_later_or_comes_back_is_told(tmp_path):
     run_on("asyncio", scenario)
 
 
-def test_a_name_server_that_hangs_keeps_neither_the_broker_nor_the_others_waiting(tmp_path, monkeypatch):
+def test_a_hanging_name_server_delays_neither_the_broker_nor_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr("libramq.broker.shell.FIRST_ROUND_MS_MAX", 50)
 
     async def scenario() -> None:
@@ -481,7 +481,7 @@ def test_a_name_server_that_hangs_keeps_neither_the_broker_nor_the_others_waitin
 
 
 @both
-def test_a_stop_and_a_start_keep_everything(loop, tmp_path):
+def test_everything_survives_a_stop_and_a_start(loop, tmp_path):
     async def scenario() -> None:
         queue = MessageQueue("T", "broker-a", 0)
         for turn in range(3):
@@ -501,7 +501,7 @@ def test_a_stop_and_a_start_keep_everything(loop, tmp_path):
     run_on(loop, scenario)
 
 
-def test_a_broker_that_stops_blames_no_member_for_it(tmp_path):
+def test_a_stopping_broker_records_no_departure_of_its_members(tmp_path):
     async def scenario() -> None:
         settings = config(tmp_path)
         server = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
@@ -518,7 +518,7 @@ def test_a_broker_that_stops_blames_no_member_for_it(tmp_path):
     run_on("asyncio", scenario)
 
 
-def test_what_was_acknowledged_survives_a_kill(tmp_path):
+def test_acknowledged_writes_survive_a_kill(tmp_path):
     """Messages, commits, topics and groups of a process that SIGKILL ends while it is at work."""
     data, port, nameserver_port = tmp_path / "data", free_broker_port(), free_port()
     process = start(
@@ -584,7 +584,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path):
         end(process)
 
 
-def test_requests_without_a_body_that_need_one_are_answered(tmp_path):
+def test_requests_that_lack_their_body_are_answered(tmp_path):
     async def scenario() -> None:
         async with running(config(tmp_path)) as client:
             for body in (b"", encode_body({}), b"\x00"):

@@ -12,7 +12,7 @@ def now(monotonic_ms: int, *, set_by_ms: int = 0) -> Now:
     return Now(wall_ms=WALL_MS + monotonic_ms + set_by_ms, monotonic_ms=monotonic_ms)
 
 
-def test_each_record_by_the_clock_it_was_stored_by():
+def test_each_record_is_timed_by_the_clock_it_was_stored_with():
     moments = StoredMoments(now(1_000))
     moments.note(500, now(4_000, set_by_ms=HOUR_MS))
     moments.note(900, now(5_000, set_by_ms=-HOUR_MS))
@@ -22,7 +22,7 @@ def test_each_record_by_the_clock_it_was_stored_by():
     assert moments.moment_of(900, WALL_MS - HOUR_MS + 5_100) == 5_100
 
 
-def test_small_corrections_go_unnoticed_until_they_add_up():
+def test_small_clock_corrections_are_ignored_until_they_add_up():
     moments = StoredMoments(now(0))
     assert not moments.is_set(now(10_000))
     assert not moments.is_set(now(10_000, set_by_ms=UNNOTICED_MS))
@@ -30,7 +30,7 @@ def test_small_corrections_go_unnoticed_until_they_add_up():
     assert moments.is_set(now(30_000, set_by_ms=UNNOTICED_MS + 1))
 
 
-def test_a_clock_that_is_set_all_the_time_fills_no_memory():
+def test_a_clock_that_is_set_all_the_time_uses_bounded_memory():
     moments = StoredMoments(now(0))
     last = 3 * SETTINGS_MAX
     for number in range(1, last + 1):

@@ -93,7 +93,7 @@ class Reader:
             self._changed.notify_all()
 
 
-async def test_every_message_is_there(directory: tuple[Path, dict[str, Any]], broker: Broker):
+async def test_every_message_survives_the_upgrade(directory: tuple[Path, dict[str, Any]], broker: Broker):
     expected = {(one["queue"], one["offset"]): one for one in directory[1]["messages"]}
     reader = Reader(broker, "reader")
     async with reader.consumer:
@@ -106,7 +106,7 @@ async def test_every_message_is_there(directory: tuple[Path, dict[str, Any]], br
         assert message.properties.items() >= one["properties"].items()
 
 
-async def test_offsets_and_groups_are_there(directory: tuple[Path, dict[str, Any]], broker: Broker):
+async def test_offsets_and_groups_survive_the_upgrade(directory: tuple[Path, dict[str, Any]], broker: Broker):
     for group, offsets in directory[1]["offsets"].items():
         for queue, offset in offsets.items():
             answer = await ask(broker, QUERY_OFFSET, consumerGroup=group, topic=TOPIC, queueId=queue)
@@ -115,7 +115,7 @@ async def test_offsets_and_groups_are_there(directory: tuple[Path, dict[str, Any
     assert set(groups) >= {*directory[1]["offsets"], FAILING}
 
 
-async def test_fences_take_the_claims_they_had_until_a_higher_epoch(
+async def test_fences_accept_their_old_claims_until_a_higher_epoch(
     directory: tuple[Path, dict[str, Any]], broker: Broker
 ):
     """The members are gone: after their session a newcomer has their queues, from where they had come to."""
@@ -142,7 +142,7 @@ async def test_fences_take_the_claims_they_had_until_a_higher_epoch(
 @pytest.mark.parametrize(
     "directory", ["recorded"], indirect=True
 )  # Long ago, so that nothing has to be waited for.
-async def test_what_was_to_come_again_comes_again(broker: Broker):
+async def test_pending_redeliveries_survive_the_upgrade(broker: Broker):
     reader = Reader(broker, FAILING)
     async with reader.consumer:
         (message,) = await reader.wait_messages(1)

@@ -61,7 +61,7 @@ def test_the_whole_group_protocol_was_recorded():
 
 
 @pytest.mark.parametrize("exchange", [one for one in EXCHANGES if one["code"] in REQUESTS], ids=name)
-def test_a_request_is_read_whole(exchange: dict[str, Any]):
+def test_a_request_is_read_completely(exchange: dict[str, Any]):
     """What is written again of its header and body is what stood there: nothing was left out."""
     request = command(exchange["request"])
     header = encode_header(decode_header(request, REQUESTS[request.code].header))
@@ -74,7 +74,7 @@ def test_a_request_is_read_whole(exchange: dict[str, Any]):
 
 
 @pytest.mark.parametrize("exchange", [one for one in EXCHANGES if one["response"]], ids=name)
-def test_an_answer_is_read_whole(exchange: dict[str, Any]):
+def test_an_answer_is_read_completely(exchange: dict[str, Any]):
     answer, code = command(exchange["response"]), exchange["code"]
     if code in ANSWER_FIELDS and answer.code == 0:
         assert answer.ext[ANSWER_FIELDS[R(code)]]

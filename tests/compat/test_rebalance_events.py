@@ -18,7 +18,7 @@ for line in sys.stdin.buffer:
 """
 
 
-def test_it_reads_events_with_an_unknown_bound(old: Path):
+def test_the_old_release_reads_events_with_an_unknown_bound(old: Path):
     move = QueueMove(
         topic="T", broker="b", queue=1, from_=None, to="alice", stopped_ms=None, resumed_ms=5,
         redelivered=0, redelivered_known=False,

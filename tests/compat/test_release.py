@@ -9,13 +9,13 @@ import pytest
 from tests.compat import release
 
 
-def test_it_is_the_commit_that_the_changelog_names():
+def test_the_old_release_is_the_commit_that_the_changelog_names():
     changelog = (release.ROOT / "CHANGELOG.md").read_text()
     _, _, since = changelog.partition(f"## {release.OLD_VERSION} ")
     assert release.OLD_COMMIT in since.partition("\n## ")[0]
 
 
-def test_a_child_process_imports_it(old: Path):
+def test_a_child_process_imports_the_old_release(old: Path):
     program = "import libramq; print(libramq.__version__, libramq.__file__)"
     environment = release.environment(old)
     done = subprocess.run(
@@ -24,7 +24,7 @@ def test_a_child_process_imports_it(old: Path):
     assert done.stdout.split() == [release.OLD_VERSION, str(old / "libramq" / "__init__.py")]
 
 
-def test_a_history_without_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_history_without_the_release_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(release, "CACHE", tmp_path)
     monkeypatch.setattr(release, "OLD_COMMIT", "0" * 40)
     with pytest.raises(release.ReleaseUnavailable, match="git fetch --unshallow"):

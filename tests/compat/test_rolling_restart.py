@@ -147,7 +147,7 @@ def test_a_cluster_is_upgraded_process_by_process(
     group.finish()
 
 
-def test_a_broker_of_010_that_was_killed_goes_on_as_this_version(cluster: Cluster, old: Path, new: Path):
+def test_a_killed_broker_of_010_continues_as_this_version(cluster: Cluster, old: Path, new: Path):
     """The members keep their queues: what its files say of them is enough."""
     cluster.start_name_server(old)
     cluster.start_broker("broker-a", old)
