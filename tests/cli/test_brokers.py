@@ -79,7 +79,7 @@ async def registered(admin: Admin, topic: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_topic_its_messages_and_its_group_are_at_all_brokers(cluster):
+async def test_a_topic_its_messages_and_its_group_span_all_brokers(cluster):
     """And all of it is gracefully stopped by one signal."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         assert len(await admin.create_topic("T", queues=2)) == 3
@@ -110,7 +110,7 @@ async def test_a_topic_its_messages_and_its_group_are_at_all_brokers(cluster):
     assert all(not (cluster.data / name / "abort").exists() for name in NAMES)
 
 
-async def test_its_brokers_believe_nothing_that_is_not_signed(cluster):
+async def test_brokers_of_up_refuse_unsigned_peers(cluster):
     """Every program on the machine could pretend to be one of them."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         brokers = (await admin.cluster_info()).broker_addr_table
@@ -124,7 +124,7 @@ async def test_its_brokers_believe_nothing_that_is_not_signed(cluster):
     await remotes.aclose()
 
 
-def test_no_list_of_processes_shows_the_secret(cluster):
+def test_the_secret_does_not_appear_in_process_lists(cluster):
     for pid in cluster.children:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         assert command[1:] == [b"-m", b"libramq.cli.servers.broker_process", b"warning", b""]
@@ -140,14 +140,14 @@ def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
     assert "hush" not in said
 
 
-def test_nothing_is_left_after_a_kill_of_the_parent(cluster):
+def test_no_process_survives_a_kill_of_the_parent(cluster):
     assert len(cluster.children) == 2
     cluster.process.kill()
     for pid in cluster.children:
         wait_gone(pid)
 
 
-def test_a_broker_that_dies_ends_the_rest(cluster):
+def test_the_death_of_one_broker_ends_the_others(cluster):
     os.kill(cluster.children[0], signal.SIGKILL)
     _, err = cluster.process.communicate(timeout=40)
     assert cluster.process.returncode == 2
@@ -158,7 +158,7 @@ def test_a_broker_that_dies_ends_the_rest(cluster):
     wait_gone(cluster.children[1])
 
 
-def test_messages_are_not_hidden_by_another_count_of_brokers(tmp_path):
+def test_a_different_count_of_brokers_is_refused_where_it_would_hide_messages(tmp_path):
     assert directories(tmp_path, 1) == {"broker-a": tmp_path}
     three = directories(tmp_path, 3)
     assert three == {name: tmp_path / name for name in NAMES}

@@ -45,7 +45,7 @@ def test_an_interrupt_while_the_interpreter_ends_leaves_no_traceback(tmp_path):
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
-def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
+def test_an_ignored_interrupt_stays_ignored(tmp_path):
     """As `nohup` has it, and a shell's background."""
     modules = {"sitecustomize": "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"}
     typer = (
@@ -59,14 +59,14 @@ def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
     "command",
     ["groups -n 127.0.0.1:1 >&-", "send -t T -n 127.0.0.1:1 <&-", "send -t T -n 127.0.0.1:1 <&- >&- 2>&-"],
 )
-def test_a_closed_stream_is_nowhere(tmp_path, command):
+def test_closed_streams_cause_no_traceback(tmp_path, command):
     """As daemons and some schedulers start their children."""
     done = shell(f'"$@" {command}', tmp_path)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode in (0, 2)
 
 
-def test_a_device_without_room_is_named(tmp_path):
+def test_a_full_device_is_named(tmp_path):
     """It was said that a path should be checked."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
@@ -75,7 +75,7 @@ def test_a_device_without_room_is_named(tmp_path):
     assert done.stderr.startswith("libra: no space left on the device")
 
 
-def test_what_an_encoding_cannot_express_is_spelt_out(tmp_path):
+def test_characters_outside_the_encoding_are_escaped(tmp_path):
     """A body from elsewhere would end `libra tail` under LC_ALL=C."""
     code = (
         "import sys; from libramq.cli import entry, main; main.run = lambda _: print('caf\\xe9 \\U0001f600');"

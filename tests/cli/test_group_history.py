@@ -54,7 +54,7 @@ TWO_BROKERS = [
 ]
 
 
-def test_what_brokers_see_at_once_is_one_rebalance():
+def test_simultaneous_events_of_brokers_are_one_rebalance():
     (found,) = rebalances(TWO_BROKERS, wall_ms=10_000)
     assert found.state is State.SETTLED
     assert found.causes == (Cause("member_joined", "bob"),)
@@ -69,7 +69,7 @@ def test_what_brokers_see_at_once_is_one_rebalance():
     ]
 
 
-def test_lines_for_people():
+def test_rebalances_are_printed_as_lines():
     (found,) = rebalances(TWO_BROKERS, wall_ms=10_000)
     first, *rest = timeline(found)
     assert first.endswith("  member_joined bob  (a, b)")
@@ -81,7 +81,7 @@ def test_lines_for_people():
     ]
 
 
-def test_one_after_the_other_are_two_and_groups_are_apart():
+def test_successive_rebalances_and_groups_are_kept_apart():
     events = [
         started("a", 1_000),
         settled("a", 2_000),
@@ -97,7 +97,7 @@ def test_one_after_the_other_are_two_and_groups_are_apart():
     assert timeline(second)[1].strip() == "still moving"
 
 
-def test_a_broker_that_restarts_or_falls_silent_leaves_its_rebalance_interrupted():
+def test_a_broker_that_restarts_or_stops_reporting_interrupts_its_rebalance():
     events = [started("a", 1_000, seq=7), started("a", 5_000, seq=1), settled("a", 6_000, seq=2)]
     first, second = rebalances(events, wall_ms=7_000)
     assert (first.state, second.state) == (State.INTERRUPTED, State.SETTLED)
@@ -109,11 +109,11 @@ def test_an_end_without_its_beginning_is_left_out():
     assert rebalances([settled("a", 2_000)], wall_ms=3_000) == []
 
 
-def test_durations():
+def test_durations_are_formatted():
     assert [duration(ms) for ms in (None, 0, 9_999, 16_600)] == ["–", "0 ms", "9999 ms", "16.6 s"]
 
 
-def test_of_a_brokers_rebalance_it_may_be_unknown_what_came_again():
+def test_the_redelivery_of_one_broker_may_be_unknown():
     """Two brokers, of which one was restarted: the sum of what is known would be no bound."""
     event = replace(settled("b", 2_300).event, redelivered_upper_bound=None)
     (found,) = rebalances(
@@ -125,7 +125,7 @@ def test_of_a_brokers_rebalance_it_may_be_unknown_what_came_again():
     assert "unknown how many messages came again" in timeline(found)[1]
 
 
-def test_what_came_again_is_not_hedged_where_it_is_known():
+def test_a_known_redelivery_is_printed_without_at_most():
     """Members that had committed what they handled: none came again, not "at most 0"."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
@@ -145,13 +145,13 @@ def test_several_reasons_under_one_epoch_are_one_rebalance():
     assert found.causes == (Cause("member_joined", "bob"), Cause("member_left", "alice"))
 
 
-def test_no_more_had_to_move_than_did():
+def test_the_minimum_of_moves_never_exceeds_the_moves():
     """A coordinator that planned twice before anybody took a queue up has counted both plans."""
     (found,) = rebalances([started("a", 1_000), settled("a", 2_300, moved=1)], wall_ms=10_000)
     assert (found.moved, found.minimum) == (1, 1)
 
 
-def test_two_readers_at_once_and_the_rush_of_the_new_one_are_told():
+def test_double_readers_and_the_catch_up_peak_are_printed():
     both = QueueMove(
         topic="T", broker="a", queue=0, from_="alice", to="bob", stopped_ms=1_000, resumed_ms=1_000,
         redelivered=0, double_owner_ms=40,

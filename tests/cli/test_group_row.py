@@ -44,12 +44,12 @@ def test_a_group_fits_in_80_columns():
     ]
 
 
-def test_a_rebalance_of_another_day_has_its_date():
+def test_a_rebalance_of_another_day_is_shown_with_its_date():
     yesterday = row(NOON_MS - 86_400_000).cells(WallMs(NOON_MS))[-1]
     assert yesterday.startswith("2026-11-21 12:00 member_joined")
 
 
-def test_names_stay_whole_where_short_ones_would_be_alike():
+def test_names_are_not_shortened_where_they_would_become_equal():
     twin = f"{FIRST}9"
     names = MemberNames([f"{FIRST}, {twin} and 3 more", SECOND])
     assert names.short(f"{FIRST}, {twin} and 3 more") == f"{FIRST}, {twin} and 3 more"

@@ -35,7 +35,7 @@ async def settled(namesrv, count):
         await asyncio.sleep(0.1)
 
 
-async def test_a_group_that_members_join_and_leave(up):
+async def test_joins_and_departures_of_a_group_are_shown(up):
     namesrv = up.namesrv
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic(TOPIC, queues=4)
@@ -73,7 +73,7 @@ async def test_a_group_that_members_join_and_leave(up):
     assert len([line for line in last.splitlines() if not line.startswith(" ")]) == 1
 
 
-async def test_a_static_member_that_will_not_come_back_is_removed(up):
+async def test_a_lost_static_member_is_removed(up):
     """Its queues move to who stays, long before its session is over."""
     namesrv = up.namesrv
     async with Admin(namesrv=namesrv) as admin:
@@ -140,7 +140,7 @@ async def test_removing_needs_a_coordinated_group(up):
     assert "no broker knows group G_nobody" in one_line(await asyncio.to_thread(libra, *nobody))
 
 
-async def test_a_group_with_more_members_than_queues(up):
+async def test_a_group_with_more_members_than_queues_is_diagnosed(up):
     """Asked for until the broker has looked: it does so every few seconds."""
     namesrv, group = up.namesrv, "G_idle"
     async with Admin(namesrv=namesrv) as admin:
@@ -162,12 +162,12 @@ async def test_a_group_with_more_members_than_queues(up):
     assert f"{group}: idle_members: 2 members share 1 queues, so 1 of them are idle" in table.out
 
 
-def test_a_group_nobody_knows(up):
+def test_an_unknown_group_is_named(up):
     said = one_line(libra("groups", "history", "-n", up.namesrv, "-g", "G_nobody"))
     assert said.startswith("no rebalance of group G_nobody is recorded")
 
 
-async def test_brokers_that_record_no_rebalances():
+async def test_brokers_without_rebalance_events_are_reported():
     """As Apache's: nobody has the topic of the events."""
     port = free_port()
     server = NameServer("127.0.0.1", port)

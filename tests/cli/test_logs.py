@@ -9,7 +9,7 @@ from libramq.cli.options import LogLevel
 
 
 @pytest.mark.parametrize("turn", [1, 2])
-def test_logging_that_a_command_set_up_ends_with_its_test(turn: int) -> None:
+def test_logging_set_up_by_a_command_ends_with_its_test(turn: int) -> None:
     """Whoever listened at the root logger after such a test heard nothing; a closed file was written to."""
     logger = logging.getLogger("libramq")
     assert (logger.propagate, logger.handlers) == (True, []), turn

@@ -23,7 +23,7 @@ from tests.cli.commands import libra, one_line
         (["nameserver", "--port", "70000"], "Invalid value for '--port'"),
     ],
 )
-def test_what_the_command_line_does_not_know(arguments, line):
+def test_unknown_arguments_are_named(arguments, line):
     said = one_line(libra(*arguments))
     assert line in said
     assert "see libra" in said
@@ -56,7 +56,7 @@ def test_what_the_command_line_does_not_know(arguments, line):
         (["broker", "-c", "/nowhere/broker.conf"], "cannot read /nowhere/broker.conf"),
     ],
 )
-def test_what_cannot_be_done(arguments, line):
+def test_impossible_requests_are_one_clear_line(arguments, line):
     assert line in one_line(libra(*arguments))
 
 
@@ -70,17 +70,17 @@ def test_what_cannot_be_done(arguments, line):
         ("brokerName=../x", "'../x'"),
     ],
 )
-def test_a_broker_conf_with_a_value_that_cannot_be(tmp_path, text, line):
+def test_an_impossible_value_in_broker_conf_is_named(tmp_path, text, line):
     (tmp_path / "broker.conf").write_text(text + "\n")
     assert line in one_line(libra("broker", "-c", "broker.conf", cwd=tmp_path))
 
 
-def test_the_data_directory_of_nobody():
+def test_a_data_directory_that_cannot_be_created_is_named():
     assert "/proc/nowhere" in one_line(libra("up", "--data", "/proc/nowhere"))
 
 
 @pytest.mark.parametrize("data", ["file", "file/below"])
-def test_a_data_directory_that_is_a_file(tmp_path, data):
+def test_a_data_directory_that_is_a_file_is_named(tmp_path, data):
     (tmp_path / "file").touch()
     assert one_line(libra("up", "--data", data, cwd=tmp_path)).endswith("this is a file; name a directory")
 
@@ -101,7 +101,7 @@ def test_help_is_quick_because_nothing_is_loaded_for_it():
     }
 
 
-def test_the_exit_code_of_success(capsys):
+def test_success_exits_with_0(capsys):
     assert run(["admin", "updateTopic", "--help"]) == 0
     assert "--writeQueueNums" in capsys.readouterr().out
 
@@ -115,7 +115,7 @@ def test_help_names_no_type_for_flags(capsys):
     assert "-h" in shown
 
 
-def test_the_version(capsys):
+def test_the_version_is_printed(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"libra {libramq.__version__}\n"
 

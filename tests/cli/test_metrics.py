@@ -6,7 +6,7 @@ from tests.cli.commands import end, start
 from tests.interop.ports import free_broker_port, free_port
 
 
-def test_each_broker_at_a_port_of_its_own(tmp_path):
+def test_each_broker_serves_metrics_at_its_own_port(tmp_path):
     metrics = free_port(1)
     process = start(
         [

@@ -30,11 +30,11 @@ def free(monkeypatch):
     return nameserver, broker
 
 
-def test_rocketmqs_own_ports_where_they_are_free(free):
+def test_rocketmqs_ports_are_used_where_they_are_free(free):
     assert choose_ports(HOST, None, None) == (*free, ())
 
 
-def test_a_default_that_is_taken_gives_way_with_a_word_about_it(free, monkeypatch, taken):
+def test_a_taken_default_port_is_replaced_with_a_notice(free, monkeypatch, taken):
     monkeypatch.setattr(ports, "NAME_SERVER_PORT", taken)
     chosen = choose_ports(HOST, None, None)
     assert chosen.nameserver not in (taken, free[1], free[1] - 2)
@@ -53,7 +53,7 @@ def test_a_broker_needs_two_ports(free, monkeypatch, taken, offset):
     assert len(chosen.remarks) == 1
 
 
-def test_a_given_port_that_is_taken_is_an_error(free, taken):
+def test_a_taken_port_named_by_the_user_is_an_error(free, taken):
     with pytest.raises(ConfigError, match=f"port {taken} .* is taken; .* --nameserver-port"):
         choose_ports(HOST, taken, None)
     with pytest.raises(ConfigError, match=f"port {taken} .* is taken; .* --broker-port"):
@@ -62,17 +62,17 @@ def test_a_given_port_that_is_taken_is_an_error(free, taken):
         choose_ports(HOST, None, taken + ports.VIP_DISTANCE)
 
 
-def test_name_server_and_broker_cannot_share(free):
+def test_name_server_and_broker_cannot_share_a_port(free):
     with pytest.raises(ConfigError, match="collide"):
         choose_ports(HOST, free[1] - ports.VIP_DISTANCE, free[1])
 
 
-def test_what_is_no_port():
+def test_invalid_ports_are_refused():
     with pytest.raises(ConfigError, match="70000 is not a port"):
         choose_ports(HOST, 70_000, None)
 
 
-def test_further_brokers_stand_ten_apart_and_give_way(monkeypatch, taken):
+def test_ports_of_further_brokers_are_ten_apart_and_avoid_taken_ones(monkeypatch, taken):
     first = taken - ports.BROKER_DISTANCE
     monkeypatch.setattr(ports, "is_free", lambda _host, port: port != taken)
     chosen, remarks = further_broker_ports(HOST, Ports(1, first, ()), 2)

@@ -37,7 +37,7 @@ def endless(data):
         os.close(writing)
 
 
-def test_who_stops_reading_leaves_no_thread_and_no_traceback():
+def test_stopping_the_reader_leaves_no_thread_and_no_traceback():
     """As Ctrl-C does; the reader mostly waits for room then."""
 
     async def read_some(file):
@@ -49,7 +49,7 @@ def test_who_stops_reading_leaves_no_thread_and_no_traceback():
         asyncio.run(read_some(file))
 
 
-def test_what_is_stored_less_safely_than_configured_is_said(tmp_path, capsys):
+def test_a_message_stored_less_safely_than_configured_is_reported(tmp_path, capsys):
     """`libra send` printed the position alone, whatever the broker had answered."""
 
     async def send():
@@ -78,7 +78,7 @@ def test_what_is_stored_less_safely_than_configured_is_said(tmp_path, capsys):
     )
 
 
-def test_a_line_without_end_is_given_up_at_the_size_of_no_message():
+def test_an_endless_line_is_refused_at_the_maximum_message_size():
     """`libra send < /dev/zero` filled the memory."""
 
     async def read_all(file):

@@ -12,14 +12,14 @@ from tests.interop.ports import free_broker_port, free_port
 HOST = "127.0.0.1"
 
 
-def test_up_says_what_runs_where(up):
+def test_up_prints_which_server_listens_where(up):
     assert up.said[0] == (
         f"LibraMQ is up: name server {up.namesrv}, broker broker-a {HOST}:{up.broker_port}, data in {up.data}"
     )
     assert f"libra send -n {up.namesrv} -t Hello" in up.said[1]
 
 
-def test_a_taken_port_and_a_directory_in_use(up):
+def test_a_taken_port_and_a_locked_directory_are_named(up):
     taken = one_line(libra("up", "--nameserver-port", str(up.nameserver_port)))
     assert taken.startswith(
         f"port {up.nameserver_port} on {HOST} is taken; stop what listens there or choose"
@@ -30,7 +30,7 @@ def test_a_taken_port_and_a_directory_in_use(up):
     assert f"{up.data} is in use by another process" in in_use
 
 
-def test_more_connections_than_descriptors_leave_the_broker_at_work(tmp_path):
+def test_a_broker_works_on_with_more_connections_than_descriptors(tmp_path):
     """They took those of the store, whose failing `open` then stopped all writes until a restart."""
     port, broker_port = free_port(), free_broker_port()
     servers = ["up", "--nameserver-port", str(port), "--broker-port", str(broker_port)]
@@ -142,7 +142,7 @@ def test_a_broker_reads_apaches_file(up, tmp_path):
 
 
 @pytest.mark.parametrize("brokers", [1, 2])
-def test_a_broker_without_its_log_starts_when_it_is_told_what_to_do(tmp_path, brokers):
+def test_a_broker_without_its_log_starts_with_the_option_that_accepts_the_loss(tmp_path, brokers):
     """Each broker of `libra up` is told: the further ones are processes of their own."""
     port, broker_port = free_port(), free_broker_port()
     servers = [

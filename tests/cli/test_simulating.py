@@ -14,7 +14,7 @@ from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report
 
 
-def test_seeds_that_hold_are_counted(capsys: pytest.CaptureFixture[str]):
+def test_passing_seeds_are_counted(capsys: pytest.CaptureFixture[str]):
     assert run(["simulate", "--seeds", "3", "--verbose"]) == 0
     said = capsys.readouterr().out
     assert "3 seeds from 0 on: every invariant held" in said
@@ -46,7 +46,7 @@ def run_with_broken_seeds(seed: int) -> Report:
     )
 
 
-def test_several_jobs_report_what_one_does_in_the_same_order():
+def test_several_jobs_report_in_the_order_of_one():
     seeds, once = range(6), RunSeed(steps=2, lines_kept=None)
     assert [report.seed for report in run_seeds(seeds, once, jobs=2)] == list(seeds)
     assert list(run_seeds(seeds, once, jobs=2)) == list(run_seeds(seeds, once))

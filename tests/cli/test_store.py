@@ -12,7 +12,7 @@ from tests.interop.ports import free_broker_port, free_port
 from tests.store.stores import message, open_store
 
 
-def test_a_check_prints_what_it_found_and_ends_with_a_code(tmp_path: Path):
+def test_a_check_prints_its_findings_and_exits_with_a_code(tmp_path: Path):
     store = open_store(tmp_path)
     for number in range(20):
         store.append_batch([message(b"%02d" % number + b"." * 400, tags="A")])

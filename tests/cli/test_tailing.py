@@ -66,14 +66,14 @@ def bodies(messages):
     return [message.body.decode() for message in messages]
 
 
-def test_queues_are_merged_by_the_time_of_storing():
+def test_queues_are_merged_by_store_time():
     reader = Reader()
     for queue_id, stored_ms, body in [(0, 10, "a"), (1, 20, "b"), (0, 30, "c"), (1, 40, "d")]:
         reader.put(queue_id, stored_ms, body)
     assert bodies(islice(follow(reader, "T", from_earliest=True), 4)) == ["a", "b", "c", "d"]
 
 
-def test_from_the_latest_only_what_comes_and_new_queues_from_their_start():
+def test_from_the_latest_only_new_messages_are_shown_and_new_queues_from_their_start():
     reader = Reader()
     reader.put(0, 10, "old")
     pauses = []
@@ -101,7 +101,9 @@ def hostile_message() -> MessageExt:
     return message
 
 
-def test_a_terminal_obeys_nothing_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_a_message_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """It shows one line, with what it would have obeyed spelt out; a tab and letters of any script stay."""
     tailing._print_line(hostile_message())
     out = capsys.readouterr().out
@@ -112,7 +114,7 @@ def test_a_terminal_obeys_nothing_of_a_message(capsys: pytest.CaptureFixture[str
     assert printable("a\tü 你好 👩‍💻") == "a\tü 你好 👩‍💻"
 
 
-def test_nor_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_do_not_reach_the_terminal_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     """Which means the same as before."""
     tailing._print_json(hostile_message())
     out = capsys.readouterr().out
@@ -120,7 +122,7 @@ def test_nor_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out)["body"] == HOSTILE
 
 
-def test_nor_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_do_not_reach_the_terminal_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """Client ids and remarks come from others, too."""
     print_table(["client"], [["\x1b[31m10.0.0.1@1"]])
     assert "\x1b" not in capsys.readouterr().out

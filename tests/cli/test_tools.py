@@ -29,7 +29,7 @@ def ask(up, *arguments: str):
     return json.loads(done.out)
 
 
-def test_one_message_there_and_back(up, topic):
+def test_one_message_is_sent_and_consumed(up, topic):
     sent = libra("send", "-n", up.namesrv, "-t", topic, "--tags", "red", "--keys", "k1 k2", "héllo")
     assert sent.code == 0, sent
     assert f"to {topic}@broker-a:" in sent.out
@@ -52,7 +52,7 @@ def test_every_line_is_a_message(up, topic):
     assert sorted(bodies) == sorted([*lines, "last, without an end"])
 
 
-def test_a_body_is_sent_as_the_shell_gave_it(up, topic):
+def test_a_body_is_sent_byte_for_byte(up, topic):
     """Its bytes need be no text: another encoding's, say."""
     sent = libra("send", "-n", up.namesrv, "-t", topic, os.fsdecode(b"caf\xe9"))
     assert sent.err == ""
@@ -60,14 +60,14 @@ def test_a_body_is_sent_as_the_shell_gave_it(up, topic):
     assert shown.out.endswith(" caf\\xe9\n")
 
 
-def test_results_of_a_send_for_programs(up, topic):
+def test_results_of_a_send_are_printed_as_json(up, topic):
     sent = libra("send", "-n", up.namesrv, "-t", topic, "--json", stdin="a\nb\n")
     rows = [json.loads(line) for line in sent.out.splitlines()]
     assert [row["status"] for row in rows] == ["SEND_OK", "SEND_OK"]
     assert {row["topic"] for row in rows} == {topic}
 
 
-def test_a_line_too_long_says_how_many_went_before(up, topic):
+def test_an_overlong_line_is_reported_with_the_number_sent_before(up, topic):
     sent = libra("send", "-n", up.namesrv, "-t", topic, stdin="short\n" + "x" * (4 * 1024 * 1024 + 1) + "\n")
     assert "a body has between 1 and 4194304 bytes, not 4194305" in one_line(sent)
     read = libra("tail", "-n", up.namesrv, "-t", topic, "--from", "earliest", "--count", "1")
@@ -99,21 +99,21 @@ def test_following_ends_quietly(up, topic):
         end(process)
 
 
-def test_topic_list(up, topic):
+def test_topics_are_listed(up, topic):
     assert topic in ask(up, "topicList")
     row = next(row for row in ask(up, "topicList", "-c") if row["topic"] == topic)
     assert row == {"cluster": "DefaultCluster", "topic": topic, "groups": []}
     assert topic in libra("admin", "topicList", "-n", up.namesrv).out.splitlines()
 
 
-def test_topic_route(up, topic):
+def test_a_topics_route_is_printed(up, topic):
     route = ask(up, "topicRoute", "-t", topic)
     assert route["queueDatas"][0]["writeQueueNums"] == 3
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": f"127.0.0.1:{up.broker_port}"}
     assert f"0=127.0.0.1:{up.broker_port}" in libra("admin", "topicRoute", "-n", up.namesrv, "-t", topic).out
 
 
-def test_topic_status_and_deletion(up, topic):
+def test_a_topics_status_is_printed_and_it_can_be_deleted(up, topic):
     libra("send", "-n", up.namesrv, "-t", topic, "one")
     rows = ask(up, "topicStatus", "-t", topic)
     assert [(row["broker"], row["queueId"], row["minOffset"]) for row in rows] == [
@@ -138,13 +138,13 @@ def test_a_brokers_address_is_not_taken_for_a_name_servers(up, command):
     assert f"{broker} is the address of a broker, not of a name server" in said
 
 
-def test_cluster_list(up):
+def test_the_cluster_is_listed(up):
     (row,) = [row for row in ask(up, "clusterList") if row["cluster"] == "DefaultCluster"]
     assert (row["broker"], row["id"], row["address"]) == ("broker-a", 0, f"127.0.0.1:{up.broker_port}")
     assert row["active"] is True
 
 
-def test_a_benchmark_and_its_groups_progress(up, topic):
+def test_a_benchmark_runs_and_its_groups_progress_is_shown(up, topic):
     produced = libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "500", "--size", "100")
     report = json.loads(produced.out)
     assert (report["messages"], report["mode"]) == (500, "waiting")
@@ -234,12 +234,12 @@ def test_a_group_is_deleted_with_its_offsets_retries_and_dead_letters(up, topic)
         (["-q", "1"], "name the target: -s TIME, or -q QUEUE -o OFFSET"),
     ],
 )
-def test_a_reset_that_makes_no_sense(up, more, said):
+def test_an_invalid_reset_is_refused(up, more, said):
     done = libra("admin", "resetOffsetByTime", "-n", up.namesrv, "-g", "g", "-t", "T", *more)
     assert one_line(done) == said
 
 
-def test_what_is_not_there(up):
+def test_missing_topics_and_groups_are_named(up):
     assert one_line(libra("admin", "topicRoute", "-n", up.namesrv, "-t", "Nope")) == (
         f"no topic Nope at name server {up.namesrv}; create it "
         f"(libra admin updateTopic -n {up.namesrv} -c CLUSTER -t Nope) or check its name"
@@ -253,6 +253,6 @@ def test_what_is_not_there(up):
     assert "Nope" in one_line(libra("tail", "-n", up.namesrv, "-t", "Nope"))
 
 
-def test_the_second_name_server_answers_when_the_first_is_gone(up):
+def test_the_second_name_server_is_used_when_the_first_is_away(up):
     done = libra("admin", "topicList", "-n", f"127.0.0.1:1;{up.namesrv}", "--json")
     assert "TBW102" in json.loads(done.out)

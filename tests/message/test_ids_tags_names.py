@@ -22,7 +22,7 @@ from tests.fakes import ManualClock
         ("标签", 857175), ("polygenelubricants", -2147483648), ("", 0), ("test-group", 627841412),
     ],
 )  # fmt: skip
-def test_java_hash(text, value):
+def test_java_hash_equals_javas(text, value):
     """store.md §24; the last is a vector of the design."""
     assert java_hash(text) == value
 
@@ -39,14 +39,14 @@ def test_no_tag_has_code_zero():
         (("::1", 10911), 1, "0" * 31 + "1" + "00002A9F" + "0" * 15 + "1"),
     ],
 )
-def test_offset_ids(host, offset, text):
+def test_offset_ids_round_trip(host, offset, text):
     assert encode_offset_id(encode_host(host), offset) == text
     assert decode_offset_id(text) == (host, offset)
     assert decode_offset_id(text.lower()) == (host, offset)
 
 
 @given(st.one_of(st.text(max_size=60), st.text("0123456789ABCDEFG ", min_size=32, max_size=32)))
-def test_what_is_no_offset_id_raises_the_typed_error(text):
+def test_an_invalid_offset_id_raises_the_typed_error(text):
     with contextlib.suppress(RemoteProtocolError):
         decode_offset_id(text)
 
@@ -73,7 +73,7 @@ def test_two_generators_of_one_host_differ():
 
 
 @pytest.mark.parametrize("name", ["a", "%RETRY%group_a-b|c", "T" * 127, "%DLQ%" + "g" * 250, "0"])
-def test_proper_topics(name):
+def test_valid_topics_are_accepted(name):
     assert validate_topic(name) == name
     assert is_valid_topic(name)
 
@@ -81,7 +81,7 @@ def test_proper_topics(name):
 @pytest.mark.parametrize(
     "name", ["", " ", "a b", "ä", "a.b", "../x", "T" * 128, "%DLQ%" + "g" * 251, "a\n", "a\0"]
 )
-def test_improper_topics(name):
+def test_invalid_topics_are_refused(name):
     with pytest.raises(InvalidName):
         validate_topic(name)
     assert not is_valid_topic(name)
@@ -94,7 +94,7 @@ def test_groups_have_at_most_120_characters():
         validate_group("g" * 121)
 
 
-def test_the_properties_that_are_sent():
+def test_all_properties_include_tags_keys_and_delay():
     message = Message("T", b"x", tags="A", keys=["k1", "k2"], properties={"color": "red"}, delay_level=3)
     validate(message)
     assert message.all_properties() == {"color": "red", "KEYS": "k1 k2", "TAGS": "A", "DELAY": "3"}
@@ -124,12 +124,12 @@ def test_the_properties_that_are_sent():
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), "not allowed"),
     ],
 )
-def test_messages_that_no_broker_would_take(message, words):
+def test_invalid_messages_are_refused(message, words):
     with pytest.raises(InvalidMessage, match=words):
         validate(message)
 
 
-def test_timer_requests_may_be_given_as_properties_and_other_reserved_names_may_not():
+def test_timer_properties_may_be_set_and_other_reserved_names_may_not():
     for name in RESERVED:
         message = Message("T", b"x", properties={name: "1"})
         if name in {"WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"}:
@@ -139,7 +139,7 @@ def test_timer_requests_may_be_given_as_properties_and_other_reserved_names_may_
                 validate(message)
 
 
-def test_a_topic_that_only_looks_like_a_groups_names_no_group():
+def test_a_topic_with_a_bare_retry_prefix_names_no_group():
     """One send to it made `libra groups` and `consumerProgress` fail for everybody: "the group is blank"."""
     topics = ["T", "%RETRY%b", "%RETRY%", "%RETRY%a", "%DLQ%c", "%RETRY%" + "x" * 121, "%RETRY%../d"]
     assert groups_of(topics) == ["a", "b"]

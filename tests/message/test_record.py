@@ -76,7 +76,7 @@ def test_the_vector_is_read_and_written():
 
 
 @given(records)
-def test_what_is_encoded_is_decoded(fields):
+def test_records_round_trip(fields):
     """Both topic lengths, both host lengths, any numbers."""
     data = encode_record(**fields)
     decoded = decode_record(data + b"\0\0\0", 0, check_crc=True)
@@ -112,7 +112,7 @@ def test_what_is_encoded_is_decoded(fields):
     ],
     ids=["garbage", "zlib garbage", "cut short", "a bomb", "an unknown algorithm"],
 )
-def test_a_body_that_cannot_be_decompressed_keeps_nobody_from_the_messages_beside_it(caplog, body, sys_flag):
+def test_an_invalid_compressed_body_does_not_stop_the_other_messages(caplog, body, sys_flag):
     """Any producer can send one: its queue was read by nobody any more, by no group."""
     fields = {"topic": "T", "queue_id": 0, "physical_offset": 0, "properties": b""}
     broken = encode_record(**fields, queue_offset=1, body=body, sys_flag=sys_flag)
@@ -144,7 +144,7 @@ def test_garbage_raises_the_typed_error_and_nothing_else(garbage, data):
                 decode(candidate)
 
 
-def test_a_flipped_byte_of_the_body_is_noticed_when_asked():
+def test_a_flipped_byte_of_the_body_is_detected_on_request():
     changed = bytearray(RECORD)
     changed[88] ^= 1
     assert decode_record(bytes(changed)) is not None
@@ -175,7 +175,7 @@ def test_properties_that_do_not_fit_are_refused():
     "compression",
     [flags.COMPRESSION_UNNAMED, flags.COMPRESSION_ZLIB, flags.COMPRESSION_LZ4, flags.COMPRESSION_ZSTD],
 )
-def test_a_compressed_body_comes_out_as_it_was(compression):
+def test_a_compressed_body_round_trips(compression):
     if compression == flags.COMPRESSION_LZ4:
         pytest.importorskip("lz4")
     if compression == flags.COMPRESSION_ZSTD:

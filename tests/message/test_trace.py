@@ -45,7 +45,7 @@ OLD = (
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["what"])
-def test_what_apaches_client_wrote(vector: dict[str, Any]):
+def test_traces_of_apaches_client_are_read(vector: dict[str, Any]):
     body = vector["data"].encode()
     records, unreadable = decode_trace(body)
     assert (len(records), unreadable) == (len(vector["records"]), 0)
@@ -66,19 +66,19 @@ def test_every_type_was_recorded():
     assert any(vector["what"] == "client" for vector in VECTORS)
 
 
-def test_older_clients_end_their_records_sooner():
+def test_older_clients_write_fewer_fields():
     pub, first, second = decode_trace(OLD.encode()).records
     assert pub == Pub(100, "R", "G", "T", "ID", "tag", "key", "h:1", 5, 7, 0, None, True)
     assert first == SubAfter("RQ", "ID", 3, False, "key")
     assert second == SubAfter("RQ", "ID", 3, True, "key", 4)
 
 
-def test_later_clients_may_tell_more():
+def test_later_clients_may_add_fields():
     longer = "SubBefore\x011\x01R\x01G\x01RQ\x01ID\x010\x01key\x01and\x01more\x02"
     assert decode_trace(longer.encode()).records == [SubBefore(1, "R", "G", "RQ", "ID", 0, "key")]
 
 
-def test_empty_keys_at_the_end_are_no_field_too_few():
+def test_empty_keys_at_the_end_are_valid():
     assert decode_record("SubBefore\x011\x01R\x01G\x01RQ\x01ID\x010\x01") == SubBefore(
         1, "R", "G", "RQ", "ID", 0, ""
     )
@@ -93,7 +93,7 @@ def test_empty_keys_at_the_end_are_no_field_too_few():
         f"SubBefore\x01{'1' * 10_000}\x01R\x01G\x01RQ\x01ID\x010\x01key",
     ],
 )  # fmt: skip
-def test_a_wrong_record_costs_no_other(wrong: str):
+def test_an_invalid_record_costs_no_other(wrong: str):
     with pytest.raises(RemoteProtocolError):
         decode_record(wrong)
     good = encode_trace([SubAfter("RQ", "ID", 3, True, None)])
@@ -126,23 +126,23 @@ records = st.one_of(
 
 
 @given(st.lists(records, max_size=4))
-def test_what_is_encoded_is_read(given_records):
+def test_records_round_trip(given_records):
     assert decode_trace(encode_trace(given_records)) == Trace(given_records, 0)
 
 
 @given(st.binary() | st.text(alphabet="PubSAfter\x01\x02 019-null").map(str.encode))
-def test_whatever_comes_is_read(body: bytes):
+def test_arbitrary_bodies_are_read_without_errors(body: bytes):
     decode_trace(body)
 
 
 @given(st.lists(records, min_size=1, max_size=3), st.data())
-def test_a_body_that_was_cut(given_records, data):
+def test_a_truncated_body_is_read_up_to_its_end(given_records, data):
     body = encode_trace(given_records)
     cut = decode_trace(body[: data.draw(st.integers(0, len(body)))])
     assert len(cut.records) + cut.unreadable <= len(given_records)
 
 
-def test_a_unique_id_says_who_made_it_and_when():
+def test_a_unique_id_names_its_host_and_time():
     """A vector of Java's: the client of a message that was traced."""
     (pub,) = (
         record
@@ -165,7 +165,7 @@ def test_a_unique_id_says_who_made_it_and_when():
         ("2026-04-30T20:00:00+00:00", "2026-04-30T20:00:01+00:00", "Asia/Shanghai"),  # May has begun there.
     ],
 )
-def test_when_a_unique_id_was_made(born: str, seen: str, zone: str):
+def test_the_time_of_a_unique_id_is_found(born: str, seen: str, zone: str):
     made = datetime.fromisoformat(born)
     local = made.astimezone(ZoneInfo(zone))
     month = local.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -177,6 +177,6 @@ def test_when_a_unique_id_was_made(born: str, seen: str, zone: str):
 @pytest.mark.parametrize(
     "text", ["", "0A", "G" * 32, "0A00 0007049218B4AAC26BAFDBFB0000", "ä" * 32, "0" * 33]
 )
-def test_what_is_no_unique_id(text: str):
+def test_an_invalid_unique_id_is_refused(text: str):
     with pytest.raises(RemoteProtocolError):
         decode_unique_id(text)

@@ -73,7 +73,7 @@ class Registry(Server):
 
 
 @pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
-def test_a_live_brokers_place_is_not_given_away(what):
+def test_a_live_brokers_name_cannot_be_taken(what):
     registry = Registry()
     registry.claim(registry.other, what)
     assert registry.answers(registry.other) == []
@@ -86,7 +86,7 @@ def test_a_live_brokers_place_is_not_given_away(what):
     assert registry.master == ("broker-a", "10.0.0.1:10911")
 
 
-def test_a_deposed_masters_registration_forgets_no_other_broker():
+def test_a_deposed_masters_registration_removes_no_other_broker():
     """Under a lower state version it is not believed, and it was forgotten, at the address it named."""
     registry = Registry()
     victim = FakePeer("10.0.0.2:40000")
@@ -101,7 +101,7 @@ def test_a_deposed_masters_registration_forgets_no_other_broker():
 
 
 @pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
-def test_the_place_of_who_does_not_answer_is_free_after_a_second(what):
+def test_the_name_of_a_silent_broker_is_free_after_a_second(what):
     """Its machine lost power, and nobody ended its connection."""
     registry = Registry()
     registry.claim(registry.other, what)
@@ -115,7 +115,7 @@ def test_the_place_of_who_does_not_answer_is_free_after_a_second(what):
     assert registry.master == (what.broker_name, what.broker_addr)
 
 
-def test_the_place_of_who_has_gone_is_free_at_once():
+def test_the_name_of_a_departed_broker_is_free_at_once():
     """Before its successor comes, or while that waits: a broker that was killed and restarts fast."""
     registry = Registry()
     registry.claim(registry.other, header())
@@ -127,7 +127,7 @@ def test_the_place_of_who_has_gone_is_free_at_once():
     assert registry.answers(third)[0].code == ResponseCode.SUCCESS
 
 
-def test_of_two_who_want_a_dead_brokers_place_the_first_has_it():
+def test_the_first_of_two_claimants_takes_a_dead_brokers_name():
     registry = Registry()
     third = FakePeer("10.7.7.7:40000")
     registry.claim(registry.other, header())
@@ -141,7 +141,7 @@ def test_of_two_who_want_a_dead_brokers_place_the_first_has_it():
     assert registry.answers(third)[0].code == ResponseCode.NO_PERMISSION
 
 
-def test_who_is_gone_itself_takes_no_place():
+def test_a_departed_claimant_takes_no_name():
     registry = Registry()
     registry.claim(registry.other, header(address="10.6.6.6:10911"))
     registry.end(registry.other)
@@ -149,7 +149,7 @@ def test_who_is_gone_itself_takes_no_place():
     assert registry.master == ("broker-a", "10.0.0.1:10911")
 
 
-def test_answers_to_no_question_and_late_ones_mean_nothing():
+def test_unexpected_and_late_answers_are_ignored():
     registry = Registry()
     stray = Command(code=0, opaque=5, flag=1)
     registry.performer.received(registry.owner, [stray])
@@ -163,7 +163,7 @@ def test_answers_to_no_question_and_late_ones_mean_nothing():
     registry.answer(registry.owner, probe)
 
 
-def test_a_name_server_that_stood_still_waits_for_answers_that_lie_in_sockets():
+def test_a_stalled_name_server_waits_for_answers_still_in_sockets():
     registry = Registry()
     registry.claim(registry.other, header())
     probe = registry.probe(registry.owner)
@@ -173,7 +173,7 @@ def test_a_name_server_that_stood_still_waits_for_answers_that_lie_in_sockets():
 
 
 @pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
-def test_who_signs_takes_its_place_at_once(what):
+def test_a_signed_claim_takes_its_name_at_once(what):
     registry = Registry(PAIR)
     registry.claim(registry.other, what, by=PAIR)
     assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
@@ -184,7 +184,7 @@ def test_who_signs_takes_its_place_at_once(what):
     assert registry.answers(third)[0].code == ResponseCode.NO_PERMISSION
 
 
-def test_where_brokers_sign_no_other_becomes_their_peer():
+def test_an_unsigned_broker_cannot_register_the_events_topic():
     """Whoever has the topic of rebalance events is asked for groups; Apache's brokers have no such topic."""
     registry = Registry(PAIR)
     made_up = header("made-up", "10.6.6.6:10911")
@@ -199,6 +199,6 @@ def test_where_brokers_sign_no_other_becomes_their_peer():
     assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
 
 
-def test_nobody_serves_the_probe():
+def test_the_probe_is_not_in_the_request_table():
     """What answers it is that it is unknown: of Apache's brokers, too."""
     assert RequestCode.PROBE not in REQUESTS

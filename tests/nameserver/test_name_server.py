@@ -42,7 +42,7 @@ async def until(condition) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_broker_that_registers_is_routed_to():
+async def test_a_registered_broker_appears_in_routes():
     async with NameServer(port=0) as server, connected() as remotes:
         await register(remotes, server, "T", "U")
         route = await ask(remotes, server, name_server_calls.topic_route("T"))
@@ -52,7 +52,7 @@ async def test_a_broker_that_registers_is_routed_to():
             await ask(remotes, server, name_server_calls.topic_route("V"))
 
 
-async def test_a_closed_connection_takes_its_broker_along():
+async def test_a_closed_connection_removes_its_broker():
     async with NameServer(port=0) as server, connected() as client:
         async with connected() as broker:
             await register(broker, server, "T", "U")
@@ -81,7 +81,7 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed():
         await until(lambda: not broker.is_connected(server.address))
 
 
-async def test_a_name_server_that_stood_still_keeps_its_brokers():
+async def test_a_name_server_that_stalled_keeps_its_brokers():
     """What they sent meanwhile lies in sockets, and timers ring before that is read."""
     clock = ManualClock()
     async with NameServer(port=0, clock=clock) as server, connected() as broker:
@@ -91,7 +91,7 @@ async def test_a_name_server_that_stood_still_keeps_its_brokers():
         assert server.route_info.topics() == ["T", "U"]
 
 
-async def test_several_name_servers_at_once():
+async def test_a_broker_registers_with_several_name_servers():
     """They know nothing of each other; brokers tell all, clients ask any."""
     async with NameServer(port=0) as one, NameServer(port=0) as two, connected() as remotes:
         await register(remotes, one, "T", "U")
@@ -113,7 +113,7 @@ async def test_a_bad_frame_closes_that_connection_only():
         assert await ask(bystander, server, name_server_calls.all_topics()) == ["T", "U"]
 
 
-async def test_a_taken_port_is_an_error_that_says_what_to_do():
+async def test_a_taken_port_is_an_error_with_a_remedy():
     async with NameServer(port=0) as server:
         with pytest.raises(
             ConfigError, match=rf"port {server.port} on 127.0.0.1 is taken; stop .* or choose"
@@ -121,7 +121,7 @@ async def test_a_taken_port_is_an_error_that_says_what_to_do():
             await NameServer(port=server.port).start()
 
 
-async def test_a_public_address_needs_leave():
+async def test_a_public_address_needs_permission():
     with pytest.raises(ConfigError, match=r"refusing to listen on 0\.0\.0\.0: .*--allow-public"):
         await NameServer("0.0.0.0", 0).start()
     async with NameServer("0.0.0.0", 0, allow_public=True) as server:
@@ -143,7 +143,7 @@ async def test_a_public_address_needs_leave():
         ("no such host", False),
     ],
 )
-def test_what_only_this_machine_reaches(host, loopback):
+def test_local_addresses_need_no_permission(host, loopback):
     assert is_loopback(host) == loopback
     if not loopback:
         with pytest.raises(ConfigError, match="set bindAllowPublic"):

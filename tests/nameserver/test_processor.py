@@ -68,14 +68,14 @@ def server() -> Server:
     return Server()
 
 
-def test_a_registration_answers_a_table(server):
+def test_a_registration_is_answered_with_a_table(server):
     reply = server.register("T", "U")
     assert reply.code == ResponseCode.SUCCESS
     assert fastjson.loads(reply.body) == {"table": {}}
     assert reply.ext == {}
 
 
-def test_a_slave_is_told_its_master(server):
+def test_a_slave_gets_its_masters_address(server):
     server.register("T", "U", ha="10.0.0.1:10912")
     reply = server.register("T", "U", address="10.0.0.2:10911", id_=1)
     assert reply.ext == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
@@ -87,7 +87,7 @@ def test_a_registration_without_its_mandatory_fields_is_refused(server):
     assert "brokerAddr" in (reply.remark or "")
 
 
-def test_an_unknown_topic_is_answered_in_apaches_words(server):
+def test_an_unknown_topic_is_answered_with_apaches_remark(server):
     reply = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Nope"})
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
     assert reply.remark == (
@@ -100,7 +100,7 @@ def test_an_unknown_topic_is_answered_in_apaches_words(server):
     ("version", "flag", "standard"),
     [(401, None, True), (479, "false", True), (400, None, False), (400, "true", True), (393, "false", False)],
 )
-def test_the_dialect_of_a_route_depends_on_who_asks(server, version, flag, standard):
+def test_the_dialect_of_a_route_depends_on_the_client(server, version, flag, standard):
     server.register("T", "U")
     ext = {"topic": "T"} | ({"acceptStandardJsonOnly": flag} if flag else {})
     reply = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, version=version)
@@ -123,14 +123,14 @@ def test_standard_json_is_ascii(server):
     assert json.loads(reply.body)["brokerDatas"][0]["brokerName"] == "bröker"
 
 
-def test_cluster_info_is_in_the_loose_dialect_whoever_asks(server):
+def test_cluster_info_always_has_the_loose_dialect(server):
     server.register("T", "U")
     reply = server.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
     assert b'"brokerAddrs":{0:"10.0.0.1:10911"}' in reply.body
     assert fastjson.loads(reply.body)["clusterAddrTable"] == {"DefaultCluster": ["broker-a"]}
 
 
-def test_lists_of_topics(server):
+def test_topics_are_listed(server):
     server.register("T", "U")
     assert fastjson.loads(server.ask(206).body) == {"topicList": ["T", "U"]}
     assert fastjson.loads(server.ask(224, {"cluster": "DefaultCluster"}).body) == {"topicList": ["T", "U"]}
@@ -155,7 +155,7 @@ def test_the_data_version_says_whether_to_register_again(server):
 
 
 @pytest.mark.parametrize("code", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
-def test_signs_of_life_keep_a_broker(server, code):
+def test_heartbeats_keep_a_broker(server, code):
     server.register("T", "U")
     server.clock.advance(100_000)
     body = b'{"counter":1,"stateVersion":0,"timestamp":1}' if code == RequestCode.QUERY_DATA_VERSION else b""
@@ -182,7 +182,7 @@ def test_a_topic_is_deleted(server):
     assert server.routes.route("T") is None
 
 
-def test_what_a_name_server_does_not_serve(server):
+def test_unsupported_requests_are_refused(server):
     reply = server.ask(RequestCode.PULL_MESSAGE)
     assert (reply.code, reply.remark) == (3, " request type 11 not supported")
 

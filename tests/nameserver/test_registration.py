@@ -19,7 +19,7 @@ JSON = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=WRAPPER))
 NOW = 479
 
 
-def test_json_and_compressed_say_the_same():
+def test_json_and_compressed_bodies_are_equivalent():
     compressed = encode_compressed(WRAPPER)
     assert decode_registration(JSON, compressed=False, version=NOW) == WRAPPER
     assert decode_registration(compressed, compressed=True, version=NOW) == WRAPPER
@@ -54,13 +54,13 @@ def test_the_checksum_is_crc32_without_its_sign():
     assert zlib.crc32(b"hello") & 0x7FFF_FFFF == 907060870  # The vector of the protocol notes.
 
 
-def test_a_bomb_is_not_inflated(monkeypatch):
+def test_a_decompression_bomb_is_not_inflated(monkeypatch):
     monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 1000)
     with pytest.raises(RemoteProtocolError, match="grows beyond 1000 bytes"):
         decode_registration(zlib.compress(bytes(1_000_000)), compressed=True, version=NOW)
 
 
-def test_a_count_that_cannot_be_is_refused_before_it_is_used():
+def test_an_impossible_count_is_refused_before_it_is_used():
     raw = bytearray(zlib.decompress(encode_compressed(WRAPPER)))
     count_at = 4 + int.from_bytes(raw[:4])
     raw[count_at : count_at + 4] = (1 << 30).to_bytes(4)
@@ -86,7 +86,7 @@ def test_garbage_is_a_protocol_error(garbage, compressed):
         decode_registration(garbage, compressed=compressed, version=NOW)
 
 
-def test_a_small_stream_does_not_repeat_one_topic_for_ever():
+def test_a_small_stream_cannot_repeat_one_topic_for_ever():
     """12.7 KB held 200,000 times the same topic, and took 3.3 s."""
     plain = zlib.decompress(encode_compressed(table("T")))
     size = 4 + int.from_bytes(plain[:4])
@@ -97,7 +97,7 @@ def test_a_small_stream_does_not_repeat_one_topic_for_ever():
         decode_registration(data, compressed=True, version=NOW)
 
 
-def test_more_topics_than_a_broker_has_are_refused_by_their_count():
+def test_too_many_topics_are_refused_by_their_count():
     plain = (2).to_bytes(4) + b"{}" + (TOPICS_PER_BROKER_MAX + 1).to_bytes(4) + bytes(4) * 200_000
     with pytest.raises(RemoteProtocolError, match="entries"):
         decode_registration(zlib.compress(plain), compressed=True, version=NOW)

@@ -41,7 +41,7 @@ def test_an_unknown_topic_has_no_route():
     assert registered("T", "U").route("V") is None
 
 
-def test_a_newcomer_with_exactly_one_topic_is_turned_down():
+def test_a_newcomer_with_exactly_one_topic_is_refused():
     """Rule 1: it tells of a change, and what else it has is not known."""
     routes = RouteInfo()
     with pytest.raises(BrokerError, match="register broker failed"):
@@ -56,7 +56,7 @@ def test_a_known_broker_may_register_one_topic():
     assert sorted(routes.topics()) == ["T", "U", "V"]
 
 
-def test_an_address_has_one_id_only():
+def test_an_address_has_one_broker_id_only():
     """Rule 2: a slave that becomes master leaves its old id."""
     routes = registered("T", "U")
     register(
@@ -80,7 +80,7 @@ def test_a_deposed_master_is_ignored():
     assert routes.route("X") is None
 
 
-def test_the_same_state_version_takes_the_id_over():
+def test_the_same_state_version_takes_over_the_id():
     routes = registered("T", "U")
     register(routes, header(address="10.0.0.9:10911"), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     assert addresses(routes) == {0: "10.0.0.9:10911"}
@@ -101,7 +101,7 @@ def test_topics_of_a_slave_do_not_count():
     assert addresses(routes) == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
 
 
-def test_a_slave_learns_its_master():
+def test_a_slave_receives_its_masters_address():
     routes = RouteInfo()
     register(routes, header(ha="10.0.0.1:10912"), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     answer = register(
@@ -123,7 +123,7 @@ def test_topics_are_taken_only_when_the_data_version_differs():
     assert changed.queue_datas[0].read_queue_nums == 8
 
 
-def test_a_deleted_topic_comes_back_with_the_next_registration():
+def test_a_deleted_topic_returns_with_the_next_registration():
     routes = registered("T", "U")
     routes.delete_topic("T")
     assert routes.route("T") is None
@@ -131,7 +131,7 @@ def test_a_deleted_topic_comes_back_with_the_next_registration():
     assert routes.route("T") is not None
 
 
-def test_an_acting_master_cannot_be_written_to():
+def test_topics_of_an_acting_master_are_read_only():
     """The lowest slave speaks for a missing master, without the write bit."""
     routes = RouteInfo()
     slave = header(address="10.0.0.2:10911", id_=1, acting_master=True)
@@ -169,7 +169,7 @@ def test_a_silent_broker_expires():
     assert routes.topics() == []
 
 
-def test_a_connection_that_serves_a_living_broker_too_is_kept():
+def test_a_connection_shared_with_a_live_broker_is_kept():
     routes = registered("T", "U")
     register(
         routes,
@@ -184,7 +184,7 @@ def test_a_connection_that_serves_a_living_broker_too_is_kept():
     assert connections == []
 
 
-def test_all_brokers_of_a_lost_connection_go():
+def test_all_brokers_of_a_lost_connection_are_removed():
     routes = registered("T", "U")
     register(routes, header("broker-b", "10.0.0.2:10911"), table("V", "W"), owner=OWNER, zone=None, now_ms=0)
     register(
@@ -195,7 +195,7 @@ def test_all_brokers_of_a_lost_connection_go():
     assert list(routes.clusters().broker_addr_table) == ["broker-c"]
 
 
-def test_a_connection_that_was_replaced_takes_nothing_along():
+def test_the_end_of_a_replaced_connection_removes_nothing():
     """The broker came back over a new connection before the old one was seen to end."""
     routes = registered("T", "U")
     register(routes, header(), table("T", "U"), owner=object(), zone=None, now_ms=0)
@@ -213,7 +213,7 @@ def test_only_the_connection_that_registered_may_unregister():
     assert not routes.unregister(A, owner=OWNER)
 
 
-def test_clusters_are_told_apart():
+def test_clusters_are_kept_apart():
     routes = registered("T", "Both")
     register(
         routes,
@@ -233,7 +233,7 @@ def test_clusters_are_told_apart():
     assert routes.route("U") is None
 
 
-def test_a_zone_is_told():
+def test_routes_contain_the_zone():
     routes = RouteInfo()
     register(routes, header(), table("T", "U"), owner=OWNER, zone="north", now_ms=0)
     assert routes.clusters().broker_addr_table["broker-a"].zone_name == "north"
@@ -267,12 +267,12 @@ def test_a_registration_out_of_bounds_changes_nothing(changed, what):
 
 
 @pytest.mark.parametrize("queues", [-1, bounds.QUEUES_PER_TOPIC_MAX + 1])
-def test_queue_counts_have_bounds(queues):
+def test_queue_counts_are_limited(queues):
     with pytest.raises(BrokerError, match="queues"):
         bounds.check_topics(table("T", "U", queues=queues))
 
 
-def test_a_name_has_a_bounded_number_of_brokers():
+def test_the_brokers_of_a_name_are_limited():
     routes = registered("T", "U")
     for id_ in range(1, bounds.BROKERS_PER_NAME_MAX):
         slave = header(address=f"10.0.1.{id_}:10911", id_=id_)

@@ -85,7 +85,7 @@ def test_the_topics_of_a_broker_that_has_gone_are_forgotten_in_slices(crowd):
     assert crowd.routes.topics() == ["T", "U"]
 
 
-def test_a_broker_that_goes_while_it_is_registered_leaves_nothing(crowd):
+def test_a_broker_that_leaves_during_its_registration_leaves_nothing(crowd):
     crowd.begin(crowd.large, *TOPICS)
     crowd.end(crowd.large)
     crowd.slices()
@@ -94,7 +94,7 @@ def test_a_broker_that_goes_while_it_is_registered_leaves_nothing(crowd):
     assert list(crowd.routes.clusters().broker_addr_table) == ["broker-a"]
 
 
-def test_a_broker_that_is_back_before_its_topics_are_forgotten_has_those_it_has_now(crowd):
+def test_a_broker_that_returns_early_has_its_current_topics_only(crowd):
     crowd.begin(crowd.large, *TOPICS)
     crowd.slices()
     crowd.end(crowd.large)
@@ -117,7 +117,7 @@ def test_a_topic_that_is_deleted_while_its_broker_is_registered_stays_deleted(cr
     assert crowd.routes.topics() == ["T", "U", *TOPICS[1:-1]]
 
 
-def test_who_takes_a_place_in_the_middle_of_a_registration_has_all_its_topics(crowd):
+def test_a_takeover_in_the_middle_of_a_registration_has_all_its_topics(crowd):
     """Under the same version of the table, of which the other one had registered a part."""
     crowd.begin(crowd.large, *TOPICS)
     again = FakePeer("10.0.0.2:40001")
@@ -130,7 +130,7 @@ def test_who_takes_a_place_in_the_middle_of_a_registration_has_all_its_topics(cr
     assert crowd.finds(LAST)
 
 
-def test_a_signed_takeover_in_the_middle_of_a_registration_has_the_last_word():
+def test_a_signed_takeover_in_the_middle_of_a_registration_wins():
     """Under the broker's name, from another address: the old one still lives, and its slices went on."""
     crowd = Crowd(PAIR)
     crowd.claim(crowd.large, BROKER, *TOPICS, by=PAIR)
@@ -146,7 +146,7 @@ def test_a_signed_takeover_in_the_middle_of_a_registration_has_the_last_word():
     assert crowd.finds(LAST)
 
 
-def test_a_master_that_comes_while_its_slave_is_registered_keeps_its_permissions():
+def test_a_master_that_registers_during_its_slaves_registration_keeps_its_permissions():
     """The slave acted for it, with topics that are read-only."""
     routes, slave, master = RouteInfo(), object(), object()
     acting = header("broker-b", "10.0.0.3:10911", id_=1, acting_master=True)
@@ -186,7 +186,7 @@ def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
     assert sum(looked) == len(TOPICS) + 2
 
 
-def test_a_master_that_leaves_thousands_of_topics_to_its_slave_takes_their_permission_at_once():
+def test_topics_left_to_a_slave_become_read_only_at_once():
     """None of them is touched: routes say what may be written."""
     routes, slave, master = RouteInfo(), object(), object()
     register(routes, header("broker-b", acting_master=True), table(*TOPICS), owner=master)
@@ -200,7 +200,7 @@ def test_a_master_that_leaves_thousands_of_topics_to_its_slave_takes_their_permi
     assert {routes.route(topic).queue_datas[0].perm for topic in TOPICS} == {6}
 
 
-def test_a_version_that_was_registered_in_part_is_registered_again_in_full():
+def test_a_partly_registered_version_is_registered_again_in_full():
     """Topics that were known before would keep what they were under the version before."""
     routes, owner = RouteInfo(), object()
     register(routes, BROKER, table(*TOPICS), owner=owner)

@@ -40,7 +40,7 @@ def test_a_slave_gets_the_log_and_then_what_is_added(talk: Conversation) -> None
     assert slave.blocks[-1] == Block(before, log_bytes(talk, before))
 
 
-def test_a_slave_that_has_some_of_it_gets_the_rest(talk: Conversation) -> None:
+def test_a_slave_with_part_of_the_log_gets_the_rest(talk: Conversation) -> None:
     talk.send(FakePeer())
     middle = talk.broker.store.end
     talk.send(FakePeer(), body=b"the rest")
@@ -49,7 +49,7 @@ def test_a_slave_that_has_some_of_it_gets_the_rest(talk: Conversation) -> None:
     assert slave.blocks == [Block(middle, log_bytes(talk, middle))]
 
 
-def test_a_slave_that_has_nothing_begins_at_the_newest_file(talk: Conversation) -> None:
+def test_an_empty_slave_begins_at_the_newest_file(talk: Conversation) -> None:
     """As at Apache's master; and what fills a file behind its last record is sent, too."""
     for _ in range(5):
         talk.send(FakePeer(), body=bytes(500_000))
@@ -76,7 +76,7 @@ def test_blocks_are_as_large_as_apaches_and_stay_within_a_file(talk: Conversatio
     )
 
 
-def test_no_more_is_sent_than_a_slave_may_have_under_way(talk: Conversation) -> None:
+def test_unconfirmed_bytes_are_limited(talk: Conversation) -> None:
     slave = Slave(talk)
     talk.send(FakePeer())
     slave.report(0)
@@ -88,9 +88,7 @@ def test_no_more_is_sent_than_a_slave_may_have_under_way(talk: Conversation) -> 
     assert slave.end == talk.broker.store.end
 
 
-def test_what_is_not_in_memory_is_read_on_a_thread_first(
-    talk: Conversation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cold_data_is_read_by_a_thread_first(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         talk.send(FakePeer(), body=bytes(500_000))
     monkeypatch.setattr(talk.disk, "pread_nowait", lambda *_: None)
@@ -116,7 +114,7 @@ def test_a_slave_whose_log_is_not_ours_is_refused(talk: Conversation, offset: in
     assert talk.broker.replication.service.slaves() == []
 
 
-def test_a_slave_that_reports_what_it_was_not_sent_is_refused(talk: Conversation) -> None:
+def test_a_slave_that_confirms_unsent_bytes_is_refused(talk: Conversation) -> None:
     talk.send(FakePeer())
     slave = Slave(talk)
     slave.report(0)
@@ -126,7 +124,7 @@ def test_a_slave_that_reports_what_it_was_not_sent_is_refused(talk: Conversation
     assert talk.broker.replication.service.slaves() == []
 
 
-def test_only_addresses_of_the_list_get_the_log(talk: Conversation) -> None:
+def test_only_listed_addresses_get_the_log(talk: Conversation) -> None:
     talk.send(FakePeer())
     stranger = Slave(talk, "10.0.0.9:60000")
     stranger.report(0)
@@ -136,7 +134,7 @@ def test_only_addresses_of_the_list_get_the_log(talk: Conversation) -> None:
     )
 
 
-def test_a_master_has_so_many_slaves_and_room_again_when_one_goes(talk: Conversation) -> None:
+def test_the_slaves_of_a_master_are_limited(talk: Conversation) -> None:
     talk.send(FakePeer())
     slaves = [Slave(talk, f"127.0.0.1:{60_000 + number}") for number in range(SLAVES_MAX + 1)]
     for slave in slaves:
@@ -149,7 +147,7 @@ def test_a_master_has_so_many_slaves_and_room_again_when_one_goes(talk: Conversa
     assert late.blocks
 
 
-def test_an_idle_slave_hears_a_heartbeat_and_a_silent_one_is_given_up(talk: Conversation) -> None:
+def test_an_idle_slave_gets_heartbeats_and_a_silent_one_is_dropped(talk: Conversation) -> None:
     talk.send(FakePeer())
     slave = Slave(talk)
     slave.report(0)
@@ -163,7 +161,7 @@ def test_an_idle_slave_hears_a_heartbeat_and_a_silent_one_is_given_up(talk: Conv
     assert not slave.is_open
 
 
-def test_a_slave_that_reports_and_gets_no_further_is_given_up(talk: Conversation) -> None:
+def test_a_slave_that_stalls_is_dropped(talk: Conversation) -> None:
     """As one whose disk is full: consumers of a SYNC_MASTER waited for it for ever."""
     talk.send(FakePeer())
     slave = Slave(talk)
@@ -175,7 +173,7 @@ def test_a_slave_that_reports_and_gets_no_further_is_given_up(talk: Conversation
     assert not slave.is_open
 
 
-def test_a_slave_that_has_everything_may_report_it_for_ever(talk: Conversation) -> None:
+def test_a_slave_that_is_up_to_date_is_kept(talk: Conversation) -> None:
     talk.send(FakePeer())
     slave = Slave(talk)
     slave.report(0)
@@ -186,7 +184,7 @@ def test_a_slave_that_has_everything_may_report_it_for_ever(talk: Conversation) 
     assert slave.is_open
 
 
-def test_a_slave_that_hangs_up_is_forgotten(talk: Conversation) -> None:
+def test_a_slave_that_disconnects_is_forgotten(talk: Conversation) -> None:
     slave = Slave(talk)
     slave.report(0)
     assert [each.connection for each in talk.broker.replication.service.slaves()] == [slave]
