@@ -16,7 +16,7 @@ def rows() -> list[list[str]]:
     return flights.read_rows(flights.archive())
 
 
-def test_all_of_them_in_order(rows: list[list[str]]):
+def test_every_flight_is_read_in_order(rows: list[list[str]]):
     assert len(rows) == flights.FLIGHT_COUNT
     times = [row[-1] for row in rows]
     assert times == sorted(times)
@@ -31,7 +31,7 @@ def test_keys_are_unique(rows: list[list[str]]):
         flights.check_unique([rows[0], rows[1], rows[0]])
 
 
-def test_queue_is_the_aeroplanes_or_else_the_flights(rows: list[list[str]]):
+def test_flights_of_one_aeroplane_share_a_queue(rows: list[list[str]]):
     without = [row for row in rows if row[11] == "NA"]
     assert len(without) == 2512
     by_tail: dict[str, set[int]] = {}
@@ -54,7 +54,7 @@ def test_bodies_are_the_rows(rows: list[list[str]]):
             assert body[name] == expected
 
 
-def test_message(rows: list[list[str]]):
+def test_a_flight_becomes_a_message(rows: list[list[str]]):
     message = next(flights.messages(rows, 16))
     assert message.tag == "UA"
     assert message.queue_id == flights.queue_of(rows[0], 16)

@@ -10,7 +10,7 @@ def body(carrier: str, dest: str, delay: int | None) -> bytes:
     return f'{{"carrier":"{carrier}","origin":"JFK","dest":"{dest}","arr_delay":{late},"year":2013}}'.encode()
 
 
-def test_no_member_ever_started(tmp_path: Path):
+def test_a_journal_without_members_is_valid(tmp_path: Path):
     assert consumed(tmp_path).total == 0
 
 

@@ -21,7 +21,7 @@ def broken(account: Account) -> set[str]:
     return {check.what for check in reconcile(account) if not check.holds}
 
 
-def test_duplicates_of_the_group_are_allowed_and_said():
+def test_duplicates_of_the_group_are_allowed_and_reported():
     assert broken(GOOD) == set()
     assert "5 deliveries, 2 of them duplicates" in {check.note for check in reconcile(GOOD)}
 
@@ -45,5 +45,5 @@ def test_duplicates_of_the_group_are_allowed_and_said():
         ({"table": {**GOOD.table, "late": 1}}, {"flights dropped as late"}),
     ],
 )
-def test_what_does_not_add_up_is_named(change: dict[str, Any], wrong: set[str]):
+def test_discrepancies_are_named(change: dict[str, Any], wrong: set[str]):
     assert broken(replace(GOOD, **change)) == wrong

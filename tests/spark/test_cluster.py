@@ -90,7 +90,9 @@ def libra_pipeline(name: str, master: str, given: Path, up: LibraUp, toml: str) 
     return run(*command, *options, cwd=directory)
 
 
-def test_py_files(cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path):
+def test_the_package_is_shipped_as_py_files(
+    cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path
+):
     """By spark-submit, to workers that have the compiled packages and not LibraMQ."""
     python = Path(sys.executable)
     run(python, "-m", "libramq.spark.worker_code", tmp_path / "libramq.zip", cwd=tmp_path)
@@ -115,7 +117,7 @@ def test_py_files(cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path
     assert sum(ends.max_offset for ends in stats.values()) == MESSAGES
 
 
-def test_pipelines_with_an_archive(cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path):
+def test_pipelines_run_from_an_archive(cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path):
     """`libra pipeline run --master` sends its own code; what is compiled comes as an archive."""
     given = archive(packages(tmp_path / "packages"), tmp_path / "environment.tar.gz")
     told = libra_pipeline("ingest", cluster.url, given, up, f"topics = ['{orders}']\ntable = 'orders'")
@@ -135,7 +137,7 @@ def test_pipelines_with_an_archive(cluster: StandaloneCluster, up: LibraUp, orde
     assert f"G_{orders}" in (tmp_path / "rebalance_report" / "report.html").read_text()
 
 
-def test_a_setting_that_is_none():
+def test_an_invalid_setting_is_named():
     wrong = run_libra("pipeline", "run", "lag_report", "--conf", "executor.memory=1g")
     assert one_line(wrong) == "--conf executor.memory=1g: give spark.NAME=VALUE"
 

@@ -59,7 +59,7 @@ def records(draw: st.DrawFn) -> bytes:
     )
 
 
-def test_no_records():
+def test_no_records_make_an_empty_batch():
     batch = Records(b"").batch([], EVERYTHING)
     assert batch.num_rows == 0
     assert batch.schema == EVERYTHING
@@ -110,7 +110,7 @@ def plain_record(properties: bytes = b"", **fields: object) -> bytes:
     )  # type: ignore[arg-type]
 
 
-def test_bytes_that_are_no_utf8_do_not_stop_a_batch():
+def test_invalid_utf8_does_not_stop_a_batch():
     data = plain_record(b"TAGS\x01\xff\xfe\x02") + plain_record(b"TAGS\x01fine\x02")
     assert Records(data).batch([("b", len(data))], arrow_schema(["tag"]))["tag"].to_pylist() == [
         "\ufffd\ufffd",
@@ -127,7 +127,7 @@ def test_a_body_that_cannot_be_decompressed_does_not_stop_a_stream(caplog):
 
 
 @pytest.mark.parametrize("end", [b"\x02", b""], ids=["closed", "as Java leaves them"])
-def test_properties_at_the_same_place_in_every_record(end: bytes):
+def test_properties_at_equal_places_are_found(end: bytes):
     rows = [b"KEYS\x01k%d\x02TAGS\x01t%d\x02WAIT\x01true" % (row, row) + end for row in (1, 22, 333)]
     data = b"".join(plain_record(row) for row in rows)
     batch = Records(data).batch([("b", len(data))], arrow_schema(["key", "tag", "properties"]))
@@ -148,19 +148,19 @@ def test_properties_at_the_same_place_in_every_record(end: bytes):
         ([b"KEYS\x01a\x02", b"KEYS\x01b\x02"], [None, None]),
     ],
 )
-def test_properties_at_different_places(rows: list[bytes], tags: list[str | None]):
+def test_properties_at_different_places_are_found(rows: list[bytes], tags: list[str | None]):
     data = b"".join(plain_record(row) for row in rows)
     batch = Records(data).batch([("b", len(data))], arrow_schema(["tag"]))
     assert batch["tag"].to_pylist() == tags
 
 
-def test_a_producers_clock_may_say_anything():
+def test_any_born_timestamp_is_read():
     data = plain_record(born_timestamp_ms=2**63 - 1)
     column = Records(data).batch([("b", len(data))], arrow_schema(["bornTimestamp"]))["bornTimestamp"]
     assert column.cast(pa.int64()).to_pylist()[0] > 0
 
 
-def test_records_of_several_brokers():
+def test_records_of_several_brokers_are_decoded():
     data = plain_record() * 3
     ends = [("a", len(data) // 3), ("b", len(data) // 3), ("c", len(data))]
     assert Records(data).batch(ends, arrow_schema(["broker"]))["broker"].to_pylist() == ["a", "c", "c"]
@@ -179,7 +179,7 @@ def test_a_torn_tail_is_refused(cut: int):
 
 
 @pytest.mark.parametrize("size", [0, 8, 90, 2**31, 2**32 - 1])
-def test_a_size_that_cannot_be_is_refused(size: int):
+def test_an_impossible_size_is_refused(size: int):
     record = plain_record()
     with pytest.raises(RemoteProtocolError):
         Records(record + struct.pack(">I", size) + record[4:] + record)
@@ -209,7 +209,7 @@ def test_starts_are_the_running_sum_of_the_sizes():
     assert record_starts(b"".join(stored)).tolist() == [0, *itertools.accumulate(sizes)][:-1]
 
 
-def test_bodies_that_look_like_records_are_none():
+def test_bodies_that_look_like_records_are_not_records():
     """The magic of a record stands in a body, and so does a whole record."""
     inner = plain_record(b"")
     stored = [

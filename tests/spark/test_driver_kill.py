@@ -49,7 +49,9 @@ def kill(process: "subprocess.Popen[str]") -> None:
     process.stdout.close()
 
 
-def test_every_message_once(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+def test_every_message_is_read_once_after_a_kill_of_the_driver(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
+):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     randomness = random.Random(seed)

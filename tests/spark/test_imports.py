@@ -25,5 +25,5 @@ def loaded_by(statement: str) -> set[str]:
         ),
     ],
 )
-def test_import(statement: str, unwanted: set[str]):
+def test_an_import_loads_only_what_it_needs(statement: str, unwanted: set[str]):
     assert not loaded_by(statement) & unwanted

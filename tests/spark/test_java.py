@@ -19,7 +19,7 @@ from libramq.spark.java import JavaNotFound, java_home, main, major_version, wri
         ("bash: java: command not found", None),
     ],
 )
-def test_version(first_line: str, version: int | None):
+def test_the_version_of_a_java_is_read(first_line: str, version: int | None):
     assert major_version(first_line) == version
 
 
@@ -47,7 +47,7 @@ def test_machine_java_that_is_new_enough_is_left_alone(tmp_path: Path, monkeypat
     assert java_home() is None
 
 
-def test_the_module_prints_the_home_of_a_java_on_the_path(
+def test_the_module_prints_java_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Debian's `java` is a link; Spark's launcher appends bin/java to what is printed."""

@@ -117,7 +117,7 @@ def wait_settled(broker: Broker, count: int) -> None:
     raise AssertionError(f"no {count} rebalances: {found}")
 
 
-def test_a_recorded_history(spark: "SparkSession", tmp_path: Path):
+def test_a_recorded_history_is_replayed(spark: "SparkSession", tmp_path: Path):
     """b joins a, and stops: two steps, of two queues each at best."""
     with Broker() as broker:
         with Admin(namesrv=broker.namesrv) as admin:
@@ -173,7 +173,7 @@ def test_a_strategy_that_fails_is_named(
         (".", "this directory has no events of a rebalance_report"),
     ],
 )
-def test_events_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str, said: str):
+def test_missing_events_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str, said: str):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=said):
         Laboratory(read_experiment(events=events, small=True)).plan()

@@ -20,7 +20,7 @@ T = {"subscribe": "T"}
 Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 
 
-def test_names_in_any_case():
+def test_option_names_are_case_insensitive():
     """Spark hands over a mapping whose plain copy has lower-case names."""
     options = SourceOptions.parse(
         {
@@ -43,7 +43,7 @@ def test_every_option_is_explained():
         assert name in (module.__doc__ or "")
 
 
-def test_defaults(monkeypatch: pytest.MonkeyPatch):
+def test_options_have_their_defaults(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     options = SourceOptions.parse(T)
     assert options.connection.namesrv == ("127.0.0.1:9876",)
@@ -66,7 +66,7 @@ def test_group_of_a_prefix_is_the_same_after_a_restart():
     assert SourceOptions.parse({**T, "groupIdPrefix": "night", "groupId": "day"}).connection.group == "day"
 
 
-def test_assign():
+def test_assigned_queues_are_parsed():
     options = SourceOptions.parse({"assign": '{"T": {"b": [1, 0, 1], "a": [2]}}'})
     assert options.subscription.assigned == (
         MessageQueue("T", "a", 2),
@@ -113,7 +113,7 @@ def test_wrong_ones(given: dict[str, str], says: str):
         SourceOptions.parse(given)
 
 
-def test_options_of_the_other_kind_of_query():
+def test_options_of_the_other_kind_of_query_are_refused():
     with pytest.raises(ConfigError, match=r"latest \(-1\): a batch query begins at messages that are there"):
         SourceOptions.parse({**T, "startingOffsets": "latest"}).check_batch()
     with pytest.raises(ConfigError, match="batch query begins"):

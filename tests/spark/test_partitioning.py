@@ -23,7 +23,7 @@ def test_few_rows_make_one_task():
     assert tasks(ranges, cores=8) == [ranges]
 
 
-def test_nothing_makes_none():
+def test_no_rows_make_no_task():
     assert tasks([], cores=4) == []
     assert tasks([], cores=4, min_partitions=3, max_records=1) == []
 
@@ -48,7 +48,7 @@ def test_one_large_queue_is_split():
         (None, 100, [10]),
     ],
 )
-def test_what_the_user_asks_for(minimum: int | None, most: int | None, expected: list[int]):
+def test_the_users_number_of_tasks_counts(minimum: int | None, most: int | None, expected: list[int]):
     ranges = [Range(MessageQueue("T", "b", number), 0, 5) for number in range(2)]
     assert sizes(tasks(ranges, cores=8, min_partitions=minimum, max_records=most)) == expected
 

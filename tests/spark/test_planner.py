@@ -126,7 +126,7 @@ def test_new_queue_is_seen_and_read_from_its_beginning(brokers: Brokers, time: T
     assert plan.ranges(entered, plan.next_end(entered, None)) == [Range(B0, 5, 8)]
 
 
-def test_silent_broker_stands_still_and_the_others_go_on(
+def test_a_silent_broker_pauses_and_the_others_continue(
     brokers: Brokers, time: Time, caplog: pytest.LogCaptureFixture
 ):
     brokers.bounds[B0] = (0, 5)
@@ -158,7 +158,7 @@ def test_missing_topic_stops_a_new_query(brokers: Brokers, time: Time):
         planner(brokers, time).initial()
 
 
-def test_queue_that_was_cut_fails_or_goes_on_from_its_end(brokers: Brokers, time: Time):
+def test_a_shortened_queue_fails_or_continues_from_its_end(brokers: Brokers, time: Time):
     """Its topic was made anew, or its broker lost its tail: what comes next has numbers we have seen."""
     with pytest.raises(
         QueuesGone, match=r"queue T:a:0 ends at 10 and was read up to 99.*failOnDataLoss=false"
@@ -174,15 +174,13 @@ def test_queue_that_was_cut_fails_or_goes_on_from_its_end(brokers: Brokers, time
     assert lenient.ranges(end, lenient.next_end(end, None)) == [Range(A0, 10, 12)]
 
 
-def test_slave_that_is_behind_its_master_is_waited_for(brokers: Brokers, time: Time):
+def test_a_slave_behind_its_master_is_awaited(brokers: Brokers, time: Time):
     brokers.slaves = {"a"}
     assert planner(brokers, time).next_end({A0: 99, A1: 20}, None) == {A0: 99, A1: 20}
 
 
 @pytest.mark.parametrize("option", [{"subscribe": "T"}, {"subscribePattern": "T|U"}])
-def test_queue_that_went_away_fails_or_is_left_where_it_was(
-    brokers: Brokers, time: Time, option: dict[str, str]
-):
+def test_a_missing_queue_fails_or_keeps_its_position(brokers: Brokers, time: Time, option: dict[str, str]):
     start = {A0: 10, A1: 20}
     del brokers.bounds[A1]
     with pytest.raises(QueuesGone, match="queue T:a:1 is gone"):
@@ -192,7 +190,7 @@ def test_queue_that_went_away_fails_or_is_left_where_it_was(
     assert lenient.next_end(start, None) == {A0: 12, A1: 20}
 
 
-def test_available_now_misses_what_went_away_before_it(brokers: Brokers, time: Time):
+def test_available_now_reports_queues_that_went_missing_before_it(brokers: Brokers, time: Time):
     del brokers.bounds[A1]
     plan = planner(brokers, time)
     plan.fix_target()
@@ -200,7 +198,7 @@ def test_available_now_misses_what_went_away_before_it(brokers: Brokers, time: T
         plan.next_end({A0: 10, A1: 20}, None)
 
 
-def test_queue_whose_broker_is_away_is_not_gone(brokers: Brokers, time: Time):
+def test_a_queue_whose_broker_is_away_is_not_missing(brokers: Brokers, time: Time):
     """Name servers forget a broker with its connection, and its queues with it."""
     brokers.bounds[B0] = (0, 7)
     start = {A0: 10, A1: 20, B0: 7}
@@ -217,12 +215,12 @@ def test_queue_whose_broker_is_away_is_not_gone(brokers: Brokers, time: Time):
     assert plan.next_end(start, None) == {**start, B0: 9}
 
 
-def test_topics_that_are_no_longer_subscribed_keep_their_place(brokers: Brokers, time: Time):
+def test_unsubscribed_topics_keep_their_position(brokers: Brokers, time: Time):
     other = MessageQueue("Other", "a", 0)
     assert planner(brokers, time).next_end({A0: 10, A1: 20, other: 5}, None) == {A0: 10, A1: 20, other: 5}
 
 
-def test_little_is_left_until_it_is_enough_or_time_is_up(brokers: Brokers, time: Time):
+def test_small_batches_wait_until_they_are_large_enough_or_overdue(brokers: Brokers, time: Time):
     plan = planner(brokers, time, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
     start = plan.next_end({A0: 0, A1: 0}, None, 50)
     assert start == {A0: 10, A1: 20}  # The first batch of a run never waits.
@@ -257,7 +255,7 @@ def test_topics_of_a_pattern_come_and_go(brokers: Brokers, time: Time):
     assert plan.next_end(start, None) == {**start, new: 3}
 
 
-def test_assigned_queues_alone(brokers: Brokers, time: Time):
+def test_only_assigned_queues_are_planned(brokers: Brokers, time: Time):
     plan = Planner(SourceOptions.parse({"assign": '{"T": {"a": [1]}}'}), brokers, time)
     assert plan.initial() == {A1: 20}
     with pytest.raises(ConfigError, match="assign names T:a:7, which does not exist; there are T:a:0, T:a:1"):
@@ -265,15 +263,15 @@ def test_assigned_queues_alone(brokers: Brokers, time: Time):
 
 
 class TestTimes:
-    def test_start_at_a_time(self, brokers: Brokers, time: Time):
+    def test_a_query_starts_at_a_time(self, brokers: Brokers, time: Time):
         assert planner(brokers, time, startingTimestamp="7").initial() == {A0: 7, A1: 7}
 
-    def test_time_goes_before_times_by_queue_and_those_before_offsets(self, brokers: Brokers, time: Time):
+    def test_a_time_outranks_times_by_queue_and_those_outrank_offsets(self, brokers: Brokers, time: Time):
         by_queue = {"startingOffsetsByTimestamp": '{"T": {"a": {"0": 4}}}', "startingOffsets": "latest"}
         assert planner(brokers, time, **by_queue).initial() == {A0: 4, A1: 0}
         assert planner(brokers, time, startingTimestamp="7", **by_queue).initial() == {A0: 7, A1: 7}
 
-    def test_nothing_as_young(self, brokers: Brokers, time: Time):
+    def test_a_time_after_every_message_follows_its_strategy(self, brokers: Brokers, time: Time):
         with pytest.raises(
             ConfigError, match="startingTimestamp: queue T:a:0 has no message stored at 15 ms"
         ):
@@ -281,7 +279,7 @@ class TestTimes:
         latest = {"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "15"}
         assert planner(brokers, time, **latest).initial() == {A0: 10, A1: 15}
 
-    def test_batch_between_times(self, brokers: Brokers, time: Time):
+    def test_a_batch_reads_between_two_times(self, brokers: Brokers, time: Time):
         plan = planner(brokers, time, startingTimestamp="3", endingTimestamp="12")
         assert plan.batch_ranges() == [Range(A0, 3, 10), Range(A1, 3, 12)]
 
@@ -293,7 +291,7 @@ def test_offsets_out_of_range_name_their_option(brokers: Brokers, time: Time):
         planner(brokers, time, endingOffsets='{"T": {"a": {"1": 21}}}').batch_ranges()
 
 
-def test_batch_says_before_it_starts_that_messages_are_lost(brokers: Brokers, time: Time):
+def test_a_batch_reports_lost_messages_before_it_starts(brokers: Brokers, time: Time):
     brokers.bounds[A0] = (5, 10)
     start = '{"T": {"a": {"0": 2}}}'
     with pytest.raises(QueuesGone, match="no longer holds the messages from offset 2 to 5"):
@@ -314,7 +312,7 @@ def test_batch_reads_from_boundary_to_boundary(brokers: Brokers, time: Time):
     assert plan.batch_ranges() == [Range(A0, 4, 10), Range(A1, 0, 20)]
 
 
-def test_stream_reader_travels_without_its_sockets():
+def test_the_stream_reader_is_pickled_without_its_sockets():
     from libramq.spark.source import QueuesStreamReader
 
     reader = QueuesStreamReader(SourceOptions.parse({"subscribe": "T"}), ("offset",))

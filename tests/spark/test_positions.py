@@ -36,21 +36,21 @@ def upto(**maximums: int) -> dict[MessageQueue, Bounds]:
 
 class TestOffsetText:
     @given(positions)
-    def test_comes_back(self, given_positions: dict[MessageQueue, int]):
+    def test_positions_round_trip(self, given_positions: dict[MessageQueue, int]):
         offset = StreamOffset(given_positions)
         assert StreamOffset.decode(json.loads(json.dumps(offset.encode()))) == offset
         first = StreamOffset(given_positions, began=given_positions)
         assert StreamOffset.decode(json.loads(json.dumps(first.encode()))) == first
 
     @given(positions)
-    def test_same_positions_are_the_same_text(self, given_positions: dict[MessageQueue, int]):
+    def test_equal_positions_have_equal_text(self, given_positions: dict[MessageQueue, int]):
         """Spark compares the text: another order would look like new data, and empty batches would spin."""
         backwards = dict(reversed(given_positions.items()))
         assert json.dumps(StreamOffset(given_positions).encode()) == json.dumps(
             StreamOffset(backwards).encode()
         )
 
-    def test_looks(self):
+    def test_positions_have_a_readable_form(self):
         offset = StreamOffset({Q1: 5, Q0: 3})
         assert json.dumps(offset.encode()) == '{"Flights:broker-a:0": 3, "Flights:broker-a:1": 5}'
 
@@ -64,13 +64,13 @@ class TestOffsetText:
 
 
 class TestNextEnd:
-    def test_everything_there_is(self):
+    def test_without_a_limit_everything_is_read(self):
         assert next_end({Q0: 3, Q1: 0}, upto(q0=10, q1=4)) == {Q0: 10, Q1: 4}
 
     def test_nothing_new_is_the_start_itself(self):
         assert next_end({Q0: 3, Q1: 0}, upto(q0=3, q1=0)) == {Q0: 3, Q1: 0}
 
-    def test_never_goes_back(self):
+    def test_positions_never_go_back(self):
         """A broker that lost its tail must not make Spark read backwards."""
         assert next_end({Q0: 8}, upto(q0=3)) == {Q0: 8}
 
@@ -91,11 +91,11 @@ class TestNextEnd:
     def test_available_now_leaves_later_queues_for_the_next_run(self):
         assert next_end({Q0: 3}, upto(q0=5, q2=9), target={Q0: 4}) == {Q0: 4}
 
-    def test_available_now_behind_its_start_ends_at_once(self):
+    def test_available_now_ends_at_once_when_nothing_is_left(self):
         assert next_end({Q0: 30}, upto(q0=40), target={Q0: 20}) == {Q0: 30}
 
     @given(positions, positions, st.integers(1, 1000) | st.none(), positions | st.none())
-    def test_ends_are_reachable_and_never_before_the_start(self, start, maximums, limit, target):
+    def test_ends_are_never_before_the_start(self, start, maximums, limit, target):
         bounds = {queue: Bounds(minimum=0, maximum=end) for queue, end in maximums.items()}
         end = next_end(start, bounds, row_limit=limit, target=target)
         assert end.keys() >= start.keys()
@@ -106,7 +106,7 @@ class TestNextEnd:
                 assert target is None or position <= target[queue]
 
     @given(st.dictionaries(queues, st.integers(0, 10_000), min_size=1), st.integers(1, 5_000))
-    def test_with_a_limit_everything_is_read_in_the_end(self, maximums, limit):
+    def test_with_a_limit_everything_is_read_eventually(self, maximums, limit):
         bounds = {queue: Bounds(minimum=0, maximum=end) for queue, end in maximums.items()}
         position = dict.fromkeys(maximums, 0)
         for _ in range(sum(maximums.values()) + 1):
@@ -124,29 +124,29 @@ def test_lags_are_those_of_started_queues_up_to_the_target():
 
 
 class TestShare:
-    def test_in_proportion_to_what_waits(self):
+    def test_a_limit_is_shared_in_proportion_to_lag(self):
         assert share({Q0: 100, Q1: 300}, 40) == {Q0: 10, Q1: 30}
 
     def test_small_queues_do_not_starve(self):
         assert share({Q0: 1, Q1: 1_000_000}, 100) == {Q0: 1, Q1: 99}
 
-    def test_no_limit_or_enough_of_it(self):
+    def test_a_sufficient_limit_changes_nothing(self):
         assert share({Q0: 5, Q1: 6}, None) == share({Q0: 5, Q1: 6}, 11) == {Q0: 5, Q1: 6}
 
     @given(st.dictionaries(queues, st.integers(1, 10**9), min_size=1), st.integers(1, 10**9))
-    def test_within_the_limit_but_for_one_each(self, lags, limit):
+    def test_a_small_limit_still_reads_one_of_each_queue(self, lags, limit):
         shares = share(lags, limit)
         assert all(1 <= shares[queue] <= lag for queue, lag in lags.items())
         assert sum(shares.values()) <= max(limit, 0) + len(lags)
 
 
 class TestRanges:
-    def test_start_behind_the_end_is_empty(self):
+    def test_a_start_after_the_end_is_empty(self):
         """A queue that was cut."""
         assert ranges_between({Q0: 3708, Q1: 0}, {Q0: 3685, Q1: 2}) == [Range(Q1, 0, 2)]
 
     def test_queue_without_a_start_begins_at_its_minimum(self):
         assert ranges_between({}, {Q0: 9}, known={Q0: 4}) == [Range(Q0, 4, 9)]
 
-    def test_queue_that_stood_still_is_not_read(self):
+    def test_a_queue_without_new_messages_is_not_read(self):
         assert ranges_between({Q0: 9}, {Q0: 9}) == []

@@ -20,7 +20,7 @@ def test_settings_are_in_force(spark: "SparkSession"):
             assert spark.conf.get(name) == value, name
 
 
-def test_what_the_caller_says_goes_first(spark: "SparkSession"):
+def test_arguments_outrank_defaults(spark: "SparkSession"):
     assert spark.conf.get("spark.driver.memory") == QUICK["spark.driver.memory"]
     from libramq.spark import session
 

@@ -41,7 +41,7 @@ class TestOptions:
             ({"path": "/x"}, "has no path"),
         ],
     )
-    def test_wrong_ones(self, given: dict[str, str], says: str):
+    def test_invalid_options_are_named(self, given: dict[str, str], says: str):
         with pytest.raises(ConfigError, match=says):
             SinkOptions.parse(given)
 
@@ -55,7 +55,7 @@ class TestOptions:
             ({"topic": "T", "queueBy": "key"}, "body string", "queueBy=key needs a column key"),
         ],
     )
-    def test_tables_that_cannot_be_written(self, given: dict[str, str], ddl: str, says: str):
+    def test_tables_without_the_needed_columns_are_refused(self, given: dict[str, str], ddl: str, says: str):
         from pyspark.sql.types import StructField, StructType, _parse_datatype_json_value
 
         name, kind = ddl.split()
@@ -66,10 +66,10 @@ class TestOptions:
 
 
 class TestUniqueIds:
-    def test_same_row_same_id(self):
+    def test_equal_rows_have_equal_ids(self):
         assert list(islice(unique_ids("q", 7, 3), 5)) == list(islice(unique_ids("q", 7, 3), 5))
 
-    def test_other_rows_other_ids(self):
+    def test_different_rows_have_different_ids(self):
         places = [("q", 7, 3), ("r", 7, 3), ("q", 8, 3), ("q", 7, 4)]
         ids = [one for place in places for one in islice(unique_ids(*place), 5)]
         assert len(set(ids)) == 20
@@ -77,7 +77,7 @@ class TestUniqueIds:
 
 
 class TestMessages:
-    def test_columns(self):
+    def test_every_column_reaches_the_message(self):
         batch = pa.RecordBatch.from_pylist(
             [
                 {
@@ -120,7 +120,7 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("row", "says"), [({"body": None}, "without body"), ({"body": b"x"}, "without topic")]
     )
-    def test_rows_that_cannot_be_messages(self, row: dict[str, object], says: str):
+    def test_rows_that_cannot_become_messages_are_refused(self, row: dict[str, object], says: str):
         schema = pa.schema([("body", pa.binary()), ("topic", pa.string())])
         batch = pa.RecordBatch.from_pylist([row], schema=schema)
         with pytest.raises(InvalidMessage, match=says):
@@ -134,7 +134,7 @@ def stored(spark: "SparkSession", up: LibraUp, topic: str, **more: str) -> "Data
 
 @pytest.mark.spark
 class TestBatch:
-    def test_what_is_written_is_read(self, spark: "SparkSession", up: LibraUp, topic: str):
+    def test_written_rows_are_read_back(self, spark: "SparkSession", up: LibraUp, topic: str):
         from pyspark.sql import functions as f
 
         rows = spark.range(1000).select(
@@ -156,7 +156,7 @@ class TestBatch:
         assert len({(row.key, row.queueId) for row in table}) == 50
         assert len({row.queueId for row in table}) == QUEUES
 
-    def test_topics_by_column(self, spark: "SparkSession", up: LibraUp, topic: str):
+    def test_a_column_names_the_topic(self, spark: "SparkSession", up: LibraUp, topic: str):
         with Admin(namesrv=up.namesrv) as admin:
             admin.create_topic("Other", queues=1)
         rows = spark.createDataFrame([(topic, b"1"), ("Other", b"2")], "topic string, body binary")
@@ -164,7 +164,7 @@ class TestBatch:
         assert [bytes(row.body) for row in stored(spark, up, topic).collect()] == [b"1"]
         assert [bytes(row.body) for row in stored(spark, up, "Other").collect()] == [b"2"]
 
-    def test_wrong_table_is_refused_before_a_task_starts(self, spark: "SparkSession", up: LibraUp):
+    def test_an_invalid_table_is_refused_before_a_task_starts(self, spark: "SparkSession", up: LibraUp):
         writer = spark.range(3).write.format("rocketmq").option("topic", "T").mode("append")
         with pytest.raises(Exception, match="a message has no column id bigint"):
             writer.save()
@@ -173,7 +173,7 @@ class TestBatch:
 
 
 @pytest.mark.spark
-def test_stream_that_writes_a_batch_again(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+def test_a_repeated_batch_has_the_same_ids(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
     """Killed between the writes and Spark's commit: the rows come twice, with the ids they had."""
     from libramq.spark import deduplicated
 

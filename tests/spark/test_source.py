@@ -100,7 +100,7 @@ class TestTypes:
         assert arrow_schema(tuple(COLUMNS)) == expected
         assert [name for name, _ in FIELDS] == list(COLUMNS)
 
-    def test_columns_that_are_not_wanted_are_not_in_the_schema(self):
+    def test_unselected_columns_are_not_in_the_schema(self):
         assert "`body`" in ddl(SourceOptions.parse({"subscribe": "T"}))
         assert "properties" not in ddl(SourceOptions.parse({"subscribe": "T"}))
         assert "body" not in ddl(SourceOptions.parse({"subscribe": "T", "includeBody": "false"}))
@@ -108,10 +108,10 @@ class TestTypes:
 
 
 class TestBatch:
-    def test_every_message_once(self, spark: "SparkSession", broker: FakeBroker):
+    def test_every_message_is_read_once(self, spark: "SparkSession", broker: FakeBroker):
         assert keys(table(spark, broker)) == all_keys(broker)
 
-    def test_columns(self, spark: "SparkSession", broker: FakeBroker):
+    def test_every_column_has_its_value(self, spark: "SparkSession", broker: FakeBroker):
         from pyspark.sql import functions as f
 
         frame = table(spark, broker, includeHeaders="true").where("queueId = 2 and offset = 7")
@@ -124,13 +124,13 @@ class TestBatch:
         assert row.properties == {"TAGS": "t", "KEYS": "k"}
         assert row.msgId == "0000000000000000" + f"{7000:016X}"
 
-    def test_chosen_columns_only(self, spark: "SparkSession", broker: FakeBroker):
+    def test_only_selected_columns_are_read(self, spark: "SparkSession", broker: FakeBroker):
         reader: DataFrameReader = spark.read.format("rocketmq").options(**options(broker))
         frame = reader.schema("offset bigint, tag string").load()
         assert frame.count() == 400
         assert frame.where("offset = 3").first().asDict() == {"offset": 3, "tag": "t"}
 
-    def test_from_offset_to_offset(self, spark: "SparkSession", broker: FakeBroker):
+    def test_a_query_reads_from_offset_to_offset(self, spark: "SparkSession", broker: FakeBroker):
         frame = table(
             spark,
             broker,
@@ -140,16 +140,14 @@ class TestBatch:
         in_0_and_1 = [key for key in keys(frame) if key[2] < 2]
         assert [key[2:] for key in in_0_and_1] == [*((0, offset) for offset in range(90, 95)), (1, 0), (1, 1)]
 
-    def test_deleted_messages_fail_the_query_unless_told_otherwise(
-        self, spark: "SparkSession", broker: FakeBroker
-    ):
+    def test_deleted_messages_fail_the_query_unless_allowed(self, spark: "SparkSession", broker: FakeBroker):
         broker.minimum[MessageQueue("T", "broker-a", 0)] = 50
         start = '{"T:broker-a:0": 10}'
         with pytest.raises(Exception, match="no longer holds the messages from offset 10 to 50"):
             table(spark, broker, startingOffsets=start).count()
         assert table(spark, broker, startingOffsets=start, failOnDataLoss="false").count() == 350
 
-    def test_tags_are_left_out_by_the_broker_and_compared_exactly(
+    def test_tags_are_filtered_by_the_broker_and_compared_exactly(
         self, spark: "SparkSession", broker: FakeBroker
     ):
         broker.fill("Tagged", 2, 200, tags=[b"red", b"rose", b"blue", b"green"])
@@ -168,7 +166,7 @@ class TestBatch:
             table(spark, broker, sql="colour = 'red'").count()
         assert len(broker.pulls) == 1
 
-    def test_pattern_and_assigned_queues(self, spark: "SparkSession", broker: FakeBroker):
+    def test_topics_by_pattern_and_assigned_queues_are_read(self, spark: "SparkSession", broker: FakeBroker):
         broker.fill("T2", 1, 7)
         given = options(broker)
         del given["subscribe"]
@@ -177,7 +175,7 @@ class TestBatch:
         read = spark.read.format("rocketmq").options(**given)
         assert read.option("assign", '{"T": {"broker-a": [1, 3]}}').load().count() == 200
 
-    def test_filters_are_pushed_down_behind_option_and_setting(
+    def test_filters_are_pushed_down_where_option_and_setting_allow_it(
         self, spark: "SparkSession", broker: FakeBroker
     ):
         """A reader that can do it makes Spark fail every query while its setting is off."""
@@ -198,7 +196,7 @@ class TestBatch:
         assert broker.pulls == [(10, 10)]
         assert table(spark, broker).where(where).count() == 10
 
-    def test_wrong_option_is_named(self, spark: "SparkSession", broker: FakeBroker):
+    def test_an_invalid_option_is_named(self, spark: "SparkSession", broker: FakeBroker):
         with pytest.raises(Exception, match="did you mean startingOffsets"):
             table(spark, broker, startingOffset="earliest").count()
 
@@ -217,18 +215,20 @@ class TestBatch:
             ({"startingTimestamp": "4000000000000"}, "startingTimestamp: .* no message stored at"),
         ],
     )
-    def test_what_cannot_be_read_is_said_before_a_task_starts(
+    def test_unreadable_topics_are_reported_before_a_task_starts(
         self, spark: "SparkSession", broker: FakeBroker, given: dict[str, str], says: str
     ):
         with pytest.raises(Exception, match=says):
             table(spark, broker, **given).count()
         assert broker.pulls == []
 
-    def test_the_first_name_server_is_away(self, spark: "SparkSession", broker: FakeBroker):
+    def test_the_second_name_server_is_used_when_the_first_is_away(
+        self, spark: "SparkSession", broker: FakeBroker
+    ):
         frame = table(spark, broker, namesrv=f"127.0.0.1:1;{broker.address}")
         assert keys(frame) == all_keys(broker)
 
-    def test_found_without_registering(self, spark: "SparkSession"):
+    def test_the_source_is_found_without_registration(self, spark: "SparkSession"):
         """Spark imports what is named pyspark_…, so no call is needed in anybody's own session."""
         import pyspark_rocketmq
         from libramq.spark.source import RocketMQSource
@@ -246,7 +246,7 @@ class TestStream:
         assert sink.rows == all_keys(broker)
         assert [len(batch) for _, batch in sorted(sink.batches.items())] == [100] * 4
 
-    def test_second_run_goes_on_where_the_first_ended(
+    def test_a_second_run_resumes_where_the_first_ended(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
     ):
         first, second, third = Sink(), Sink(), Sink()
@@ -289,7 +289,9 @@ class TestStream:
         finish(stream(spark, broker, idle, tmp_path))
         assert idle.rows == []
 
-    def test_once_ends_and_takes_everything(self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path):
+    def test_trigger_once_reads_everything_and_ends(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
         sink = Sink()
         source = spark.readStream.format("rocketmq").options(
             **options(broker, startingOffsets="earliest", maxOffsetsPerTrigger="10")
@@ -299,7 +301,7 @@ class TestStream:
         assert sink.rows == all_keys(broker)
 
     @pytest.mark.parametrize("trigger", ["once", "availableNow"])
-    def test_what_ends_ends_although_queues_appear(
+    def test_bounded_queries_end_although_queues_appear(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: str
     ):
         class Growing(Sink):
@@ -322,7 +324,7 @@ class TestStream:
         assert sorted(sink.rows + rest.rows) == all_keys(broker)
 
     @pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
-    def test_queues_that_went_away_fail_a_query_unless_told_otherwise(
+    def test_missing_queues_fail_a_query_unless_allowed(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: dict[str, Any]
     ):
         """Between two runs."""
@@ -359,7 +361,7 @@ class TestStream:
             ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
         ],
     )
-    def test_what_cannot_be_read_fails_a_stream_before_a_task_starts(
+    def test_unreadable_topics_fail_a_stream_before_a_task_starts(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, given: dict[str, str], says: str
     ):
         sink = Sink()
@@ -376,7 +378,9 @@ class TestStream:
         finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
         assert sink.rows == all_keys(broker)
 
-    def test_live_from_the_latest(self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path):
+    def test_a_live_stream_starts_at_the_latest(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
         sink = Sink()
         query = stream(spark, broker, sink, tmp_path, live=True)
         try:

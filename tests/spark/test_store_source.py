@@ -43,12 +43,14 @@ def rows_of(frame: "DataFrame") -> list[Row]:
     )
 
 
-def test_every_message_once(spark: "SparkSession", written: tuple[Path, list[Row]]):
+def test_every_message_is_read_once(spark: "SparkSession", written: tuple[Path, list[Row]]):
     root, rows = written
     assert rows_of(table(spark, root, minPartitions="3")) == rows
 
 
-def test_killed_store(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path):
+def test_the_store_of_a_killed_broker_is_read(
+    spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path
+):
     """Its units are made again from the log by whoever plans, and travel to the tasks."""
     root, rows = written
     copy = copy_as_killed(root, tmp_path / "copy")
@@ -56,7 +58,7 @@ def test_killed_store(spark: "SparkSession", written: tuple[Path, list[Row]], tm
     assert rows_of(table(spark, copy)) == rows
 
 
-def test_offsets_and_filters(spark: "SparkSession", written: tuple[Path, list[Row]]):
+def test_offsets_and_filters_are_applied(spark: "SparkSession", written: tuple[Path, list[Row]]):
     root, rows = written
     frame = table(
         spark,
@@ -69,12 +71,12 @@ def test_offsets_and_filters(spark: "SparkSession", written: tuple[Path, list[Ro
     assert rows_of(frame.where("queueId = 1 and offset < 20")) == wanted
 
 
-def test_nothing_in_the_range(spark: "SparkSession", written: tuple[Path, list[Row]]):
+def test_an_empty_range_is_an_empty_table(spark: "SparkSession", written: tuple[Path, list[Row]]):
     ends = '{"T": {"broker-a": {"0": 300, "1": 300}}}'
     assert rows_of(table(spark, written[0], subscribe="T", startingOffsets=ends)) == []
 
 
-def test_wrong_ones(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path):
+def test_invalid_options_are_named(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path):
     root, _ = written
     with pytest.raises(Exception, match="has no topic V; there are T, U"):
         table(spark, root, subscribe="V").count()
@@ -86,7 +88,7 @@ def test_wrong_ones(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_
         query.awaitTermination()
 
 
-def test_queues_of_a_store(written: tuple[Path, list[Row]]):
+def test_the_queues_of_a_store_are_listed(written: tuple[Path, list[Row]]):
     queues = StoreQueues(str(written[0]), "b")
     assert queues.topics() == ["T", "U"]
     assert [queue.queue_id for queue in queues.queues("T")] == [0, 1]

@@ -80,7 +80,7 @@ def test_first_batch_with_rows_survives_a_restart(broker: FakeBroker, reader: Re
     assert read(again, again.initialOffset(), end) == [(0, 100, 110), (1, 100, 110)]
 
 
-def test_nothing_new_is_the_same_text(broker: FakeBroker, reader: Reader):
+def test_an_unchanged_position_has_the_same_text(broker: FakeBroker, reader: Reader):
     """Spark compares text: anything else is a new batch, and empty batches would spin."""
     stream = reader(startingOffsets="earliest")
     end = stream.latestOffset(stream.initialOffset(), EVERYTHING)
@@ -94,7 +94,7 @@ def test_nothing_new_is_the_same_text(broker: FakeBroker, reader: Reader):
     assert json.dumps(stream.latestOffset(later, EVERYTHING)) == json.dumps(later)
 
 
-def test_limits_are_obeyed_as_given(broker: FakeBroker, reader: Reader):
+def test_limits_are_obeyed(broker: FakeBroker, reader: Reader):
     """With Trigger.Once Spark gives no limit in spite of the option."""
     stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="50")
     assert stream.getDefaultReadLimit() == ReadMaxRows(50)
@@ -132,7 +132,7 @@ def test_refusal_of_sql_comes_before_a_task_starts(broker: FakeBroker, reader: R
         reader(sql="colour = 'red'").initialOffset()
 
 
-def test_what_is_committed_is_never_read_back(broker: FakeBroker, reader: Reader):
+def test_committed_offsets_are_never_read(broker: FakeBroker, reader: Reader):
     broker.committed["night"] = dict.fromkeys(broker.queues, 7)
     stream = reader(startingOffsets="earliest", commitGroupId="night")
     assert set(stream.initialOffset().values()) == {0}
@@ -152,7 +152,7 @@ def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeB
     assert len(broker.requests) <= 50 * len(broker.queues)
 
 
-def test_travels_to_tasks_without_its_sockets(reader: Reader):
+def test_the_reader_is_pickled_without_its_sockets(reader: Reader):
     stream = reader(commitGroupId="night")
     start = stream.initialOffset()
     with contextlib.closing(pickle.loads(pickle.dumps(stream)).planner._source) as queues:

@@ -55,7 +55,7 @@ def test_a_store_that_was_closed_has_nothing_to_repair(root: Path):
     ]
 
 
-def test_what_is_said_of_a_kill_is_what_recovery_does(root: Path):
+def test_the_check_of_a_killed_store_predicts_its_recovery(root: Path):
     store = open_store(root)
     for number in range(7):
         store.append_batch([message(b"later %d" % number)])
@@ -109,7 +109,7 @@ def test_a_unit_that_turned_to_zeroes_is_missing(root: Path):
     assert report.is_damaged
 
 
-def test_queues_that_are_lost_are_built_again(root: Path):
+def test_lost_queues_can_be_rebuilt(root: Path):
     shutil.rmtree(root / "consumequeue" / "T" / "0")
     report = check(root)
     assert not report.is_damaged
@@ -139,7 +139,7 @@ def test_a_queue_that_lacks_a_file_is_damage(root: Path):
     assert report.is_damaged
 
 
-def test_what_was_deleted_is_no_damage(root: Path):
+def test_deleted_files_are_no_damage(root: Path):
     store = open_store(root)
     store.append_batch([message("kept", "Other")])
     flush(store)
@@ -155,7 +155,7 @@ def test_what_was_deleted_is_no_damage(root: Path):
     assert report.log_start == 2 * 4096
 
 
-def test_what_is_no_store_or_is_in_use_is_not_checked(root: Path, tmp_path_factory: pytest.TempPathFactory):
+def test_only_an_unused_store_is_checked(root: Path, tmp_path_factory: pytest.TempPathFactory):
     store = open_store(root)
     with pytest.raises(StoreLocked, match="in use by a broker"):
         check(root)

@@ -57,7 +57,7 @@ def files(*ages_hours: float) -> list[OldFile]:
         ((90,), DiskSpace(0, 0), 5, (0, 0)),
     ],
 )
-def test_which_files_go(ages_hours, space, hour, expected):
+def test_files_are_chosen_for_deletion(ages_hours, space, hour, expected):
     assert expired_files(files(*ages_hours), space, Retention(), now_ms=NOW_MS, hour=hour) == expected
 
 
@@ -80,7 +80,7 @@ def names(root: Path, below: str) -> list[int]:
     return sorted(int(path.name) for path in (root / below).iterdir())
 
 
-def test_files_go_by_their_age_and_queues_begin_with_what_is_left(tmp_path: Path):
+def test_files_are_deleted_by_age_and_queues_begin_with_what_is_left(tmp_path: Path):
     clock = ManualClock()
     store = filled(tmp_path, clock=clock)
     starts = names(tmp_path, "commitlog")
@@ -101,7 +101,7 @@ def test_files_go_by_their_age_and_queues_begin_with_what_is_left(tmp_path: Path
     store.close()
 
 
-def test_the_file_that_is_written_never_goes_nor_one_that_recovery_needs(tmp_path: Path):
+def test_the_current_file_and_files_needed_for_recovery_are_never_deleted(tmp_path: Path):
     store = filled(tmp_path)
     last = names(tmp_path, "commitlog")[-1]
     assert remove_old_files(store, 100) > 2
@@ -114,7 +114,7 @@ def test_the_file_that_is_written_never_goes_nor_one_that_recovery_needs(tmp_pat
     store.close()
 
 
-def test_units_that_were_never_written_are_looked_through_in_memory(tmp_path: Path):
+def test_unwritten_units_are_searched_in_memory(tmp_path: Path):
     store = filled(tmp_path)
     for number in range(30):
         store.append_batch([message(b"%03d" % number + b"." * 400, "Late")])
@@ -129,7 +129,7 @@ def test_units_that_were_never_written_are_looked_through_in_memory(tmp_path: Pa
     store.close()
 
 
-def test_who_reads_a_file_that_goes_hears_where_the_queue_begins(tmp_path: Path):
+def test_readers_of_a_deleted_file_learn_where_the_queue_begins(tmp_path: Path):
     """A read that waits for a thread comes back after the file is gone."""
     disk = Disk()
     store = filled(tmp_path, disk=disk)
@@ -182,7 +182,7 @@ def test_a_kill_amid_the_removals_leaves_a_store_that_opens(tmp_path: Path, remo
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_numbers_of_messages_that_went_are_not_given_out_again_after_a_power_cut(seed: int):
+def test_offsets_of_deleted_messages_are_not_reused_after_a_power_cut(seed: int):
     """The recovery point was not on the disk: recovery cut the queue where an older one said so."""
     disk, root = MemoryDisk(VirtualTime(), random.Random(seed)), Path("/store")
     config = StoreConfig(
@@ -246,7 +246,7 @@ def test_a_queue_without_a_file_that_is_needed_does_not_open(tmp_path: Path):
         open_store(tmp_path)
 
 
-def test_files_that_the_disk_does_not_remove_go_later_and_no_others_in_their_place(tmp_path: Path, caplog):
+def test_files_the_disk_fails_to_remove_are_retried_and_replaced_by_no_others(tmp_path: Path, caplog):
     disk = Disk()
     store = filled(tmp_path, disk=disk)
     starts = names(tmp_path, "commitlog")
@@ -266,7 +266,7 @@ def test_files_that_the_disk_does_not_remove_go_later_and_no_others_in_their_pla
     store.close()
 
 
-def test_a_topic_that_is_made_again_meanwhile_keeps_its_files(tmp_path: Path):
+def test_a_recreated_topic_keeps_its_files(tmp_path: Path):
     """Its first file has the name of one that a thread is about to remove."""
     store = filled(tmp_path)
     store._filesystem.space = DiskSpace(1 << 60, 0)  # type: ignore[attr-defined]
@@ -290,7 +290,7 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize("end", ["clean stop", "kill", "kill without a flush"])
-def test_a_raised_beginning_of_a_queue_outlives_the_process(tmp_path: Path, end: str):
+def test_a_raised_minimum_offset_survives_a_restart(tmp_path: Path, end: str):
     store = filled(tmp_path)
     store.append_batch([message("other", "Other")])
     assert store.raise_min_offset("T", 0, 25) == 25

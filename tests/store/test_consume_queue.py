@@ -22,7 +22,7 @@ def queue_on(
 
 
 @pytest.mark.parametrize("hole", [0, 169, 250, 461])
-def test_units_that_a_power_cut_took_are_missed_however_many_files_are_behind_them(tmp_path: Path, hole: int):
+def test_units_lost_in_a_power_cut_are_detected_however_many_files_follow(tmp_path: Path, hole: int):
     """More than three small files may be unsynced; recovery gives units to all behind the first hole."""
     queue = queue_on(tmp_path)
     for number in range(462):

@@ -72,9 +72,7 @@ def test_a_bit_that_flips_in_old_data_costs_one_message(tmp_path: Path, field: s
 
 
 @pytest.mark.parametrize("marked", ["ours", "somebody else's"])
-def test_a_record_that_cannot_be_read_is_passed_over_where_the_next_one_proves_itself(
-    tmp_path: Path, marked: str
-):
+def test_an_unreadable_record_is_skipped_where_the_next_one_is_confirmed(tmp_path: Path, marked: str):
     """Its queues were lost too, so the whole log is read again."""
     places = fill(tmp_path)
     lose_queues(tmp_path)
@@ -106,7 +104,7 @@ def test_the_last_record_of_a_queue_keeps_its_number_when_its_body_cannot_be_rea
 
 
 @pytest.mark.parametrize("where", ["size", "magic"])
-def test_the_blank_of_a_file_that_cannot_be_read_costs_nothing(tmp_path: Path, where: str):
+def test_an_unreadable_blank_costs_nothing(tmp_path: Path, where: str):
     places = fill(tmp_path)
     lose_queues(tmp_path)
     size = places[1] - places[0]
@@ -119,7 +117,7 @@ def test_the_blank_of_a_file_that_cannot_be_read_costs_nothing(tmp_path: Path, w
     kill(store)
 
 
-def test_what_nothing_proves_stops_the_start_and_says_what_each_way_costs(tmp_path: Path):
+def test_unproven_damage_stops_the_start_and_names_the_cost_of_each_remedy(tmp_path: Path):
     places = fill(tmp_path)
     lose_queues(tmp_path)
     flip(tmp_path, places[7] + FRAME["size"])
@@ -139,7 +137,7 @@ def test_what_nothing_proves_stops_the_start_and_says_what_each_way_costs(tmp_pa
     again.close()
 
 
-def test_what_an_operator_cuts_is_kept_aside(tmp_path: Path):
+def test_bytes_cut_by_an_operator_are_kept_aside(tmp_path: Path):
     places = fill(tmp_path)
     lose_queues(tmp_path)
     flip(tmp_path, places[7] + FRAME["size"])
@@ -186,7 +184,7 @@ def test_a_torn_end_that_is_cut_is_kept_aside(tmp_path: Path):
     again.close()
 
 
-def test_queues_with_units_that_cannot_be_read_are_built_anew(tmp_path: Path):
+def test_queues_with_unreadable_units_are_rebuilt(tmp_path: Path):
     """A page of zeroes in a queue's file, below the recovery point, would cut all that was behind it."""
     fill(tmp_path)
     path = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())[-2]
@@ -210,7 +208,7 @@ def test_a_unit_that_leads_nowhere_costs_its_own_message(tmp_path: Path, unit: b
     kill(store)
 
 
-def test_spark_steps_over_what_cannot_be_read_and_says_so(tmp_path: Path):
+def test_spark_skips_unreadable_records_and_reports_them(tmp_path: Path):
     places = fill(tmp_path)
     open_store(tmp_path).close()
     flip(tmp_path, places[7] + FRAME["body length"])
@@ -319,7 +317,7 @@ def test_a_log_that_is_shorter_than_it_was_stops_the_start(tmp_path: Path, stop:
 
 
 @pytest.mark.parametrize("damaged", Damaged)
-def test_a_store_without_its_log_goes_on_as_the_operator_says(tmp_path: Path, damaged: Damaged):
+def test_a_store_without_its_log_follows_the_operators_choice(tmp_path: Path, damaged: Damaged):
     """With skip no number is given out twice, so positions that others hold stay right."""
     places = fill(tmp_path)
     open_store(tmp_path).close()
@@ -352,14 +350,14 @@ def test_a_log_that_lost_its_last_files_ends_there(tmp_path: Path):
 # The recovery point.
 
 
-def test_a_point_is_of_the_broker_whose_mark_is_there(tmp_path: Path):
+def test_a_recovery_point_belongs_to_the_broker_that_marked_it(tmp_path: Path):
     point = RecoveryPoint(7, 1_700, 10, 5, 2)
     assert point.is_of("4711\nLibraMQ 7 1700\n")
     for text_ in ("", "4711", "4711\n", "4711\nLibraMQ 6 1700\n", "LibraMQ 7 1700"):
         assert not point.is_of(text_)
 
 
-def test_of_two_points_the_newest_that_is_whole_counts(tmp_path: Path):
+def test_of_two_recovery_points_the_newest_whole_one_counts(tmp_path: Path):
     disk = Disk()
     file = RecoveryPointFile(disk, tmp_path)
     assert file.load() is None
@@ -376,7 +374,7 @@ def test_of_two_points_the_newest_that_is_whole_counts(tmp_path: Path):
     assert RecoveryPointFile(disk, tmp_path).load() is None
 
 
-def test_a_store_that_somebody_else_wrote_last_is_read_from_its_first_file(tmp_path: Path):
+def test_a_store_last_written_by_another_program_is_read_from_its_first_file(tmp_path: Path):
     fill(tmp_path / "live")
     copy = copy_as_killed(tmp_path / "live", tmp_path / "copy")
     store = open_store(copy)

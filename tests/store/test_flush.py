@@ -72,7 +72,7 @@ def test_a_failed_flush_is_final_even_where_another_file_could_not_be_opened(tmp
         run_flush(disk, FlushPlan(paths=files(tmp_path, count)))
 
 
-def test_it_is_final_where_the_file_that_could_not_be_opened_came_first(tmp_path: Path):
+def test_a_failed_flush_is_final_where_the_unopened_file_came_first(tmp_path: Path):
     disk = Failing({"000": errno.EMFILE, "004": errno.EIO})
     paths = files(tmp_path, 4 * PATHS_MIN)
     with pytest.raises(SyncFailed, match="004 cannot be flushed"):

@@ -62,16 +62,14 @@ def search(index: KeyIndex, store: MessageStore, key: str, **options: int) -> It
     return index.find("T", key, **({"until": store.visible_offset} | limits | options))
 
 
-def test_the_hash_of_a_key_is_apaches() -> None:
+def test_key_hashes_equal_apaches() -> None:
     """Math.abs of Java's String.hashCode, and 0 for the smallest number, which Math.abs leaves negative."""
     assert key_hash("T", "KEY1") == 1_855_491_935
     assert java_hash("polygenelubricants") == -(1 << 31)
     assert index_hash("polygenelubricants") == 0
 
 
-def test_messages_are_found_by_each_of_their_keys_the_newest_first(
-    tmp_path: Path, store: MessageStore
-) -> None:
+def test_messages_are_found_by_each_key_newest_first(tmp_path: Path, store: MessageStore) -> None:
     add(store, "a", keys="red blue", unique="U1")
     add(store, "b", keys="blue", unique="U2")
     add(store, "c", unique="U3")
@@ -83,14 +81,14 @@ def test_messages_are_found_by_each_of_their_keys_the_newest_first(
     assert bodies(index, store, "green") == []
 
 
-def test_with_one_slot_everything_collides_and_keys_decide(tmp_path: Path, store: MessageStore) -> None:
+def test_colliding_keys_are_compared(tmp_path: Path, store: MessageStore) -> None:
     for number in range(20):
         add(store, str(number), keys=f"key{number}")
     index = index_of(tmp_path, slots=1)
     assert [bodies(index, store, f"key{number}") for number in range(20)] == [[str(n)] for n in range(20)]
 
 
-def test_a_time_bounds_what_is_found(tmp_path: Path, store: MessageStore, clock: ManualClock) -> None:
+def test_a_time_range_bounds_the_results(tmp_path: Path, store: MessageStore, clock: ManualClock) -> None:
     add(store, "old", keys="k")
     clock.advance(5_000)
     middle_ms = int(clock.wall_ms())
@@ -215,7 +213,7 @@ def test_a_store_time_that_is_no_date_names_a_file(tmp_path: Path, clock: Manual
     store.close()
 
 
-def test_what_was_added_since_is_indexed_by_the_next_question(tmp_path: Path, store: MessageStore) -> None:
+def test_new_messages_are_indexed_by_the_next_query(tmp_path: Path, store: MessageStore) -> None:
     index = index_of(tmp_path)
     add(store, "a", keys="k")
     assert bodies(index, store, "k") == ["a"]
@@ -224,7 +222,7 @@ def test_what_was_added_since_is_indexed_by_the_next_question(tmp_path: Path, st
     assert len(bodies(index, store, "k")) == 41
 
 
-def test_files_that_are_full_are_followed_by_others(tmp_path: Path, store: MessageStore) -> None:
+def test_a_full_index_file_is_followed_by_another(tmp_path: Path, store: MessageStore) -> None:
     """And another process goes on in the last one."""
     index = index_of(tmp_path, entries_max=5)
     for number in range(10):
@@ -237,7 +235,9 @@ def test_files_that_are_full_are_followed_by_others(tmp_path: Path, store: Messa
     assert bodies(again, store, "k") == [str(number) for number in reversed(range(11))]
 
 
-def test_a_stretch_at_a_time(tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_indexed_in_slices(
+    tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "STRETCH", 3)
     for number in range(7):
         add(store, str(number), keys="k")
@@ -246,7 +246,7 @@ def test_a_stretch_at_a_time(tmp_path: Path, store: MessageStore, monkeypatch: p
     assert advance(index, store) == 1
 
 
-def test_a_stretch_is_bounded_in_bytes_as_well(
+def test_a_slice_is_bounded_in_bytes_as_well(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5,000 messages of 4 MiB would keep the thread from everybody else for a minute."""
@@ -256,7 +256,7 @@ def test_a_stretch_is_bounded_in_bytes_as_well(
     assert advance(index_of(tmp_path), store) > 2
 
 
-def test_a_stretch_is_bounded_in_keys_as_well(
+def test_a_slice_is_bounded_in_keys_as_well(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message may have thousands: its properties have 32 KB."""
@@ -277,7 +277,7 @@ def test_an_index_file_of_another_size_is_left_as_it_is(tmp_path: Path, store: M
     assert path.read_bytes() == before
 
 
-def test_nothing_is_found_that_readers_may_not_see_yet(tmp_path: Path, store: MessageStore) -> None:
+def test_messages_not_yet_visible_are_not_found(tmp_path: Path, store: MessageStore) -> None:
     add(store, "a", keys="k")
     visible = store.visible_offset
     add(store, "b", keys="k")
@@ -289,9 +289,7 @@ def test_nothing_is_found_that_readers_may_not_see_yet(tmp_path: Path, store: Me
     assert bodies(index, store, "k") == ["b", "a"]
 
 
-def test_after_an_end_that_was_not_clean_the_last_file_is_made_again(
-    tmp_path: Path, store: MessageStore
-) -> None:
+def test_after_an_unclean_stop_the_last_file_is_rebuilt(tmp_path: Path, store: MessageStore) -> None:
     """A power cut may have kept its header and lost its entries."""
     for number in range(6):
         add(store, str(number), keys="k")
@@ -305,7 +303,7 @@ def test_after_an_end_that_was_not_clean_the_last_file_is_made_again(
     assert bodies(again, store, "k") == [str(number) for number in reversed(range(6))]
 
 
-def test_an_index_of_more_than_the_log_has_is_made_again(tmp_path: Path, clock: ManualClock) -> None:
+def test_an_index_ahead_of_the_log_is_rebuilt(tmp_path: Path, clock: ManualClock) -> None:
     """What a power cut took from the log must not be found, nor keep what follows from being indexed."""
     longer = open_store(tmp_path / "longer", clock=clock)
     add(longer, "a", keys="k")
@@ -319,7 +317,7 @@ def test_an_index_of_more_than_the_log_has_is_made_again(tmp_path: Path, clock: 
     shorter.close()
 
 
-def test_index_files_go_with_the_messages_that_they_name(tmp_path: Path, store: MessageStore) -> None:
+def test_index_files_are_deleted_with_their_messages(tmp_path: Path, store: MessageStore) -> None:
     for number in range(40):
         add(store, str(number) + "." * 300, keys="k")
     index = index_of(tmp_path, entries_max=5)
@@ -332,7 +330,7 @@ def test_index_files_go_with_the_messages_that_they_name(tmp_path: Path, store: 
     assert len(list((tmp_path / "index").iterdir())) < before
 
 
-def test_files_of_the_log_that_go_while_they_are_read_are_passed_over(
+def test_log_files_deleted_while_indexing_are_skipped(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention removes them while a thread reads."""
@@ -359,7 +357,7 @@ def test_files_of_the_log_that_go_while_they_are_read_are_passed_over(
     assert all(int(body.split(".")[0]) >= 40 - len(left) for body in left)
 
 
-def test_the_files_are_laid_out_as_apaches(tmp_path: Path, store: MessageStore) -> None:
+def test_index_files_have_apaches_layout(tmp_path: Path, store: MessageStore) -> None:
     add(store, "a", keys="k")
     add(store, "b", keys="k")
     advance(index_of(tmp_path), store)

@@ -27,7 +27,7 @@ from tests.store.stores import (
 )
 
 
-def test_a_message_is_read_as_it_was_appended(tmp_path: Path):
+def test_a_message_round_trips(tmp_path: Path):
     clock = ManualClock(wall_ms=1_700_000_000_123)
     store = open_store(tmp_path, clock=clock)
     (result,) = store.append_batch([
@@ -95,7 +95,7 @@ def test_a_batch_larger_than_a_file_is_split_and_a_message_larger_is_refused(tmp
     store.close()
 
 
-def test_bad_messages_do_not_spoil_their_batch(tmp_path: Path):
+def test_invalid_messages_do_not_spoil_their_batch(tmp_path: Path):
     store = open_store(tmp_path, max_message_size=100)
     bad_properties = message(b"x")
     bad_properties.properties_text = b"p" * 32768
@@ -114,7 +114,7 @@ def test_bad_messages_do_not_spoil_their_batch(tmp_path: Path):
     store.close()
 
 
-def test_prepared_and_rollback_messages_take_no_number(tmp_path: Path):
+def test_prepared_and_rollback_messages_take_no_queue_offset(tmp_path: Path):
     store = open_store(tmp_path)
     kinds = (
         flags.TRANSACTION_NONE,
@@ -131,7 +131,7 @@ def test_prepared_and_rollback_messages_take_no_number(tmp_path: Path):
     again.close()
 
 
-def test_ipv6_hosts(tmp_path: Path):
+def test_ipv6_hosts_are_stored(tmp_path: Path):
     store = open_store(tmp_path, store_host=("fe80::1", 10911))
     sent = message("x")
     sent.born_host = encode_host(("::1", 5))
@@ -145,7 +145,7 @@ def test_ipv6_hosts(tmp_path: Path):
 
 
 @pytest.mark.parametrize("asked", [5, 6, 7, 100])
-def test_reading_outside_the_queue(tmp_path: Path, asked: int):
+def test_reads_outside_the_queue_have_their_status(tmp_path: Path, asked: int):
     store = open_store(tmp_path)
     assert store.read("T", 0, asked, 32).status is ReadStatus.NO_MATCHED_LOGIC_QUEUE
     store.append_batch([message("x") for _ in range(6)])
@@ -157,7 +157,7 @@ def test_reading_outside_the_queue(tmp_path: Path, asked: int):
     store.close()
 
 
-def test_limits_of_one_read(tmp_path: Path):
+def test_one_read_is_limited_in_count_and_bytes(tmp_path: Path):
     """At least one message goes; then count and bytes are kept, whoever gave them."""
     big = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
     store = open_store(tmp_path, **big, max_transfer_bytes_on_message_in_memory=5000)
@@ -177,7 +177,7 @@ def test_limits_of_one_read(tmp_path: Path):
     store.close()
 
 
-def test_who_names_more_bytes_than_apache_gives_wants_much_at_once(tmp_path: Path):
+def test_a_read_with_a_large_byte_limit_is_not_cut_at_apaches_limit(tmp_path: Path):
     limits = {"in_memory_bytes": 0, "bulk_transfer_bytes": 60_000, "bulk_transfer_count": 50}
     big = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
     store = open_store(tmp_path, **big, **limits)
@@ -192,7 +192,7 @@ def test_who_names_more_bytes_than_apache_gives_wants_much_at_once(tmp_path: Pat
     store.close()
 
 
-def test_queues_that_were_filled_in_turn_are_read_in_stretches(tmp_path: Path):
+def test_interleaved_queues_are_read_in_stretches(tmp_path: Path):
     disk = Disk()
     store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
     for number in range(400):
@@ -206,7 +206,7 @@ def test_queues_that_were_filled_in_turn_are_read_in_stretches(tmp_path: Path):
     store.close()
 
 
-def test_what_lies_far_apart_is_read_by_itself(tmp_path: Path):
+def test_records_far_apart_are_read_separately(tmp_path: Path):
     disk = Disk()
     store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
     for number in range(40):
@@ -217,7 +217,7 @@ def test_what_lies_far_apart_is_read_by_itself(tmp_path: Path):
     store.close()
 
 
-def test_tag_codes_filter_on_the_queue_alone(tmp_path: Path):
+def test_tag_codes_are_filtered_without_reading_the_log(tmp_path: Path):
     store = open_store(tmp_path, mapped_file_size_consume_queue=20_000, mapped_file_size_commit_log=1 << 20)
     store.append_batch([message(f"{i}", tags="AB"[i % 2]) for i in range(900)])
     odd = store.read("T", 0, 0, 4, tag_codes=frozenset({tag_code("B")}))
@@ -232,7 +232,7 @@ def test_tag_codes_filter_on_the_queue_alone(tmp_path: Path):
     store.close()
 
 
-def test_a_cold_read_says_what_to_warm(tmp_path: Path):
+def test_a_cold_read_names_the_bytes_to_warm(tmp_path: Path):
     disk = Disk()
     store = open_store(tmp_path, disk=disk)
     for i in range(30):
@@ -333,7 +333,7 @@ def test_a_disk_too_full_for_the_queues_keeps_the_log_flushed(tmp_path: Path):
     store.close()
 
 
-def test_flush_is_due_by_time_and_by_pages(tmp_path: Path):
+def test_a_flush_is_due_by_time_and_by_pages(tmp_path: Path):
     disk = Disk()
     store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
     now_ms = 1_000_000
@@ -360,7 +360,7 @@ def test_flush_is_due_by_time_and_by_pages(tmp_path: Path):
     store.close()
 
 
-def test_a_second_opener_is_refused_and_a_later_one_is_not(tmp_path: Path):
+def test_a_second_opener_is_refused_while_the_first_holds_the_lock(tmp_path: Path):
     store = open_store(tmp_path)
     with pytest.raises(StoreLocked, match="in use"):
         make_store(tmp_path).open()
@@ -373,7 +373,7 @@ def test_a_second_opener_is_refused_and_a_later_one_is_not(tmp_path: Path):
     again.close()
 
 
-def test_a_clean_stop_leaves_nothing_to_read_again(tmp_path: Path):
+def test_a_clean_stop_leaves_nothing_to_recover(tmp_path: Path):
     store = open_store(tmp_path)
     store.append_batch([message(b"x" * 500, queue_id=i % 3) for i in range(40)])
     store.close()
@@ -399,7 +399,7 @@ def test_files_of_the_wrong_size_or_with_a_gap_stop_the_start(tmp_path: Path):
         make_store(tmp_path).open()
 
 
-def test_message_at_trusts_only_what_the_queue_confirms(tmp_path: Path):
+def test_message_at_trusts_only_records_the_queue_confirms(tmp_path: Path):
     store = open_store(tmp_path)
     forged_at = 91 + 1 + 0  # The body of the first message is itself a record.
     inner = open_store(tmp_path / "other")
@@ -419,7 +419,7 @@ def test_message_at_trusts_only_what_the_queue_confirms(tmp_path: Path):
     store.close()
 
 
-def test_deleting_a_topic(tmp_path: Path):
+def test_deleting_a_topic_removes_its_queues(tmp_path: Path):
     store = open_store(tmp_path)
     store.append_batch([message("a", "A"), message("b", "B"), message("a", "A", queue_id=1)])
     flush(store)
@@ -439,7 +439,7 @@ def test_deleting_a_topic(tmp_path: Path):
     rebuilt.close()
 
 
-def test_old_files_go_and_the_queues_begin_later(tmp_path: Path):
+def test_queues_begin_later_after_old_files_are_deleted(tmp_path: Path):
     store = open_store(tmp_path)
     for i in range(60):
         store.append_batch([message(b"%03d" % i + b"." * 400)])
@@ -462,7 +462,7 @@ def test_old_files_go_and_the_queues_begin_later(tmp_path: Path):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_store_behaves_like_lists(tmp_path: Path, seed: int):
+def test_the_store_agrees_with_plain_lists(tmp_path: Path, seed: int):
     """Random batches, reads, flushes, clean stops and kills against lists in memory."""
     rng = random.Random(seed)
     clock = ManualClock()

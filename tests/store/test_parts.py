@@ -32,7 +32,7 @@ def test_the_tail_holds_the_newest_bytes(seed: int):
     assert tail.read(len(log) - 1, 2) is None
 
 
-def test_the_tail_begins_anew_after_a_gap():
+def test_the_tail_restarts_after_a_gap():
     tail = Tail(64)
     tail.append(0, b"abc")
     tail.append(100, b"def")
@@ -50,7 +50,7 @@ def test_descriptors_are_bounded(tmp_path: Path):
     files.close()
 
 
-def test_what_lies_behind_the_end_is_zero_afterwards(tmp_path: Path):
+def test_bytes_after_the_end_are_zeroed(tmp_path: Path):
     files = OpenFiles(LocalFileSystem(), 4)
     segments = Segments(LocalFileSystem(), files, tmp_path / "run", 100)
     segments.ensure(0)
@@ -85,7 +85,7 @@ class FewDescriptors(LocalFileSystem):
         super().close(file)
 
 
-def test_held_files_stay_open_whatever_else_is_used(tmp_path: Path):
+def test_pinned_files_stay_open(tmp_path: Path):
     paths = [tmp_path / str(number) for number in range(6)]
     for path in paths:
         path.touch()
@@ -137,7 +137,7 @@ def test_the_tag_code_of_a_stored_record(topic: str, properties: bytes, code: in
     assert unit_tag_code(head) == code
 
 
-def test_delay_levels():
+def test_delay_levels_are_parsed():
     assert [delay_ms(level) for level in (1, 3, 5, 18, 19)] == [1_000, 10_000, 60_000, 7_200_000, 7_200_000]
 
 

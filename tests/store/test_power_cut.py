@@ -39,7 +39,7 @@ def flush_log(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_names_of_files_that_a_killed_process_made_are_synced_by_the_next(seed: int):
+def test_file_names_of_a_killed_process_are_synced_by_the_next(seed: int):
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
     append(store, "first")
@@ -67,7 +67,7 @@ def test_a_queue_file_whose_size_was_lost_is_filled_from_the_log(seed: int):
     assert bodies(open_on(disk)) == [text.encode() for text in texts]
 
 
-def test_a_recovery_that_is_cut_off_anywhere_can_be_made_again():
+def test_an_interrupted_recovery_can_be_repeated():
     """Between two calls of the disk: by a kill, and by the power."""
     for is_power in (False, True):
         for calls in range(1, 200):
@@ -89,7 +89,7 @@ def test_a_recovery_that_is_cut_off_anywhere_can_be_made_again():
 
 @pytest.mark.parametrize("flushes_before", [0, 1])
 @pytest.mark.parametrize("seed", range(10))
-def test_what_a_topic_had_before_it_was_deleted_does_not_come_back(seed: int, flushes_before: int):
+def test_messages_of_a_deleted_topic_do_not_come_back(seed: int, flushes_before: int):
     """Nor does it take the numbers of what the topic has that was made again."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
@@ -109,7 +109,7 @@ def test_what_a_topic_had_before_it_was_deleted_does_not_come_back(seed: int, fl
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_topic_that_was_deleted_stays_so(seed: int):
+def test_a_deleted_topic_stays_deleted(seed: int):
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
     append(store, "old 0", "old 1")
@@ -120,7 +120,7 @@ def test_a_topic_that_was_deleted_stays_so(seed: int):
     assert bodies(open_on(disk)) == []
 
 
-def test_a_deletion_that_the_log_is_cut_below_hides_nothing_that_is_stored_later():
+def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
     """The log lost its end, and a topic of that name is made again where the old one's records were."""
     disk = MemoryDisk(VirtualTime(), random.Random(3))
     store = open_on(disk)

@@ -67,14 +67,14 @@ def contents(root: Path) -> dict[str, str]:
     }
 
 
-def test_closed_store_over_many_files(tmp_path: Path):
+def test_a_closed_store_of_many_files_is_read(tmp_path: Path):
     store = open_store(tmp_path)
     sent = fill(store, 300)
     store.close()
     assert everything(tmp_path) == (sent, [])
 
 
-def test_nothing_is_changed_and_nothing_is_locked(tmp_path: Path):
+def test_reading_changes_and_locks_nothing(tmp_path: Path):
     store = open_store(tmp_path)
     sent = fill(store, 50)
     flush(store)
@@ -141,7 +141,7 @@ def test_reader_and_recovery_agree_about_every_cut(tmp_path: Path):
 
 
 @pytest.mark.parametrize("step_ms", [10_000, -86_400_000])
-def test_store_that_somebody_writes_is_read_up_to_the_recovery_point(tmp_path: Path, step_ms: int):
+def test_a_store_in_use_is_read_up_to_its_recovery_point(tmp_path: Path, step_ms: int):
     """Its broker could still lose the rest, whatever the clock says."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
@@ -155,7 +155,7 @@ def test_store_that_somebody_writes_is_read_up_to_the_recovery_point(tmp_path: P
     assert everything(tmp_path)[0]["T", 0] == [*first["T", 0], b"later"]
 
 
-def test_old_files_are_gone(tmp_path: Path):
+def test_deleted_files_raise_the_first_offset(tmp_path: Path):
     store = open_store(tmp_path)
     sent = fill(store, 300)
     flush(store)
@@ -172,7 +172,7 @@ def test_old_files_are_gone(tmp_path: Path):
     reader.close()
 
 
-def test_part_of_a_queue(tmp_path: Path):
+def test_part_of_a_queue_is_read(tmp_path: Path):
     store = open_store(tmp_path)
     sent = fill(store, 300)
     store.close()
@@ -184,7 +184,7 @@ def test_part_of_a_queue(tmp_path: Path):
     reader.close()
 
 
-def test_times(tmp_path: Path):
+def test_offsets_are_found_by_time(tmp_path: Path):
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     times = []
@@ -202,7 +202,7 @@ def test_times(tmp_path: Path):
     reader.close()
 
 
-def test_directories_that_are_none(tmp_path: Path):
+def test_directories_without_a_store_are_refused(tmp_path: Path):
     with pytest.raises(StoreError, match="is no store directory"):
         StoreReader(tmp_path)
     store = open_store(tmp_path)
@@ -213,7 +213,7 @@ def test_directories_that_are_none(tmp_path: Path):
         StoreReader(tmp_path)
 
 
-def test_lock_is_seen_and_not_taken(tmp_path: Path):
+def test_the_lock_is_reported_and_not_taken(tmp_path: Path):
     disk = LocalFileSystem()
     path = tmp_path / "lock"
     assert not disk.is_locked(path)
@@ -269,7 +269,7 @@ class InterruptedFiles(LocalFileSystem):
 
 
 @pytest.mark.parametrize("first_call", range(1, 12))
-def test_files_that_a_broker_removes_meanwhile_are_reported_as_lost(tmp_path: Path, first_call: int):
+def test_files_removed_while_reading_are_reported_as_lost(tmp_path: Path, first_call: int):
     """At any call of the reader's: what is there is read, what is gone is lost, and nothing is both."""
     for calls in range(first_call, 1_000, 11):
         root = tmp_path / str(calls)

@@ -74,7 +74,7 @@ def test_a_flipped_byte_ends_the_log_at_its_record(tmp_path: Path):
 
 @pytest.mark.parametrize("checkpoint", ["kept", "lost"])
 @pytest.mark.parametrize("damage", ["none", "deleted", "zeroed", "garbage", "cut short", "one unit"])
-def test_queues_are_built_again_from_the_log(tmp_path: Path, damage: str, checkpoint: str):
+def test_queues_are_rebuilt_from_the_log(tmp_path: Path, damage: str, checkpoint: str):
     """Whatever a power cut left of the consume queue, it is what the log says afterwards."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
@@ -107,7 +107,7 @@ def test_queues_are_built_again_from_the_log(tmp_path: Path, damage: str, checkp
     again.close()
 
 
-def test_recovery_begins_where_all_was_flushed_last(tmp_path: Path):
+def test_recovery_begins_at_the_last_complete_flush(tmp_path: Path):
     store = open_store(tmp_path)
     end = 0
     for i in range(6):  # Two a file.
@@ -123,7 +123,7 @@ def test_recovery_begins_where_all_was_flushed_last(tmp_path: Path):
     again.close()
 
 
-def test_a_file_that_was_begun_and_not_sized_is_no_obstacle(tmp_path: Path):
+def test_a_file_created_and_not_sized_is_no_obstacle(tmp_path: Path):
     store = open_store(tmp_path)
     store.append_batch([message("x")])
     kill(store)
@@ -180,7 +180,7 @@ while True:
 """
 
 
-def test_what_was_acknowledged_before_kill_9_is_readable(tmp_path: Path):
+def test_acknowledged_messages_are_readable_after_kill_9(tmp_path: Path):
     """A real process is killed three times in the middle of appending; nothing it answered is missing."""
     acknowledged: dict[tuple[int, int], bytes] = {}
     environment = {**os.environ, "PYTHONPATH": str(Path(libramq.__file__).parents[1])}

@@ -14,23 +14,23 @@ def ring(records: int) -> Tail:
     return tail
 
 
-def test_records_come_one_by_one_without_what_lies_between_them():
+def test_records_are_read_without_the_bytes_between_them():
     assert ring(4).read_each([(0, SIZE), (2 * SIZE, SIZE)]) == (bytes(SIZE), bytes([2]) * SIZE)
 
 
-def test_a_record_that_was_overwritten_is_not_there():
+def test_an_overwritten_record_is_not_found():
     tail = ring(6)
     assert tail.read_each([(SIZE, SIZE), (4 * SIZE, SIZE)]) is None
     assert tail.read_each([(2 * SIZE, SIZE)]) == (bytes([2]) * SIZE,)
 
 
-def test_a_place_that_no_record_can_have_is_left_to_who_looks_closer():
+def test_an_impossible_record_is_left_to_a_closer_check():
     tail = ring(4)
     for damaged in ((SIZE, 0), (SIZE, SIZE - 1), (SIZE, 10 * SIZE), (4 * SIZE, SIZE), (3 * SIZE, SIZE + 1)):
         assert tail.read_each([(0, SIZE), damaged]) is None
 
 
-def test_a_record_across_the_end_of_the_ring_is_left_to_a_read_of_its_own():
+def test_a_record_across_the_end_of_the_ring_is_left_to_a_separate_read():
     tail = ring(3)
     tail.append(3 * SIZE, bytes(SIZE // 2))
     tail.append(3 * SIZE + SIZE // 2, bytes([9]) * SIZE)

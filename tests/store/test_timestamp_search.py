@@ -18,7 +18,7 @@ def brute_force(times: list[int], first: int, wanted: int, boundary: Boundary) -
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_both_boundaries_equal_brute_force(tmp_path: Path, seed: int):
+def test_both_boundaries_agree_with_brute_force(tmp_path: Path, seed: int):
     rng = random.Random(seed)
     clock = ManualClock(wall_ms=1000)
     store = open_store(tmp_path, clock=clock)

@@ -21,7 +21,7 @@ from libramq.transport.access_properties import access_of
         ({"tls.enable": "true", "tls.verify": "none"}, Access(tls=Tls(verify="none"))),
     ],
 )
-def test_what_properties_mean(properties: dict[str, str], access: Access) -> None:
+def test_properties_set_access(properties: dict[str, str], access: Access) -> None:
     assert access_of(properties) == access
 
 
@@ -42,7 +42,7 @@ def test_what_properties_mean(properties: dict[str, str], access: Access) -> Non
         ),
     ],
 )
-def test_what_is_wrong_is_named(properties: dict[str, str], told: str) -> None:
+def test_mistakes_are_named(properties: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as raised:
         access_of(properties, prefix="rocketmq.")
     assert "'s'" not in str(raised.value)

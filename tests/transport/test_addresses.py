@@ -11,17 +11,17 @@ from libramq.transport.bind import check_bind_address, is_loopback
     ("text", "address"),
     [("127.0.0.1:9876", ("127.0.0.1", 9876)), (" h:1 ", ("h", 1)), ("[::1]:65535", ("::1", 65535))],
 )
-def test_an_address(text, address):
+def test_addresses_are_parsed(text, address):
     assert split_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:1.5", "h:1:"])
-def test_what_is_no_address(text):
+def test_invalid_addresses_are_refused(text):
     with pytest.raises(ConfigError, match="host:port"):
         split_address(text)
 
 
-def test_name_servers():
+def test_lists_of_name_servers_are_parsed():
     assert split_name_servers("a:1;b:2, c:3 ;") == ("a:1", "b:2", "c:3")
     for text in ("", ";", "a:1;b"):
         with pytest.raises(ConfigError):
@@ -29,13 +29,13 @@ def test_name_servers():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
-def test_this_machine_only(host):
+def test_local_addresses_are_recognised(host):
     assert is_loopback(host)
     check_bind_address(host, allow_public=False, remedy="")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "no.such.host.invalid"])
-def test_addresses_that_others_reach_need_leave(host):
+def test_public_addresses_need_permission(host):
     assert not is_loopback(host)
     with pytest.raises(ConfigError, match="say please"):
         check_bind_address(host, allow_public=False, remedy="say please")

@@ -40,7 +40,7 @@ def rounds() -> Rounds:
     return Rounds()
 
 
-def test_a_few_read_on_at_each_round_those_first_whose_frames_were_begun_first(rounds):
+def test_each_round_continues_a_few_frames_the_oldest_first(rounds):
     numbers = {Connection(name, rounds): rounds.large_reads.begin() for name in "abcde"}
     for connection, number in reversed(numbers.items()):
         rounds.large_reads.wait(connection, number)

@@ -105,7 +105,7 @@ def test_a_request_without_an_answer_times_out_and_the_connection_stays(loop):
 
 
 @both
-def test_a_connection_on_which_nothing_comes_any_more_is_given_up(loop):
+def test_a_silent_connection_is_closed(loop):
     """A router that forgot it drops what we send without a word; TCP notices after a quarter of an hour."""
 
     async def scenario() -> None:
@@ -128,7 +128,7 @@ def test_a_connection_on_which_nothing_comes_any_more_is_given_up(loop):
 
 
 @both
-def test_nobody_there(loop):
+def test_a_refused_connection_is_an_error(loop):
     async def scenario() -> None:
         server, _, address = await serve()
         await server.close()
@@ -147,7 +147,7 @@ def test_nobody_there(loop):
 
 
 @both
-def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(loop):
+def test_oneway_requests_arrive_and_incoming_requests_are_handed_over(loop):
     async def scenario() -> None:
         asked: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         server, handler, address = await serve()
@@ -168,7 +168,7 @@ def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(l
 
 
 @both
-def test_stopping_ends_what_waits_and_what_connects(loop):
+def test_stopping_ends_waiting_and_connecting_requests(loop):
     async def scenario() -> None:
         server, _, address = await serve()
         remotes = AsyncioRemotes(SystemClock().monotonic_ms)
@@ -186,7 +186,7 @@ def test_stopping_ends_what_waits_and_what_connects(loop):
 
 
 @both
-def test_an_answer_that_is_garbage_ends_the_connection(loop):
+def test_a_garbage_answer_ends_the_connection(loop):
     async def scenario() -> None:
         async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(10)
@@ -240,7 +240,7 @@ def test_blocking_requests_can_be_pipelined_and_finished_in_any_order():
         remote.close()
 
 
-def test_blocking_requests_that_get_no_answer():
+def test_blocking_requests_time_out():
     with Background() as address:
         remote = BlockingRemote(address, SystemClock().monotonic_ms)
         for _ in range(3):

@@ -116,7 +116,7 @@ def test_a_refused_connection_fails_what_waited_for_it_and_the_next_request_conn
     assert world.bodies() == [ConnectFailed, b"again"]
 
 
-def test_no_timer_rings_before_a_deadline_is_over():
+def test_no_timer_fires_before_a_deadline():
     """A consumer whose pulls are held for 30 s is not woken in between."""
     world = World()
     world.send(timeout_ms=30_000)
@@ -171,7 +171,7 @@ def test_requests_on_a_connection_that_is_being_closed_still_have_a_deadline():
     assert world.bodies() == [RequestTimeout]
 
 
-def test_a_silent_connection_is_given_up_and_the_next_request_makes_another():
+def test_a_silent_connection_is_closed_and_the_next_request_opens_another():
     world = World()
     world.send(timeout_ms=SILENCE_MS_MAX)
     world.links[0].open()
@@ -183,7 +183,7 @@ def test_a_silent_connection_is_given_up_and_the_next_request_makes_another():
     assert len(world.links) == 2
 
 
-def test_a_connection_that_opens_after_the_stop_is_ended_and_what_waited_has_failed():
+def test_a_connection_that_opens_after_the_stop_is_closed_and_its_requests_failed():
     world = World()
     world.send()
     world.remotes.close()
@@ -217,7 +217,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog):
     ]
 
 
-def test_who_never_answered_is_left_to_those_who_asked(caplog):
+def test_an_address_that_never_answered_is_not_logged(caplog):
     world = World()
     world.remotes.outages = Outages(lambda: MonotonicMs(world.now_ms), of_known_only=True)
     world.send()

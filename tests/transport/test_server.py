@@ -144,7 +144,7 @@ def test_a_request_that_comes_byte_by_byte_is_one_request(loop):
      b"\x00\x00\x00\x08\x09\x00\x00\x04{}{}", b"\x00\x00\x00\x06\x00\x00\x00\x02{]",
      b"\x16\x03\x01\x02\x00\x01"],
 )  # fmt: skip
-def test_bad_bytes_end_their_connection_and_no_other(loop, garbage):
+def test_bad_bytes_close_their_connection_and_no_other(loop, garbage):
     async def scenario() -> None:
         echo = Echo()
         server, port = await serve(echo)
@@ -161,7 +161,7 @@ def test_bad_bytes_end_their_connection_and_no_other(loop, garbage):
     run_on(loop, scenario)
 
 
-def test_half_sent_frames_are_bounded_over_all_connections_and_others_are_served(loop, monkeypatch):
+def test_unfinished_frames_are_bounded_over_all_connections(loop, monkeypatch):
     monkeypatch.setattr(unfinished, "UNFINISHED_BYTES_MAX", 1_000_000)
 
     async def scenario() -> None:
@@ -183,7 +183,7 @@ def test_half_sent_frames_are_bounded_over_all_connections_and_others_are_served
     run_on(loop, scenario)
 
 
-def test_a_handler_that_fails_ends_that_connection_only(loop):
+def test_a_failing_handler_closes_its_connection_only(loop):
     async def scenario() -> None:
         server, port = await serve(Echo())
         good, bad = await Client.connect(port), await Client.connect(port)
@@ -222,7 +222,7 @@ class EchoEngine:
         return start + 1
 
 
-def test_who_does_not_read_is_not_read_from_and_gets_all_answers_when_it_does(loop, monkeypatch):
+def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop, monkeypatch):
     """A consumer of a thousand queues may ask for 256 MB at once; it was cut off and came back, for ever."""
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     for module in (outgoing, waiting_turns):
@@ -252,7 +252,7 @@ def test_who_does_not_read_is_not_read_from_and_gets_all_answers_when_it_does(lo
     run_on(loop, scenario)
 
 
-def test_what_is_written_unasked_to_who_does_not_read_is_bounded(loop, monkeypatch):
+def test_notifications_to_a_client_that_does_not_read_are_bounded(loop, monkeypatch):
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)
 
@@ -336,7 +336,7 @@ def test_stopping_does_not_wait_for_peers_that_do_not_read(loop, monkeypatch):
     run_on(loop, scenario)
 
 
-def test_no_more_connections_than_the_limit(loop, monkeypatch):
+def test_connections_are_limited(loop, monkeypatch):
     monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 2)
 
     async def scenario() -> None:
@@ -392,7 +392,7 @@ def test_connections_leave_descriptors_to_files_and_a_shortage_is_logged_once(lo
     run_on(loop, scenario)
 
 
-def test_a_taken_port_and_an_address_that_is_not_ours(loop):
+def test_a_taken_port_and_a_foreign_address_are_named(loop):
     async def scenario() -> None:
         server, port = await serve(Echo())
         other = Server(Echo(), SystemClock().monotonic_ms)

@@ -69,13 +69,13 @@ def ask(request: pytest.FixtureRequest) -> Ask:
     return blocking_ask if request.param == "blocking" else asyncio_ask(request.param)
 
 
-def test_a_trusted_server_is_asked(ask: Ask, authority: trustme.CA, ca_file: str) -> None:
+def test_a_trusted_server_is_used(ask: Ask, authority: trustme.CA, ca_file: str) -> None:
     with echo_server(serving(authority)) as server:
         assert ask(server.address, Tls(ca_file=ca_file)) == b"secret"
     assert [request.body for request in server.requests] == [b"secret"]
 
 
-def test_a_server_nobody_vouches_for_is_not_asked(ask: Ask, authority: trustme.CA) -> None:
+def test_an_untrusted_server_is_not_used(ask: Ask, authority: trustme.CA) -> None:
     with (
         echo_server(serving(authority)) as server,
         pytest.raises(ConnectFailed, match=r"certificate of .* is not accepted: .*; give the ca_file"),
@@ -84,9 +84,7 @@ def test_a_server_nobody_vouches_for_is_not_asked(ask: Ask, authority: trustme.C
     assert not server.requests
 
 
-def test_the_name_in_the_certificate_counts_unless_told_otherwise(
-    ask: Ask, authority: trustme.CA, ca_file: str
-) -> None:
+def test_the_certificates_name_is_checked_by_default(ask: Ask, authority: trustme.CA, ca_file: str) -> None:
     with echo_server(serving(authority, "broker.example")) as server:
         with pytest.raises(
             ConnectFailed, match=r"mismatch, certificate is not valid for '127.0.0.1'.*verify=ca"
@@ -95,25 +93,27 @@ def test_the_name_in_the_certificate_counts_unless_told_otherwise(
         assert ask(server.address, Tls(ca_file=ca_file, verify="ca")) == b"secret"
 
 
-def test_an_authority_counts_without_the_name_too(ask: Ask, authority: trustme.CA, tmp_path: Path) -> None:
+def test_the_authority_can_be_checked_without_the_name(
+    ask: Ask, authority: trustme.CA, tmp_path: Path
+) -> None:
     stranger = tmp_path / "stranger.pem"
     trustme.CA().cert_pem.write_to_path(str(stranger))
     with echo_server(serving(authority)) as server, pytest.raises(ConnectFailed, match="is not accepted"):
         ask(server.address, Tls(ca_file=str(stranger), verify="ca"))
 
 
-def test_nothing_is_checked_where_somebody_said_so(ask: Ask, authority: trustme.CA) -> None:
+def test_all_checks_can_be_switched_off(ask: Ask, authority: trustme.CA) -> None:
     with echo_server(serving(authority, "broker.example")) as server:
         assert ask(server.address, Tls(verify="none")) == b"secret"
 
 
-def test_a_plain_server_is_told_from_a_wrong_one(ask: Ask) -> None:
+def test_a_plaintext_server_is_distinguished_from_an_untrusted_one(ask: Ask) -> None:
     with echo_server() as server, pytest.raises(ConnectFailed, match=r"no TLS handshake .*does it serve TLS"):
         ask(server.address, Tls(verify="none"))
     assert not server.requests
 
 
-def test_a_plain_client_hears_that_the_server_may_want_tls(ask: Ask, authority: trustme.CA) -> None:
+def test_a_plaintext_client_gets_an_error_that_names_tls(ask: Ask, authority: trustme.CA) -> None:
     with (
         echo_server(serving(authority)) as server,
         pytest.raises(RemoteError, match="may require TLS"),
@@ -121,7 +121,7 @@ def test_a_plain_client_hears_that_the_server_may_want_tls(ask: Ask, authority: 
         ask(server.address, None)
 
 
-def test_a_server_that_asks_for_the_clients_certificate(
+def test_a_server_may_require_a_client_certificate(
     ask: Ask, authority: trustme.CA, ca_file: str, tmp_path: Path
 ) -> None:
     context = serving(authority)
@@ -146,12 +146,12 @@ def test_a_server_that_asks_for_the_clients_certificate(
         ({"verify": "none", "ca_file": "ca.pem"}, "leave ca_file out"),
     ],
 )
-def test_what_cannot_be_used_is_said_before_anybody_is_asked(wrong: dict[str, str], told: str) -> None:
+def test_unusable_files_are_reported_before_connecting(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         AsyncioRemotes(SystemClock().monotonic_ms, access=Access(tls=Tls(**wrong)))  # type: ignore[arg-type]
 
 
-def test_a_file_that_is_no_certificate(tmp_path: Path) -> None:
+def test_a_file_without_a_certificate_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     path.write_text("nothing")
     with pytest.raises(ConfigError, match=r"TLS: ca_file .*ca\.pem cannot be used"):

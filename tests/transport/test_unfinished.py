@@ -5,7 +5,7 @@ from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 MIB = 1 << 20
 
 
-def test_whoever_held_the_most_for_the_longest_is_given_up():
+def test_the_connection_holding_most_bytes_longest_is_closed():
     frames: UnfinishedFrames[str] = UnfinishedFrames()
     for number in range(4):
         assert frames.update(f"stalled-{number}", 15 * MIB, 1_000, is_another=True) == []
@@ -18,7 +18,7 @@ def test_whoever_held_the_most_for_the_longest_is_given_up():
     assert frames.total_bytes == 35 * MIB + 100
 
 
-def test_a_connection_that_sends_one_large_frame_after_the_other_is_as_old_as_its_last():
+def test_the_age_of_a_connection_counts_from_its_current_frame():
     frames: UnfinishedFrames[str] = UnfinishedFrames()
     frames.update("busy", 15 * MIB, 0, is_another=True)
     frames.update("busy", 15 * MIB, 50_000, is_another=True)
@@ -27,7 +27,7 @@ def test_a_connection_that_sends_one_large_frame_after_the_other_is_as_old_as_it
     assert frames.update("last", UNFINISHED_BYTES_MAX - 41 * MIB, 50_001, is_another=True)[0] == "stalled"
 
 
-def test_what_was_finished_or_ended_is_not_counted():
+def test_finished_frames_and_ended_connections_are_not_counted():
     frames: UnfinishedFrames[str] = UnfinishedFrames()
     for _ in range(100):
         assert frames.update("a", 15 * MIB, 0, is_another=True) == []

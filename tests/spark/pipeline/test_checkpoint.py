@@ -11,7 +11,7 @@ from libramq.spark.pipeline.checkpoint import Checkpoint
 BINDING = {"table": "/t", "format": "parquet"}
 
 
-def test_a_new_checkpoint_is_bound_once(tmp_path: Path):
+def test_a_checkpoint_is_bound_to_its_table_once(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "c")
     checkpoint.check(BINDING, table_has_rows=False)
     assert not checkpoint.directory.exists()
@@ -33,7 +33,7 @@ def test_another_table_is_refused(tmp_path: Path):
         checkpoint.check(BINDING | {"format": "delta"}, table_has_rows=False)
 
 
-def test_positions_are_those_of_the_last_batch_that_is_done(tmp_path: Path):
+def test_positions_are_those_of_the_last_finished_batch(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.positions() is None
     for name in ("offsets", "commits"):

@@ -37,18 +37,18 @@ def file(directory: Path, text: str) -> str:
         ("ingest", "topics = ['A b']\ntable = 't'", "subscribe='A b'"),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, name: str, text: str, said: str):
+def test_mistakes_are_named(tmp_path: Path, name: str, text: str, said: str):
     given = file(tmp_path, text)
     assert said in one_line(libra("pipeline", "run", name, "--config", given, "-n", NOBODY, cwd=tmp_path))
 
 
-def test_a_topic_nobody_has(up: LibraUp, tmp_path: Path):
+def test_an_unknown_topic_is_named(up: LibraUp, tmp_path: Path):
     given = file(tmp_path, "topics = ['Nowhere']\ntable = 't'")
     done = libra("pipeline", "run", "ingest", "--config", given, "-n", up.namesrv, cwd=tmp_path)
     assert f"name server {up.namesrv} knows no topic Nowhere; create it" in one_line(done)
 
 
-def test_a_dry_run(up: LibraUp, topic: str, tmp_path: Path):
+def test_a_dry_run_prints_the_plan(up: LibraUp, topic: str, tmp_path: Path):
     with Producer(group="p", namesrv=up.namesrv) as producer:
         producer.send(Message(topic, b"one"))
     given = file(tmp_path, f"topics = ['{topic}']\ntable = 't'")
@@ -60,7 +60,7 @@ def test_a_dry_run(up: LibraUp, topic: str, tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["pipeline.toml"]
 
 
-async def test_brokers_that_record_no_rebalances():
+async def test_brokers_without_rebalance_events_are_reported():
     """As Apache's, where nobody traces either."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
@@ -77,7 +77,7 @@ async def test_brokers_that_record_no_rebalances():
     )
 
 
-def test_a_group_nobody_knows(up: LibraUp, tmp_path: Path):
+def test_an_unknown_group_is_named(up: LibraUp, tmp_path: Path):
     given = file(tmp_path, "groups = ['Nobody']")
     done = libra("pipeline", "run", "lag_report", "--config", given, "-n", up.namesrv, cwd=tmp_path)
     assert "no broker knows group Nobody; there are: " in one_line(done)

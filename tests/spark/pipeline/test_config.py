@@ -14,7 +14,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "ingest.toml"
 
 
-def test_what_is_given_on_the_command_line_goes_first(file: Path):
+def test_the_command_line_outranks_the_file(file: Path):
     file.write_text('topics = ["A"]\ntable = "t"\nnamesrv = "a:1"\n')
     assert read_config(IngestConfig, file, namesrv="b:2").namesrv == "b:2"
     assert read_config(IngestConfig, file, namesrv=None).namesrv == "a:1"
@@ -31,7 +31,7 @@ def test_what_is_given_on_the_command_line_goes_first(file: Path):
         ("topics = ", "is no TOML"),
     ],
 )
-def test_what_is_wrong_in_a_file(file: Path, text: str, said: str):
+def test_mistakes_in_a_file_are_named(file: Path, text: str, said: str):
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_config(IngestConfig, file)
@@ -39,7 +39,7 @@ def test_what_is_wrong_in_a_file(file: Path, text: str, said: str):
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there(file: Path):
+def test_a_missing_file_is_named(file: Path):
     with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
         read_config(IngestConfig, file)
 
@@ -54,7 +54,7 @@ def test_a_file_that_is_not_there(file: Path):
         ({"table": "s3://bucket/t"}, "give a directory"),
     ],
 )
-def test_values_that_make_no_sense(keys: dict[str, object], said: str | None):
+def test_invalid_values_are_named(keys: dict[str, object], said: str | None):
     given = {"topics": ["A"], "table": "t", **keys}
     if said is None:
         Ingest(IngestConfig(**given))  # type: ignore[arg-type]
@@ -63,5 +63,5 @@ def test_values_that_make_no_sense(keys: dict[str, object], said: str | None):
         Ingest(IngestConfig(**given))  # type: ignore[arg-type]
 
 
-def test_durations_are_sparks():
+def test_durations_have_sparks_format():
     assert duration_ms("every", "15m") == 900_000

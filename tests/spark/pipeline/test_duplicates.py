@@ -45,7 +45,7 @@ def kept(
     return sorted(found.offset for found in frame.collect())
 
 
-def test_the_one_stored_first_stays(spark: "SparkSession"):
+def test_the_message_stored_first_is_kept(spark: "SparkSession"):
     batch = [row(2, 5), row(1, 0), row(3, 59), row(4, 300), row(5, 1, topic="U"), row(6, 1, key="other")]
     assert kept(spark, batch, Rows()) == [1, 4, 5, 6]
 
@@ -56,7 +56,7 @@ def test_a_message_without_a_key_is_no_duplicate_by_key(spark: "SparkSession"):
     assert kept(spark, batch, Rows(), "unique_id") == [1]
 
 
-def test_the_table_is_looked_at_before_and_after(spark: "SparkSession"):
+def test_duplicates_are_searched_before_and_after_in_the_table(spark: "SparkSession"):
     """A queue that is read late brings messages that are older than what the table has."""
     table = Rows(row(1, 0))
     assert kept(spark, [row(2, -30), row(3, -90, key="k"), row(4, 200)], table) == [3, 4]

@@ -49,7 +49,7 @@ def ignore(_: Progress) -> None:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_message_once_over_runs_and_batches_written_again(
+def test_every_message_is_written_once_over_runs_and_repeated_batches(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
 ):
     send(up, topic, [f"a{number}" for number in range(200)])
@@ -100,7 +100,7 @@ def test_small_files_are_written_together(spark: "SparkSession", up: LibraUp, to
     assert len(table(tmp_path, "delta")) == 60
 
 
-def test_a_plan_touches_nothing(up: LibraUp, topic: str, tmp_path: Path):
+def test_a_dry_run_changes_nothing(up: LibraUp, topic: str, tmp_path: Path):
     send(up, topic, ["a"] * 10)
     plan = Ingest(config(up, topic, tmp_path)).plan()
     assert plan.message_count == 10
@@ -108,7 +108,7 @@ def test_a_plan_touches_nothing(up: LibraUp, topic: str, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_wrong_is_said_before_spark_is_asked(up: LibraUp, topic: str, tmp_path: Path):
+def test_mistakes_are_reported_before_spark_starts(up: LibraUp, topic: str, tmp_path: Path):
     with pytest.raises(RouteNotFound, match="knows no topic nowhere"):
         Ingest(config(up, "nowhere", tmp_path)).plan()
     with pytest.raises(ConfigError, match="failOnDataLoss='maybe': give true or false"):
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_before_spark_is_asked(up: LibraUp, topic: str, tm
         Ingest(config(up, topic, tmp_path)).plan()
 
 
-def test_a_run_that_fails_says_why_in_one_line(
+def test_a_failed_run_names_the_reason_in_one_line(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
 ):
     send(up, topic, ["a"] * 10)

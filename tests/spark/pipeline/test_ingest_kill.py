@@ -69,7 +69,9 @@ def wait_batches(said: IO[str], count: int) -> None:
             return
 
 
-def test_every_message_once(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+def test_every_message_is_written_once_after_a_kill(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
+):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     randomness = random.Random(seed)

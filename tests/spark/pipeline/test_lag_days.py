@@ -76,7 +76,7 @@ def test_each_day_becomes_one_file_and_today_stays(samples: Path):
     assert compact_days(samples, millis(NOON)) == []
 
 
-def test_killed_before_the_samples_went(samples: Path, tmp_path: Path):
+def test_a_kill_before_the_samples_are_removed_loses_nothing(samples: Path, tmp_path: Path):
     """Both are there; the next run takes each sample once."""
     before = rows_of(samples)
     kept = shutil.copytree(samples, tmp_path / "kept")
@@ -90,7 +90,7 @@ def test_killed_before_the_samples_went(samples: Path, tmp_path: Path):
     assert rows_of(samples) == before
 
 
-def test_killed_while_the_file_was_written(samples: Path):
+def test_a_kill_while_the_file_is_written_loses_nothing(samples: Path):
     before = rows_of(samples)
     (samples / ".day=2026-05-01.parquet.draft").write_bytes(b"PAR1 half of it")
     compact_days(samples, millis(NOON))
@@ -98,7 +98,7 @@ def test_killed_while_the_file_was_written(samples: Path):
     assert not list(samples.glob(".*.draft"))
 
 
-def test_a_sample_that_comes_late_joins_its_day(samples: Path):
+def test_a_late_sample_joins_its_day(samples: Path):
     compact_days(samples, millis(NOON))
     late = NOON - timedelta(days=1, hours=1)
     write_sample(samples, rows_at(late, 99), millis(late), SCHEMA)
@@ -108,7 +108,7 @@ def test_a_sample_that_comes_late_joins_its_day(samples: Path):
     assert len(before) == 20
 
 
-def test_one_at_a_time(samples: Path):
+def test_only_one_process_compacts_at_a_time(samples: Path):
     before = names(samples)
     held = LocalFileSystem().lock(samples / LOCK)
     assert held is not None
@@ -118,5 +118,5 @@ def test_one_at_a_time(samples: Path):
     assert len(compact_days(samples, millis(NOON))) == 2
 
 
-def test_no_sample_yet(tmp_path: Path):
+def test_a_directory_without_samples_is_valid(tmp_path: Path):
     assert compact_days(tmp_path / "samples", millis(NOON)) == []

@@ -55,7 +55,7 @@ def made(spark: "SparkSession") -> dict[str, list[dict[str, Any]]]:
     return {name: table.to_pylist() for name, table in found.items()}
 
 
-def test_rates_and_times_of_queues(made: dict[str, list[dict[str, Any]]]):
+def test_rates_and_times_of_queues_are_computed(made: dict[str, list[dict[str, Any]]]):
     told = {
         (row["queueId"], (row["at"] - NOON).seconds): (
             row["lag"],
@@ -84,14 +84,14 @@ def test_groups_are_caught_up_with_their_last_queue(made: dict[str, list[dict[st
     assert (third["lag"], third["produced_per_s"]) == (5, 10)
 
 
-def test_the_page(made: dict[str, list[dict[str, Any]]]):
+def test_the_page_shows_every_group(made: dict[str, list[dict[str, Any]]]):
     page = lag_page(made)
     assert "<polyline" in page
     assert "<b>5</b><span>messages are behind</span>" in page
     assert "G · T" in page
 
 
-def test_what_two_groups_read_was_produced_once():
+def test_messages_read_by_two_groups_count_as_produced_once():
     row = {"topic": "T", "at": NOON, "queues": 1, "lag": 0, "caught_up_in_s": 0}
     rates = {"produced_per_s": 500.0, "consumed_per_s": 400.0}
     page = lag_page({"groups": [row | rates | {"group": name} for name in "GH"], "lag": []})
@@ -112,7 +112,7 @@ class Brokers:
         return {MessageQueue(topic, "a", 0): ends for topic in ("T", "U", "%RETRY%G")}
 
 
-def test_a_sample_is_of_topics_not_of_their_retries():
+def test_retry_topics_are_not_sampled():
     groups = groups_to_sample(Brokers(), [])
     assert groups == ["G", "New"]
     assert [row["topic"] for row in sample(Brokers(), groups, [], 0)] == ["T", "U"]
@@ -121,7 +121,7 @@ def test_a_sample_is_of_topics_not_of_their_retries():
         groups_to_sample(Brokers(), ["H"])
 
 
-def test_a_brokers_own_lag(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+def test_the_lag_of_a_real_broker_is_sampled(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
     group = "G_lag_report"
     queue = MessageQueue(topic, "broker-a", 0)
     with Producer(group="p", namesrv=up.namesrv) as producer:

@@ -110,7 +110,7 @@ def made(spark: "SparkSession") -> dict[str, list[dict[str, Any]]]:
     return tables(spark, told)
 
 
-def test_each_hour_of_a_group(made: dict[str, list[dict[str, Any]]]):
+def test_rebalances_are_summed_up_by_hour(made: dict[str, list[dict[str, Any]]]):
     ten, eleven, twelve = made["hourly"]
     assert ten["hour"] == datetime(2026, 5, 1, 10, tzinfo=UTC)
     assert (ten["rebalances"], ten["interrupted"], ten["moved"], ten["minimum"]) == (3, 0, 8, 4)
@@ -126,7 +126,7 @@ def test_each_hour_of_a_group(made: dict[str, list[dict[str, Any]]]):
     assert (twelve["rebalances"], twelve["interrupted"], twelve["moved"]) == (1, 1, None)
 
 
-def test_rebalances_by_reason(made: dict[str, list[dict[str, Any]]]):
+def test_rebalances_are_summed_up_by_reason(made: dict[str, list[dict[str, Any]]]):
     counts = {(row["hour"].hour, row["reason"]): row["rebalances"] for row in made["reasons"]}
     assert counts == {
         (10, "member_joined"): 2,
@@ -137,7 +137,7 @@ def test_rebalances_by_reason(made: dict[str, list[dict[str, Any]]]):
     }
 
 
-def test_members_that_come_and_go(made: dict[str, list[dict[str, Any]]]):
+def test_joins_and_departures_are_counted(made: dict[str, list[dict[str, Any]]]):
     flaps = {
         (row["hour"].hour, row["member"]): (row["joined"], row["gone"])
         for row in made["members"]
@@ -149,7 +149,7 @@ def test_members_that_come_and_go(made: dict[str, list[dict[str, Any]]]):
     }  # fmt: skip
 
 
-def test_what_two_brokers_tell_is_one_rebalance(made: dict[str, list[dict[str, Any]]]):
+def test_events_of_two_brokers_are_one_rebalance(made: dict[str, list[dict[str, Any]]]):
     (both,) = (row for row in made["rebalances"] if len(row["brokers"]) == 2)
     assert (both["moved"], both["minimum"], both["worst_pause_ms"]) == (2, 2, 7)
     assert both["time_to_stable_ms"] == 207
@@ -178,7 +178,7 @@ class Balanced(HTMLParser):
         self.text += data
 
 
-def test_the_page_says_it_and_needs_nothing_else(made: dict[str, list[dict[str, Any]]]):
+def test_the_page_shows_the_tables_and_loads_nothing(made: dict[str, list[dict[str, Any]]]):
     page = rebalance_page(made, TEN + 24 * HOUR_MS)
     read = Balanced()
     read.feed(page)
@@ -192,17 +192,19 @@ def test_the_page_says_it_and_needs_nothing_else(made: dict[str, list[dict[str, 
     assert "nan" not in page
 
 
-def test_names_of_users_are_text(made: dict[str, list[dict[str, Any]]]):
+def test_names_from_users_are_escaped(made: dict[str, list[dict[str, Any]]]):
     row = {**made["rebalances"][0], "causes": [{"reason": "member_joined", "who": "<script>"}]}
     assert "<script>" not in rebalance_page({**made, "rebalances": [row]}, TEN)
 
 
-def test_a_quantile_is_sparks():
+def test_quantiles_equal_sparks():
     assert [quantile([4, 1, 3, 2], share) for share in (0, 0.5, 1)] == [1, 2.5, 4]
     assert quantile([7], 0.95) == 7
 
 
-def test_a_brokers_own_events(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+def test_the_report_reads_a_real_brokers_events(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
+):
     group = "G_rebalance_report"
     with Producer(group="p", namesrv=up.namesrv) as producer:
         producer.send(Message(topic, b"one"))

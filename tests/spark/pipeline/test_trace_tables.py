@@ -131,7 +131,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
     return make(spark, directory, bodies, (rebalance(), rebalance(group="silent")))
 
 
-def test_a_message_that_came_again_for_a_rebalance(made: Made):
+def test_a_redelivery_is_attributed_to_its_rebalance(made: Made):
     first, *_ = made.duplicates
     assert first == {
         "group": "G", "topic": None, "msgId": message_id(6, REBALANCE_MS - 30_050),
@@ -141,13 +141,13 @@ def test_a_message_that_came_again_for_a_rebalance(made: Made):
     }  # fmt: skip
 
 
-def test_why_messages_came_again(made: Made):
+def test_redeliveries_are_counted_by_cause(made: Made):
     assert [(row["cause"], row["rebalance_at"] is None) for row in made.duplicates] == [
         *[("rebalance", False)] * 4, ("retry", True), ("unknown", True),
     ]  # fmt: skip
 
 
-def test_each_hour(made: Made):
+def test_deliveries_are_summed_up_by_hour(made: Made):
     mine, other = made.tables["deliveries"]
     assert other["group"] == "other"
     assert (other["deliveries"], other["failed"], other["duplicates"]) == (1, 0, 0)
@@ -159,7 +159,7 @@ def test_each_hour(made: Made):
     assert (mine["delay_p50_ms"], mine["delay_max_ms"]) == (58, 8_519)
 
 
-def test_what_a_rebalance_did(made: Made):
+def test_the_effects_of_a_rebalance_are_listed(made: Made):
     row, silent = made.tables["effects"]
     assert (row["group"], row["reason"], row["at"]) == ("G", "session_expired", at(REBALANCE_MS))
     assert (row["duplicates"], row["succeeded_twice"]) == (4, 4)
@@ -171,7 +171,7 @@ def test_what_a_rebalance_did(made: Made):
     assert (silent["duplicates"], silent["after_max_ms"]) == (None, None)
 
 
-def test_who_was_given_what(made: Made):
+def test_deliveries_and_duplicates_are_counted_by_client(made: Made):
     found = {
         (row["group"], row["client"]): (row["deliveries"], row["duplicates"])
         for row in made.tables["clients"]
@@ -179,7 +179,7 @@ def test_who_was_given_what(made: Made):
     assert found == {("G", ALICE_IS): (10, 0), ("G", BOB_IS): (18, 6), ("other", BOB_IS): (1, 0)}
 
 
-def test_what_cannot_be_read_is_counted_and_costs_nothing(made: Made):
+def test_unreadable_traces_are_counted_and_skipped(made: Made):
     assert (made.unreadable, made.too_soon) == (2, 0)
     assert made.remarks == ["trace records that could not be read: 2"]
 
@@ -209,7 +209,7 @@ def test_groups_that_broadcast_are_left_out(spark: "SparkSession", tmp_path: Pat
     assert one.duplicates == []
 
 
-def test_an_id_of_another_zone_gives_no_delay_and_a_remark(spark: "SparkSession", tmp_path: Path):
+def test_an_id_with_a_foreign_clock_gives_a_remark_instead_of_a_delay(spark: "SparkSession", tmp_path: Path):
     told = Traced()
     told.handled(1, ALICE, TEN, born_ms=TEN + CLOCKS_APART_MS)  # As clocks differ.
     told.handled(2, ALICE, TEN, born_ms=TEN + 8 * 3_600_000)
@@ -219,7 +219,7 @@ def test_an_id_of_another_zone_gives_no_delay_and_a_remark(spark: "SparkSession"
     assert one.remarks == ["messages handled before they were made: 1; give producers_zone"]
 
 
-def test_lag_around_a_rebalance(spark: "SparkSession", tmp_path: Path):
+def test_lag_around_a_rebalance_is_shown(spark: "SparkSession", tmp_path: Path):
     """Two queues sampled every 5 s; the lag is 10, rises to 100, and is 10 again after 15 s."""
     samples = [
         ("G", "T", "a", queue, at(REBALANCE_MS - 5_000 + 5_000 * number), 1_000 + lag, 1_000)
@@ -252,6 +252,6 @@ def test_the_periods_of_a_group_do_not_overlap():
     assert found[-1].caused_until_ms - found[-1].rebalance_ms > CAUSED_MS  # Nobody said when it had settled.
 
 
-def test_whose_call_it_was():
+def test_the_client_of_a_message_is_found_by_its_unique_id():
     assert client_of(f"{ALICE}000000000001") == ALICE_IS
     assert client_of("no unique id") is None

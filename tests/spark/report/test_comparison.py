@@ -15,11 +15,11 @@ from libramq.spark.report.comparison import CHARACTER_WIDTH, Point, matrix, scat
         (78_518, "78,518"),
     ],
 )  # fmt: skip
-def test_numbers(value: float, text: str):
+def test_numbers_are_formatted(value: float, text: str):
     assert written(value) == text
 
 
-def test_names_of_points_do_not_cover_each_other():
+def test_labels_of_points_do_not_overlap():
     """Two at one place share a label; a crowd finds room around."""
     points = [Point(name=f"strategy-{n}", x=1 + n % 3 * 0.35, y=1 + n // 3 * 0.2) for n in range(9)]
     drawn = scatter([*points, Point(name="the same", x=1, y=1)], x_label="x", y_label="y", label="l")
@@ -32,7 +32,7 @@ def test_names_of_points_do_not_cover_each_other():
     assert any(box[0] == same[0] and abs(box[1] - same[1]) == pytest.approx(15) for box in boxes)
 
 
-def test_a_name_ends_at_its_point_where_it_stands_to_its_left():
+def test_a_label_left_of_its_point_ends_there():
     points = [Point(name="near", x=0, y=1), Point(name="far to the right", x=30, y=1, failing=True)]
     drawn = scatter(points, x_label="x", y_label="y", label="l")
     (at,) = re.findall(r'<circle cx="([\d.]+)"[^>]* class="ring"', drawn)
@@ -40,7 +40,7 @@ def test_a_name_ends_at_its_point_where_it_stands_to_its_left():
     assert float(at) - float(end) == pytest.approx(11)
 
 
-def test_a_name_that_finds_no_room_beside_its_point_is_joined_to_it():
+def test_a_label_without_room_is_joined_to_its_point_by_a_line():
     alone = scatter([Point(name="alone", x=1, y=1)], x_label="x", y_label="y", label="l")
     assert 'class="whisker"' not in alone
     crowd = [Point(name=f"a strategy with a long name {n}", x=1 + n * 0.1, y=1) for n in range(6)]
@@ -51,7 +51,7 @@ def _box(x: float, y: float, width: float, ends: bool) -> tuple[float, float, fl
     return (x - width, y, x) if ends else (x, y, x + width)
 
 
-def test_a_cell_that_is_missing_is_left_empty():
+def test_a_missing_cell_is_left_empty():
     drawn = matrix(["a", "b"], ["x"], {("a", "x"): 2.0, ("b", "x"): None}, label="l")
     assert drawn.count("<rect") == 1
     assert ">2</text>" in drawn

@@ -23,12 +23,12 @@ def test_every_text_is_escaped_once():
     assert "<line/>" in whole
 
 
-def test_what_is_no_markup_is_escaped_wherever_it_stands():
+def test_plain_text_is_escaped_everywhere():
     forgotten: Markup = BAD  # type: ignore[assignment]
     assert "<script>" not in page("t", "s", [section("t", "a", forgotten), forgotten])
 
 
-def test_numbers_are_aligned_right_and_nothing_is_a_dash():
+def test_numbers_are_aligned_right_and_missing_ones_are_a_dash():
     table = html_table(("name", "count"), [("a", 1_234), ("b", None)])
     assert '<th scope="col">name</th><th scope="col" class="number">count</th>' in table
     assert '<td>a</td><td class="number">1,234</td>' in table

@@ -35,7 +35,7 @@ def test_a_single_sample_is_a_point():
     assert "<circle" not in svg.lines([("a", [(NOON, 5.0), (NOON + timedelta(seconds=5), 6.0)])], label="l")
 
 
-def test_a_single_hour_is_no_day():
+def test_a_single_hour_is_not_drawn_as_a_day():
     drawing = svg.bars([NOON], [("why", [3.0])], label="l")
     (width,) = re.findall(r'width="([\d.]+)" height', drawing)
     assert float(width) < svg.WIDTH / svg.HOURS_MIN
@@ -52,7 +52,7 @@ def test_axes_end_where_data_ends():
     assert max(float(x) for x in re.findall(r'x2="([\d.]+)"', hour)) < svg.WIDTH / 4
 
 
-def test_counts_have_no_halves():
+def test_axes_of_counts_have_whole_numbers():
     def levels(top: float) -> list[str]:
         drawing = svg.bars([NOON], [("why", [top])], label="l")
         return [text for _, _, text in texts(drawing, "name")]
