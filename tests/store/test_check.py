@@ -89,8 +89,8 @@ def test_a_flipped_bit_in_a_body_is_found_wherever_it_is(root: Path):
 
 @pytest.mark.parametrize(
     ("at", "counts"),
-    [(7, (0, 0, 1)), (11, (0, 1, 0)), (19, (0, 1, 0))],
-    ids=["physical offset", "size", "tag code"],
+    [(7, (0, 1, 1)), (5, (0, 1, 0)), (11, (0, 1, 0)), (19, (0, 1, 0))],
+    ids=["physical offset", "behind the log", "size", "tag code"],
 )
 def test_a_flipped_bit_in_a_unit_is_found(root: Path, at: int, counts: tuple[int, int, int]):
     flip(root / "consumequeue" / "T" / "1" / f"{200:020d}", 3 * 20 + at)
@@ -137,6 +137,61 @@ def test_a_queue_that_lacks_a_file_is_damage(root: Path):
     report = check(root)
     assert len(report.queues.unreadable) == 1
     assert report.is_damaged
+
+
+def test_a_queue_file_that_holds_no_whole_units_is_damage(root: Path):
+    """No broker starts on it: it was cut short while it was copied."""
+    path = root / "consumequeue" / "T" / "0" / f"{400:020d}"
+    path.write_bytes(path.read_bytes()[:39])
+    report = check(root)
+    (reason,) = report.queues.unreadable
+    assert "39 bytes" in reason
+    assert report.is_damaged
+
+
+def test_a_check_needs_no_descriptor_a_queue(root: Path):
+    """A store with ten thousand topics could not be checked with the usual limit of 1,024 open files."""
+    store = open_store(root)
+    for number in range(50):
+        store.append_batch([message("one", f"T{number}")])
+    store.close()
+    disk = CountingDisk()
+    assert not check_store(root, disk).is_damaged
+    assert disk.most_open <= 20  # Those of the log, and one more.
+
+
+class CountingDisk(LocalFileSystem):
+    """Counts descriptors."""
+
+    def __init__(self) -> None:
+        self.open_count = self.most_open = 0
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        self.open_count += 1
+        self.most_open = max(self.most_open, self.open_count)
+        return super().open(path, write=write, create=create)
+
+    def close(self, file: int) -> None:
+        self.open_count -= 1
+        super().close(file)
+
+
+def test_an_empty_file_before_others_is_damage(root: Path):
+    min((root / "commitlog").iterdir()).write_bytes(b"")
+    with pytest.raises(StoreCorrupt, match="is empty"):
+        check(root)
+
+
+def test_a_topic_that_was_made_again_is_no_damage_for_a_store_without_notes_of_deletions(root: Path):
+    """As Apache's brokers leave it."""
+    store = open_store(root)
+    store.append_batch([message("old", "Deleted")])
+    store.delete_topic("Deleted")
+    store.append_batch([message("new", "Deleted")])
+    store.close()
+    (root / "libra.deletions").unlink()
+    report = check(root)
+    assert (report.deleted_count, report.is_damaged) == (1, False)
 
 
 def test_deleted_files_are_no_damage(root: Path):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
-from libramq.message.record import RecordHead
+from libramq.message.record import RECORD_BYTES_MAX, RecordHead, peek_record
 from libramq.message.sys_flag import is_queued
 from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
@@ -171,9 +171,8 @@ class _Check:
         at, number = head.physical_offset, head.queue_offset
         queue = self._queues.get((head.topic, head.queue_id))
         unit = queue.unit(number) if queue is not None else None
-        was_reused = unit is not None and unit[0] > at  # Its topic was deleted and created again.
         is_before = queue is not None and number < queue.first  # Its file of the log was about to be removed.
-        if was_reused or is_before or at < self._deletions.end_of(head.topic):
+        if is_before or at < self._deletions.end_of(head.topic) or self._was_reused(head, unit):
             report.deleted_count += 1
         elif queue is not None and unit is not None and unit[0] == at:
             queue.matched_count += 1
@@ -186,6 +185,17 @@ class _Check:
             queues.missing_count += 1
         else:
             queues.wrong_count += 1
+
+    def _was_reused(self, head: RecordHead, unit: tuple[int, int, int] | None) -> bool:
+        """Return whether a record's number belongs to a later one: its topic was deleted and made again."""
+        if unit is None or unit[0] <= head.physical_offset or not self._log.has(unit[0]):
+            return False
+        try:
+            later = peek_record(self._log.read_across(unit[0], min(unit[1], RECORD_BYTES_MAX)))
+        except StoreCorrupt:
+            return False
+        place = head.topic, head.queue_id, head.queue_offset
+        return later is not None and (later.topic, later.queue_id, later.queue_offset) == place
 
     def _count_units(self) -> None:
         report, queues = self.report, self.report.queues

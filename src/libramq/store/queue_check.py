@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.config import UNIT_BYTES
 from libramq.store.consume_queue import BLANK_SIZE, UNIT
@@ -30,11 +31,14 @@ class UnitCounts(NamedTuple):
 class QueueCheck:
     """The units of one queue. matched_count: how many point to their records.
 
-    Raises StoreCorrupt if a file is missing between others.
+    Raises StoreCorrupt if a file is missing between others, or cut short.
     """
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
         self._files = ReadOnlyFiles(filesystem, directory)
+        if self._files.file_size % UNIT_BYTES or self._files.end % UNIT_BYTES:
+            size = self._files.end - self._files.starts[-1]
+            raise StoreCorrupt(f"{directory}: a file with {size} bytes has no whole units; it is cut short")
         self._near: tuple[int, bytes] = 0, b""
         self.first = self._files.min_offset // UNIT_BYTES
         self.next = self._find_next()
@@ -81,6 +85,7 @@ class QueueCheck:
         for start in reversed(files.starts):
             size = min(files.file_size, files.end - start)
             units = np.frombuffer(files.read(start, size - size % UNIT_BYTES), dtype=_UNITS)
+            files.close()
             written = np.flatnonzero((units["size"] > 0) & (units["physical"] >= 0))
             if len(written):
                 return start // UNIT_BYTES + int(written[-1]) + 1
@@ -89,7 +94,9 @@ class QueueCheck:
     def _read(self, number: int, count: int) -> bytes:
         position = number * UNIT_BYTES
         room = self._files.start_of(position) + self._files.file_size - position
-        return self._files.read(position, min(count * UNIT_BYTES, room))
+        data = self._files.read(position, min(count * UNIT_BYTES, room))
+        self._files.close()  # There may be more queues than this process may have files.
+        return data
 
     def _units(self, number: int, count: int) -> npt.NDArray[np.void]:
         return np.frombuffer(self._read(number, count), dtype=_UNITS)

@@ -8,12 +8,16 @@ then on the run begins behind it.
 """
 
 from pathlib import Path
+from typing import Final
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.config import UNIT_BYTES
 from libramq.store.consume_queue import UNIT
 from libramq.store.segments import NAME_DIGITS
+
+#: Ours: reading goes on in order, so few files are read again.
+OPEN_MAX: Final = 16
 
 
 class FileRemoved(StoreCorrupt):
@@ -30,10 +34,11 @@ class ReadOnlyFiles:
         self._filesystem = filesystem
         self._directory = directory
         self._open: dict[int, int] = {}
-        for name in filesystem.listdir(directory):
+        names = filesystem.listdir(directory)
+        for name in names:
             if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal():
                 try:
-                    self._add(int(name), filesystem.size(directory / name))
+                    self._add(int(name), filesystem.size(directory / name), is_last=name == names[-1])
                 except FileNotFoundError:  # Those before it are removed as well.
                     self.starts.clear()
 
@@ -57,10 +62,13 @@ class ReadOnlyFiles:
         if file is None:
             path = self._directory / f"{start:0{NAME_DIGITS}d}"
             try:
-                file = self._open[start] = self._filesystem.open(path)
+                file = self._filesystem.open(path)
             except FileNotFoundError:
                 self.starts = [each for each in self.starts if each > start]
                 raise FileRemoved(f"{path} was removed since the store was looked at") from None
+            if len(self._open) >= OPEN_MAX:
+                self._filesystem.close(self._open.pop(next(iter(self._open))))
+            self._open[start] = file
         return self._filesystem.pread(file, size, offset - start)
 
     def read_across(self, offset: int, size: int) -> bytes:
@@ -80,9 +88,11 @@ class ReadOnlyFiles:
         while self._open:
             self._filesystem.close(self._open.popitem()[1])
 
-    def _add(self, start: int, size: int) -> None:
-        if not size:  # A file that a running broker has just created.
-            return
+    def _add(self, start: int, size: int, *, is_last: bool) -> None:
+        if not size:
+            if is_last:  # A running broker has just created it.
+                return
+            raise StoreCorrupt(f"{self._directory}: file {start} is empty, and others follow it")
         if not self.starts:
             self.file_size = size
         if start != (self.starts[-1] + self.file_size if self.starts else start) or start % self.file_size:
