@@ -21,7 +21,7 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-async def test_who_signs_is_served_as_everybody_is(broker: Broker) -> None:
+async def test_signed_requests_are_served_like_any_other(broker: Broker) -> None:
     bob = Credentials("bob", "secret")
     async with Admin(namesrv=broker.namesrv, credentials=bob) as admin:
         await admin.create_topic("Signed", queues=2)
@@ -31,7 +31,7 @@ async def test_who_signs_is_served_as_everybody_is(broker: Broker) -> None:
         assert sum(reader.max_offsets(reader.queues("Signed")).values()) == 2
 
 
-async def test_each_client_says_that_nobody_speaks_tls_there(broker: Broker) -> None:
+async def test_each_client_reports_a_server_without_tls(broker: Broker) -> None:
     said = pytest.raises(NameServerUnavailable, match=r"no TLS handshake with .*; does it serve TLS")
     async with Producer(namesrv=broker.namesrv, tls=TLS) as producer:
         with said:
@@ -47,7 +47,7 @@ async def test_each_client_says_that_nobody_speaks_tls_there(broker: Broker) -> 
         reader.topics()
 
 
-async def test_a_wrong_file_is_told_before_anybody_is_asked() -> None:
+async def test_an_invalid_file_is_reported_before_connecting() -> None:
     producer = Producer(namesrv="127.0.0.1:1", tls=Tls(ca_file="/no/ca.pem"))
     with pytest.raises(ConfigError, match=r"ca_file /no/ca\.pem cannot be used"):
         await producer.start()

@@ -47,7 +47,7 @@ async def test_a_brokers_address_is_not_taken_for_a_name_servers(cluster, broker
         assert await admin.topics() == ["T"]
 
 
-async def test_the_ends_of_queues_come_from_all_brokers(cluster, brokers):
+async def test_offsets_of_queues_are_collected_from_all_brokers(cluster, brokers):
     """One table."""
     brokers[1].put("T", 1, b"x")
     async with Admin(namesrv=cluster.address) as admin:

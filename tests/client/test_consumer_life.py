@@ -20,7 +20,7 @@ def network_threads():
     return [thread for thread in threading.enumerate() if thread.name == "libramq-g"]
 
 
-async def test_of_two_starts_at_once_one_is_refused(namesrv, broker, watch):
+async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):
     """No member is left that nobody can stop."""
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)
@@ -157,7 +157,7 @@ async def test_stop_in_a_handler_is_refused(namesrv, broker, watch, kind):
     assert "would wait for the handler itself" in errors[0]
 
 
-async def test_a_handler_can_have_the_consumer_stopped(namesrv, broker, watch):
+async def test_a_handler_can_stop_the_consumer_through_a_task(namesrv, broker, watch):
     """By a task of its own, which waits for the handler."""
     stopping = []
 
@@ -262,7 +262,7 @@ def test_a_loop_that_ends_without_stop_ends_the_consumer(cluster, caplog, kind):
     asyncio.run(again())
 
 
-async def test_a_member_that_is_denied_says_so_and_goes_on_when_it_is_let_in(namesrv, broker, watch):
+async def test_a_denied_member_reports_it_and_resumes_when_permitted(namesrv, broker, watch):
     """Its program hears it by a hook, and by `wait_closed`; nothing is logged only."""
     errors = []
 
@@ -317,7 +317,7 @@ async def test_an_error_hook_that_fails_does_no_harm(namesrv, broker, watch):
         await watch.until(lambda: called and handled)
 
 
-def test_who_waits_hears_that_the_loop_was_closed(cluster):
+def test_waiting_callers_get_an_error_when_the_loop_closes(cluster):
     """On whichever loop it waits."""
     namesrv, _ = cluster
     reader = consumer(namesrv)

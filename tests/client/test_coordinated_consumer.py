@@ -203,7 +203,7 @@ async def test_order_is_kept_without_locks(home, group):
         assert sorted(offset for each in orders for offset in each) == list(range(30))
 
 
-async def test_a_static_member_comes_back_to_its_queues(home, group):
+async def test_a_restarted_static_member_keeps_its_queues(home, group):
     """Nothing moves, nothing is handled twice."""
     one = await group.join(instance_id="one")
     two = await group.join(instance_id="two")
@@ -219,7 +219,7 @@ async def test_a_static_member_comes_back_to_its_queues(home, group):
     assert repeated(group.seen) == {}
 
 
-async def test_a_static_member_that_was_replaced_says_so_and_comes_back(home, group, watch, monkeypatch):
+async def test_a_replaced_static_member_reports_it_and_returns_later(home, group, watch, monkeypatch):
     """Its program hears it, by a hook and by who waits; it goes on when the other is gone."""
     monkeypatch.setattr(membership, "NAME_AGAIN_MS", 100)
     errors = []
@@ -281,7 +281,7 @@ async def test_a_broker_that_restarts_moves_nothing(home, group, watch):
     assert one.events["lost"] == two.events["lost"] == []
 
 
-async def test_who_wakes_up_after_its_session_begins_nothing_and_commits_nothing(home, group, watch):
+async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_nothing(home, group, watch):
     """Its queues were served meanwhile; only what it had begun is handled twice."""
     one = await group.join(session_ms=1_000)
     two = await group.join(session_ms=1_000, threads=1)
@@ -302,7 +302,7 @@ async def test_who_wakes_up_after_its_session_begins_nothing_and_commits_nothing
     assert home.committed() == dict.fromkeys(range(QUEUES), 3)
 
 
-async def test_a_handler_that_runs_too_long_gives_way(home, group, watch):
+async def test_a_member_whose_handler_runs_too_long_loses_its_queues(home, group, watch):
     """And its member is back when it is done."""
     one = await group.join(max_processing_ms=300)
     await group.shared(one)
@@ -317,7 +317,7 @@ async def test_a_handler_that_runs_too_long_gives_way(home, group, watch):
     await group.shared(one, two)
 
 
-async def test_a_stock_member_has_everybody_allocate_for_themselves(home, group, watch):
+async def test_members_allocate_while_a_stock_member_is_present(home, group, watch):
     """And when it is gone, the coordinator allocates again; nothing is lost or comes twice."""
     one = await group.join(rebalance_ms=500)
     two = await group.join(rebalance_ms=500)
@@ -354,7 +354,7 @@ sys.stdin.read()
 """
 
 
-async def test_after_a_kill_the_others_have_its_queues_long_before_its_session_ends(home, group, watch):
+async def test_queues_of_a_killed_member_are_reassigned_before_its_session_ends(home, group, watch):
     """What it had committed does not come again: a tenth of a second at most does."""
     one = await group.join(session_ms=60_000)
     await group.shared(one)

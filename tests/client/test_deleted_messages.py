@@ -48,7 +48,7 @@ async def consume(broker: Broker, *, delete_at: int | None = None) -> list[int]:
     return sorted(got)
 
 
-async def test_a_member_of_a_coordinated_group_that_had_committed_less():
+async def test_a_member_whose_committed_messages_are_deleted_continues():
     async with Broker(default_topic_queue_nums=1) as broker:
         await fill(broker)
         inside(broker).offsets.commit("G", TOPIC, 0, 5)
@@ -56,7 +56,7 @@ async def test_a_member_of_a_coordinated_group_that_had_committed_less():
         assert await consume(broker) == list(range(FIRST_LEFT, COUNT))
 
 
-async def test_a_member_of_a_coordinated_group_that_is_reading():
+async def test_a_member_whose_next_messages_are_deleted_continues():
     """What it had pulled it may handle or not; of what is left it misses nothing."""
     async with Broker(default_topic_queue_nums=1) as broker:
         await fill(broker)

@@ -118,7 +118,9 @@ FOREIGN = [
 
 @pytest.mark.parametrize("returned", [*FOREIGN, "generator"], ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("on_loop", [False, True])
-async def test_anything_else_is_reported_and_comes_again(namesrv, broker, watch, caplog, returned, on_loop):
+async def test_an_unknown_result_is_reported_and_its_messages_redelivered(
+    namesrv, broker, watch, caplog, returned, on_loop
+):
     """A value that says nothing about the messages is a mistake, not a success."""
     broker.put("T", 0, b"x")
 
@@ -137,7 +139,7 @@ async def test_anything_else_is_reported_and_comes_again(namesrv, broker, watch,
 
 
 @pytest.mark.parametrize("returned", [None, True, [], Retry(messages=[])], ids=str)
-async def test_what_names_nothing_is_done(namesrv, broker, watch, returned):
+async def test_a_result_that_names_no_message_means_done(namesrv, broker, watch, returned):
     """None and True as ever; results that name no message leave none."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv)
@@ -159,7 +161,7 @@ async def test_what_names_nothing_is_done(namesrv, broker, watch, returned):
     ids=str,
 )
 @pytest.mark.parametrize("on_loop", [False, True])
-async def test_a_result_says_when_a_message_comes_again(namesrv, broker, watch, result, level, on_loop):
+async def test_a_result_names_the_delay_of_a_redelivery(namesrv, broker, watch, result, level, on_loop):
     """By the delay level of its send-back, rounded up; -1 is straight to the dead letters."""
     broker.put("T", 0, b"x")
 
@@ -189,7 +191,7 @@ async def test_a_batch_names_the_messages_that_are_not_done(namesrv, broker, wat
     ]  # fmt: skip
 
 
-async def test_in_order_the_named_messages_come_again_before_those_behind(namesrv, broker, watch):
+async def test_in_order_failed_messages_are_redelivered_before_later_ones(namesrv, broker, watch):
     """Done ones do not; a rejected one goes to the dead letters and the queue goes on."""
     for number in range(5):
         broker.put("T", 0, b"%d" % number)
@@ -211,7 +213,7 @@ async def test_in_order_the_named_messages_come_again_before_those_behind(namesr
     assert [(each["offset"], each["delayLevel"]) for each in broker.sent_back] == [("2", "-1")]
 
 
-async def test_a_rejected_message_whose_send_back_is_refused_goes_as_a_copy(namesrv, broker, watch):
+async def test_a_rejected_message_is_sent_as_a_copy_where_the_send_back_is_refused(namesrv, broker, watch):
     """One that the broker puts among the dead letters: it has been tried more often than is allowed."""
     broker.put("T", 0, b"bad")
     broker.refuse(RequestCode.CONSUMER_SEND_MSG_BACK, 1)
@@ -223,7 +225,7 @@ async def test_a_rejected_message_whose_send_back_is_refused_goes_as_a_copy(name
     assert (copy.ext["b"], copy.ext["j"], copy.ext["l"]) == ("%RETRY%g", "1", "0")
 
 
-async def test_a_message_that_was_not_given_is_a_reported_mistake(namesrv, broker, watch, caplog):
+async def test_a_result_with_a_foreign_message_is_reported(namesrv, broker, watch, caplog):
     """Else a message of somebody else's would pass for one of ours."""
     for number in range(2):
         broker.put("T", number, b"%d" % number)
@@ -241,7 +243,7 @@ async def test_a_message_that_was_not_given_is_a_reported_mistake(namesrv, broke
     assert "was not passed" in caplog.text
 
 
-async def test_the_dead_cannot_be_kept_alive_in_a_broadcast(namesrv, broker, watch, tmp_path):
+async def test_a_broadcasting_member_drops_failed_messages(namesrv, broker, watch, tmp_path):
     """Nobody would get it again: it is dropped, with a warning."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv, broadcasting=True, local_offsets=tmp_path)
@@ -264,13 +266,13 @@ async def test_the_dead_cannot_be_kept_alive_in_a_broadcast(namesrv, broker, wat
         (lambda: Reject(messages=5), "messages"),
     ],
 )
-def test_a_result_that_cannot_be_is_refused_where_it_is_made(make, text):
+def test_an_invalid_result_is_refused_where_it_is_made(make, text):
     """In the handler, by one clear line."""
     with pytest.raises(ConfigError, match=text):
         make()
 
 
-async def test_a_real_broker_buries_what_is_rejected_and_delays_what_is_retried(watch):
+async def test_a_real_broker_makes_rejected_messages_dead_letters_and_delays_retried_ones(watch):
     """By Apache's delay levels, and under the group's own dead letters."""
     handled, dead = [], []
 
@@ -298,7 +300,7 @@ async def test_a_real_broker_buries_what_is_rejected_and_delays_what_is_retried(
     assert sorted(handled) == [(b"bad", 0), (b"late", 0), (b"late", 1)]
 
 
-def test_a_blocking_program_has_its_coroutines_awaited_too():
+def test_coroutines_of_a_blocking_program_are_awaited_too():
     """They run on the consumer's own loop."""
     handled = threading.Event()
 

@@ -23,7 +23,7 @@ def process_queue():
     )
 
 
-def test_a_delivery_that_has_not_begun_may_be_put_again_before_its_report_returns(process_queue):
+def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(process_queue):
     """Another thread takes it at once; neither thread is lost, nor its place."""
     process_queue.paused = True
     delivery = Delivery(process_queue, [])

@@ -17,7 +17,7 @@ def consumer(namesrv, **options):
     return PushConsumer(group="g", namesrv=namesrv.address, **options)
 
 
-async def test_a_message_does_not_wait_behind_a_busy_handler(namesrv, broker, watch):
+async def test_a_message_does_not_wait_for_a_busy_handler(namesrv, broker, watch):
     """There are threads for it; it came when the first had been taken up long ago."""
     release = threading.Event()
     begun, done = [], []
@@ -57,7 +57,7 @@ FATAL = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, C
 
 
 @pytest.mark.parametrize("error", FATAL)
-async def test_whatever_a_handler_raises_its_thread_goes_on(namesrv, broker, watch, error):
+async def test_a_handler_thread_survives_any_exception(namesrv, broker, watch, error):
     """All of the only thread's messages come again, and the next ones are handled."""
     handled = []
 
@@ -78,7 +78,7 @@ async def test_whatever_a_handler_raises_its_thread_goes_on(namesrv, broker, wat
 
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, Custom])
 @pytest.mark.parametrize("plain", [False, True])
-async def test_whatever_a_coroutine_raises_the_loop_goes_on(namesrv, broker, watch, error, plain):
+async def test_the_loop_survives_any_exception_of_a_coroutine(namesrv, broker, watch, error, plain):
     """It is the user's loop, and other tasks run there."""
     handled = []
 
@@ -97,7 +97,7 @@ async def test_whatever_a_coroutine_raises_the_loop_goes_on(namesrv, broker, wat
         await watch.until(lambda: handled == [b"good"] and len(broker.sent_back) == 2)
 
 
-async def test_an_exception_that_cannot_be_shown_is_a_failure_like_any(namesrv, broker, watch, caplog):
+async def test_an_unprintable_exception_is_an_ordinary_failure(namesrv, broker, watch, caplog):
     """Its text raises, too."""
 
     class Mute(Exception):
@@ -117,7 +117,7 @@ async def test_an_exception_that_cannot_be_shown_is_a_failure_like_any(namesrv, 
     assert "a handler failed" in caplog.text
 
 
-async def test_exit_in_a_handler_says_what_it_does_not_do(namesrv, broker, watch, caplog):
+async def test_exit_in_a_handler_is_logged_with_a_remedy(namesrv, broker, watch, caplog):
     """The program goes on, and the log says how to end it."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv)
@@ -174,7 +174,7 @@ async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, b
         release.set()
 
 
-async def test_in_order_a_hanging_message_is_handled_again_before_those_behind(namesrv, broker, watch):
+async def test_in_order_a_hanging_message_is_redelivered_before_later_ones(namesrv, broker, watch):
     """Its queue does not wait for ever."""
     release, begun = threading.Event(), []
 
@@ -197,7 +197,7 @@ async def test_in_order_a_hanging_message_is_handled_again_before_those_behind(n
     assert broker.sent_back == []
 
 
-async def test_as_many_handlers_are_given_up_on_as_may_run(namesrv, broker, watch, caplog):
+async def test_the_number_of_abandoned_handlers_is_limited(namesrv, broker, watch, caplog):
     """Threads cannot be ended: there are at most twice as many as were asked for."""
     release, begun = threading.Event(), []
 

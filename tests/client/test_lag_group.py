@@ -33,7 +33,9 @@ def test_offsets_are_committed_one_way(broker: FakeBroker, reader: QueueReader):
     assert broker.committed == {"watched": {queues[0]: 3, queues[1]: 5}}
 
 
-def test_group_is_introduced_once_to_each_broker_and_leaves_at_once(broker: FakeBroker, reader: QueueReader):
+def test_the_group_registers_once_with_each_broker_and_leaves_at_once(
+    broker: FakeBroker, reader: QueueReader
+):
     LagGroup(reader.cluster, "watched").introduce(reader.queues("T"))
     seen = [
         code for code in broker.requests if code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
@@ -41,7 +43,7 @@ def test_group_is_introduced_once_to_each_broker_and_leaves_at_once(broker: Fake
     assert seen == [RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT]
 
 
-def test_group_that_has_members_is_left_alone(broker: FakeBroker, reader: QueueReader):
+def test_a_group_with_members_is_left_alone(broker: FakeBroker, reader: QueueReader):
     broker.members["orders"] = ["a", "b"]
     with pytest.raises(ConfigError, match="the group orders has 2 members"):
         LagGroup(reader.cluster, "orders").introduce(reader.queues("T"))

@@ -36,7 +36,7 @@ def loaded(store, tmp_path):
     return {queue: again.read(queue) for queue in (Q0, Q1)}
 
 
-def test_what_is_written_is_read_again(store, tmp_path):
+def test_written_offsets_are_read_back(store, tmp_path):
     """Under client id and group; what was written before stays, and the text before lies beside."""
     store.load()
     assert store.read(Q0) is None
@@ -65,7 +65,7 @@ def test_apaches_text_is_read(store, tmp_path, text):
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"offsetTable":[]}', '{"offsetTable":{"x":1}}'])
-def test_a_broken_file_yields_to_the_one_before(store, tmp_path, text):
+def test_a_damaged_file_gives_way_to_its_backup(store, tmp_path, text):
     """Which is there since the second write."""
     store.write([(Q0, 5)])
     store.write([(Q0, 6)])
@@ -73,7 +73,7 @@ def test_a_broken_file_yields_to_the_one_before(store, tmp_path, text):
     assert loaded(store, tmp_path)[Q0] == 5
 
 
-def test_where_both_are_broken_nothing_is_guessed(store, tmp_path):
+def test_two_damaged_files_are_an_error(store, tmp_path):
     """To start at the end or at the beginning would lose or repeat messages."""
     store.path.parent.mkdir(parents=True)
     store.path.write_text("{")
@@ -81,7 +81,7 @@ def test_where_both_are_broken_nothing_is_guessed(store, tmp_path):
         loaded(store, tmp_path)
 
 
-def test_a_disk_that_refuses_is_tried_again(tmp_path):
+def test_a_failed_write_is_retried(tmp_path):
     """With the next write."""
 
     class Full(LocalFileSystem):
@@ -100,7 +100,7 @@ def test_a_disk_that_refuses_is_tried_again(tmp_path):
     assert loaded(store, tmp_path) == {Q0: 5, Q1: 7}
 
 
-def test_no_client_id_leaves_the_directory(tmp_path):
+def test_client_ids_cannot_leave_the_directory(tmp_path):
     """It becomes a path."""
     with pytest.raises(InvalidName):
         LocalOffsetStore(tmp_path, "10.0.0.1@../x", "g", LocalFileSystem())

@@ -109,7 +109,7 @@ def test_a_wrong_option_is_explained(kind, options, text):
     ids=str,
 )
 @pytest.mark.parametrize("kind", [Producer, sync.Producer])
-def test_so_is_a_producers(kind, options, text):
+def test_a_wrong_option_of_a_producer_is_explained(kind, options, text):
     """In blocking code, too."""
     with pytest.raises(ConfigError) as caught:
         kind(**options)
@@ -138,7 +138,7 @@ def test_the_blocking_admin_has_every_method():
         ("reset_offsets", ["g", "T", "now"], {}, "timestamp_ms is a whole number, not 'now'"),
     ],
 )
-async def test_so_is_an_admins_question(method, arguments, options, text):
+async def test_a_wrong_argument_of_the_admin_is_explained(method, arguments, options, text):
     """Before anything is sent."""
     async with Admin(namesrv="127.0.0.1:1") as admin:
         with pytest.raises(ConfigError) as caught:
@@ -146,20 +146,20 @@ async def test_so_is_an_admins_question(method, arguments, options, text):
     assert str(caught.value) == text
 
 
-def test_an_admins_patience_is_a_number():
+def test_the_timeout_of_the_admin_is_a_number():
     with pytest.raises(ConfigError, match="timeout_ms is a whole number, not 'a'"):
         Admin(timeout_ms="a")
 
 
 @pytest.mark.parametrize("messages", ["text", 5, Message("T", b"x"), [5], None])
-async def test_what_is_no_batch_is_explained(messages):
+async def test_an_invalid_batch_is_explained(messages):
     async with Producer(namesrv="127.0.0.1:1") as producer:
         with pytest.raises(InvalidMessage) as caught:
             await producer.send_batch(messages)
     assert "a batch is a list of messages" in str(caught.value) or "is a Message" in str(caught.value)
 
 
-async def test_what_goes_with_a_message_is_checked_before_it_leaves():
+async def test_message_options_are_checked_before_sending():
     async with Producer(namesrv="127.0.0.1:1") as producer:
         with pytest.raises(ConfigError, match="the callback is a function, not 5"):
             producer.send_nowait(Message("T", b"x"), 5)
@@ -175,7 +175,7 @@ async def test_what_goes_with_a_message_is_checked_before_it_leaves():
 
 
 @pytest.mark.parametrize("group", [None, 5, b"g", ["g"]])
-def test_a_group_is_a_text(group):
+def test_a_group_is_a_string(group):
     """Not what happens to have a length."""
     with pytest.raises(InvalidName, match="the group is a text"):
         PushConsumer(group=group)
@@ -207,7 +207,7 @@ def test_a_wrong_subscription_is_explained(arguments, text):
     ],
     ids=str,
 )  # fmt: skip
-async def test_what_is_no_message_is_explained(message):
+async def test_an_invalid_message_is_explained(message):
     """By an error of ours, before anything is sent."""
     async with Producer() as producer:
         for call in (producer.send, producer.send_oneway):
@@ -226,12 +226,12 @@ async def test_what_is_no_message_is_explained(message):
         (ConsumeFrom.TIMESTAMP, ConsumeFrom.TIMESTAMP),
     ],
 )  # fmt: skip
-def test_where_a_group_begins_has_the_names_of_other_clients(given, meant):
+def test_consume_from_accepts_the_names_of_other_clients(given, meant):
     """And RocketMQ's."""
     assert PushConsumer(group="g", consume_from=given)._settings.consume_from is meant
 
 
-def test_without_a_name_server_it_is_the_one_of_this_machine(monkeypatch):
+def test_the_default_name_server_is_on_this_machine(monkeypatch):
     """As the commands have it; the environment outranks it."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     assert identity.name_server_addresses(None) == ("127.0.0.1:9876",)

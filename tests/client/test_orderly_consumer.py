@@ -85,7 +85,7 @@ async def test_each_queue_is_handled_in_order(namesrv, broker, watch, kind, batc
     assert broker.locks == {}
 
 
-async def test_members_that_come_and_go_keep_the_order(namesrv, broker, watch):
+async def test_order_holds_while_members_join_and_leave(namesrv, broker, watch):
     """Nothing twice, nothing out of its place, whoever handles it, and no wait for the next round."""
     record = Record(watch)
     done = False
@@ -140,7 +140,7 @@ async def test_a_message_that_failed_too_often_is_sent_to_the_retry_topic(namesr
     assert record.offsets[0][:3] == [0, 0, 0]
 
 
-async def test_a_lock_that_another_took_is_a_lost_queue(namesrv, broker, watch):
+async def test_a_lock_taken_by_another_member_loses_the_queue(namesrv, broker, watch):
     """The listener hears of it, and of the queue again when the other lets go."""
     heard = []
 

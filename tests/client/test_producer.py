@@ -37,7 +37,7 @@ def stored(broker, topic="T"):
     ]
 
 
-async def test_a_message_is_stored_and_its_place_told(namesrv, broker):
+async def test_a_send_returns_where_the_message_is_stored(namesrv, broker):
     """Status, ids, queue and offset."""
     async with producer(namesrv) as sender:
         result = await sender.send(Message("T", b"hello", tags="a", keys="k"))
@@ -50,7 +50,7 @@ async def test_a_message_is_stored_and_its_place_told(namesrv, broker):
     assert result.offset_message_id == f"a-{message.queue_id}-0"
 
 
-async def test_messages_go_round_the_queues(namesrv, broker):
+async def test_messages_are_spread_over_the_queues(namesrv, broker):
     """Each gets as many."""
     async with producer(namesrv) as sender:
         for _ in range(8):
@@ -58,7 +58,7 @@ async def test_messages_go_round_the_queues(namesrv, broker):
     assert sorted(message.queue_id for message in stored(broker)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_a_queue_can_be_given_or_selected(namesrv, broker):
+async def test_a_queue_can_be_named_or_selected(namesrv, broker):
     """By hash, the same key goes to the same queue."""
     async with producer(namesrv) as sender:
         given = await sender.send(Message("T", b"x"), queue=MessageQueue("T", "a", 2))
@@ -94,7 +94,7 @@ async def test_a_batch_of_two_topics_is_refused(namesrv):
             await sender.send_batch([Message("T", b"x"), Message("U", b"x")])
 
 
-async def test_oneway_asks_for_no_answer(namesrv, broker, until):
+async def test_a_oneway_send_expects_no_answer(namesrv, broker, until):
     """It is stored all the same."""
     async with producer(namesrv) as sender:
         await sender.send_oneway(Message("T", b"x"))
@@ -137,14 +137,14 @@ async def test_a_delayed_message_travels_alone(namesrv, broker):
     assert sorted(request.code for request in broker.of(*SENDS)) == sorted(SENDS)
 
 
-async def test_stopping_sends_what_waits(namesrv, broker):
+async def test_stopping_sends_waiting_messages(namesrv, broker):
     """However long it would have waited for company."""
     async with producer(namesrv, linger_ms=60_000) as sender:
         sender.send_nowait(Message("T", b"x"))
     assert len(stored(broker)) == 1
 
 
-async def test_nobody_can_hand_over_without_end(namesrv, broker):
+async def test_the_buffer_is_bounded(namesrv, broker):
     """The buffer is bounded; there is room again when the broker has answered."""
     async with producer(namesrv, buffer_bytes_max=10_000) as sender:
         for _ in range(10):
@@ -157,7 +157,7 @@ async def test_nobody_can_hand_over_without_end(namesrv, broker):
     assert len(stored(broker)) == 11
 
 
-async def test_errors_that_nobody_heard_are_raised_by_flush(namesrv, broker):
+async def test_unreported_errors_are_raised_by_flush(namesrv, broker):
     """Nothing is lost in silence; a callback hears them itself."""
     heard = []
     async with producer(namesrv) as sender:
@@ -171,7 +171,7 @@ async def test_errors_that_nobody_heard_are_raised_by_flush(namesrv, broker):
     assert [type(error) for error in heard] == [MessageIllegal]
 
 
-async def test_a_callback_that_raises_harms_nobody(namesrv, broker):
+async def test_a_failing_callback_affects_no_other(namesrv, broker):
     """The others are told."""
     heard = []
 
@@ -186,7 +186,7 @@ async def test_a_callback_that_raises_harms_nobody(namesrv, broker):
 
 
 @pytest.mark.parametrize("fault", ["cut", "refuse"])
-async def test_a_failing_broker_is_left_for_another(start, fault):
+async def test_a_failed_send_is_retried_at_another_broker(start, fault):
     """A broken connection, an error worth another try."""
     brokers = [await start(FakeBroker(name, T=2)) for name in "ab"]
     namesrv = await start(FakeNameServer(*brokers))
@@ -201,7 +201,7 @@ async def test_a_failing_broker_is_left_for_another(start, fault):
     assert brokers[0].count(*SENDS) >= 1
 
 
-async def test_a_broker_that_fails_is_avoided_with_latency_fault(start):
+async def test_fault_tolerance_avoids_a_failing_broker(start):
     """One failure, and it rests; without, every other message tries it again."""
     brokers = [await start(FakeBroker(name, T=2)) for name in "ab"]
     namesrv = await start(FakeNameServer(*brokers))
@@ -212,7 +212,7 @@ async def test_a_broker_that_fails_is_avoided_with_latency_fault(start):
     assert brokers[0].count(*SENDS) == 1
 
 
-async def test_an_error_that_no_broker_would_not_give_is_raised_at_once(namesrv, broker):
+async def test_an_error_that_every_broker_would_give_is_raised_at_once(namesrv, broker):
     """With its code, the broker's words, and what to do."""
     broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.MESSAGE_ILLEGAL)
     async with producer(namesrv) as sender:
@@ -222,7 +222,7 @@ async def test_an_error_that_no_broker_would_not_give_is_raised_at_once(namesrv,
     assert broker.count(*SENDS) == 1
 
 
-async def test_tries_are_bounded(namesrv, broker):
+async def test_attempts_are_bounded(namesrv, broker):
     """Three, then the last error."""
     broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_BUSY, times=10)
     async with producer(namesrv) as sender:
@@ -231,7 +231,7 @@ async def test_tries_are_bounded(namesrv, broker):
     assert broker.count(*SENDS) == 3
 
 
-async def test_a_timeout_is_kept(namesrv, broker):
+async def test_timeouts_are_kept(namesrv, broker):
     """Nobody waits longer than was asked for."""
     broker.silence(RequestCode.SEND_MESSAGE_V2, times=10)
     async with producer(namesrv) as sender, asyncio.timeout(5):
@@ -266,7 +266,7 @@ async def test_a_name_server_that_is_gone_is_an_error():
             await sender.send(Message("T", b"x"))
 
 
-async def test_any_name_server_will_do(namesrv, broker):
+async def test_any_name_server_can_be_used(namesrv, broker):
     """The others may be away."""
     addresses = f"127.0.0.1:1;{namesrv.address};127.0.0.1:2"
     for seed in range(4):
@@ -285,7 +285,7 @@ async def test_any_name_server_will_do(namesrv, broker):
     ],
     ids=["name", "empty", "large", "reserved"],
 )
-async def test_what_no_broker_would_take_is_not_sent(namesrv, broker, message, error):
+async def test_invalid_messages_are_not_sent(namesrv, broker, message, error):
     """By none of the ways of sending."""
     async with producer(namesrv) as sender:
         with pytest.raises(error):
@@ -314,7 +314,7 @@ async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker):
     assert [message.body for message in stored(broker)] == [b"2"]
 
 
-async def test_brokers_are_told_that_we_live_and_that_we_leave(namesrv, broker, until):
+async def test_brokers_get_heartbeats_and_a_goodbye(namesrv, broker, until):
     """Heartbeat and goodbye."""
     async with producer(namesrv, heartbeat_ms=20) as sender:
         await sender.send(Message("T", b"x"))
@@ -359,7 +359,7 @@ async def test_a_topic_that_may_not_be_written_is_an_error(namesrv, broker, unti
     assert [type(error) for error in heard] == [RouteNotFound]
 
 
-async def test_who_does_not_run_does_not_send():
+async def test_a_producer_that_is_not_running_does_not_send():
     """And starting twice is a mistake."""
     sender = Producer(namesrv="127.0.0.1:1")
     with pytest.raises(LocalProtocolError, match="async with"):

@@ -59,7 +59,7 @@ async def test_every_message_is_handled_once(namesrv, broker, watch):
     assert broker.offsets["g", "T", 2] == 11
 
 
-async def test_offsets_are_committed_while_it_runs(namesrv, broker, watch):
+async def test_offsets_are_committed_periodically(namesrv, broker, watch):
     """Each period, by an acknowledged request."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv, persist_ms=20)
@@ -68,7 +68,7 @@ async def test_offsets_are_committed_while_it_runs(namesrv, broker, watch):
         await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 1)
 
 
-async def test_the_next_one_goes_on_where_the_last_one_stopped(namesrv, broker, watch):
+async def test_a_new_member_resumes_where_the_last_one_stopped(namesrv, broker, watch):
     """Committed before it leaves."""
     inbox = Inbox(watch)
     for turn in range(3):
@@ -80,7 +80,7 @@ async def test_the_next_one_goes_on_where_the_last_one_stopped(namesrv, broker, 
     assert inbox.bodies == [b"0", b"1", b"2"]
 
 
-async def test_batches_are_as_large_as_asked_for(namesrv, broker, watch):
+async def test_batches_have_the_requested_size(namesrv, broker, watch):
     """And of one queue each."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
@@ -92,7 +92,7 @@ async def test_batches_are_as_large_as_asked_for(namesrv, broker, watch):
     assert sorted(len(batch) for batch in inbox.batches) == [2, 4, 4]
 
 
-async def test_handlers_block_only_themselves(namesrv, broker, watch):
+async def test_a_blocking_handler_blocks_only_itself(namesrv, broker, watch):
     """Two at a time on threads of their own, while heartbeats go on."""
     both = threading.Barrier(2, timeout=10)
     for number in range(2):
@@ -174,7 +174,7 @@ async def test_a_refused_send_back_becomes_a_copy_in_the_retry_topic(namesrv, br
     assert (copy.ext["b"], copy.ext["j"], copy.body) == (RETRY, "1", b"bad")
 
 
-async def test_retried_messages_come_under_their_topic(namesrv, broker, watch):
+async def test_retried_messages_have_their_original_topic(namesrv, broker, watch):
     """To the handler of that topic."""
     broker.topics[RETRY] = 1
     broker.put(RETRY, 0, b"again", "RETRY_TOPIC\x01T\x02", reconsume_times=1)
@@ -242,7 +242,7 @@ async def test_two_members_share_the_queues(namesrv, broker, watch):
     assert second_inbox.bodies
 
 
-async def test_queues_that_the_broker_cut_short_begin_where_it_says(namesrv, broker, watch):
+async def test_a_refused_offset_is_replaced_by_the_brokers(namesrv, broker, watch):
     """OFFSET_ILLEGAL: deleted messages are passed over."""
     broker.min_offsets["T", 0] = 100
     broker.put("T", 0, b"first there is")
@@ -258,7 +258,7 @@ async def test_queues_that_the_broker_cut_short_begin_where_it_says(namesrv, bro
     ("consume_from", "expected"),
     [(ConsumeFrom.LAST_OFFSET, [b"new"]), (ConsumeFrom.TIMESTAMP, [b"2", b"new"])],
 )
-async def test_a_new_group_begins_where_it_was_told(namesrv, broker, watch, consume_from, expected):
+async def test_a_new_group_begins_at_the_configured_position(namesrv, broker, watch, consume_from, expected):
     """At the end, or at a time."""
     for number in range(3):
         broker.put("T", 0, b"%d" % number)
@@ -354,7 +354,7 @@ async def test_stopping_does_not_wait_for_ever(namesrv, broker, watch):
     assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
 
 
-async def test_requests_we_do_not_know_are_answered(namesrv, broker, watch):
+async def test_unknown_requests_are_answered(namesrv, broker, watch):
     """A broker that asks for our state hears that we have none to tell."""
     answers = []
     broker.received, received = (
@@ -410,7 +410,7 @@ async def test_mistakes_are_named(namesrv):
             await reader.start()
 
 
-async def test_pulls_commit_nothing_on_their_way(namesrv, broker, watch):
+async def test_pulls_commit_no_offsets(namesrv, broker, watch):
     """A broker of many threads lets them overtake the last commit."""
     inbox = Inbox(watch)
     reader = consumer(namesrv)

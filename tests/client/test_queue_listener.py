@@ -25,7 +25,7 @@ def of_topic(queues):
     return [queue.queue_id for queue in queues if queue.topic == "T"]
 
 
-async def test_hooks_may_be_coroutines_and_come_in_order(namesrv, broker, watch):
+async def test_hooks_may_be_coroutines_and_are_called_in_order(namesrv, broker, watch):
     """The next begins when the last has ended."""
     heard = []
 
@@ -104,7 +104,7 @@ async def test_a_hook_that_fails_changes_nothing(namesrv, broker, watch):
     assert broker.offsets["g", "T", 0] == 1
 
 
-async def test_paused_queues_bring_nothing_and_stay_ours(namesrv, broker, watch):
+async def test_paused_queues_deliver_nothing_and_stay_assigned(namesrv, broker, watch):
     """Until they are resumed."""
     handled = []
 
@@ -179,7 +179,7 @@ async def test_a_hook_that_will_not_be_cancelled_hangs_nobody(namesrv, broker, w
     gate.set()
 
 
-async def test_a_hook_that_is_cancelled_takes_no_other_with_it():
+async def test_a_cancelled_hook_cancels_no_other():
     """Whoever cancels all tasks of the loop cancels one hook."""
     tasks, revoked, was_heard = [], [], asyncio.Event()
 

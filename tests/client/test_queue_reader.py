@@ -48,7 +48,7 @@ def offsets(reader: QueueReader, start: int, end: int) -> list[int]:
     ]
 
 
-def test_queues_and_bounds(broker: FakeBroker, reader: QueueReader):
+def test_queues_and_their_bounds_are_listed(broker: FakeBroker, reader: QueueReader):
     broker.fill("T", 3, 5)
     broker.minimum[Q0] = 2
     queues = reader.queues("T")
@@ -59,7 +59,9 @@ def test_queues_and_bounds(broker: FakeBroker, reader: QueueReader):
 
 @pytest.mark.parametrize("cap", [1, 7, 32, 5000])
 @pytest.mark.parametrize(("start", "end"), [(0, 1000), (13, 977), (999, 1000), (5, 5)])
-def test_exactly_the_stretch(broker: FakeBroker, reader: QueueReader, cap: int, start: int, end: int):
+def test_exactly_the_requested_range_is_read(
+    broker: FakeBroker, reader: QueueReader, cap: int, start: int, end: int
+):
     broker.fill("T", 1, 1000)
     broker.cap = cap
     assert offsets(reader, start, end) == list(range(start, end))
@@ -85,7 +87,7 @@ def test_pulls_are_sent_ahead_of_their_answers(broker: FakeBroker, reader: Queue
     assert len(broker.pulls) <= 2 * (2000 / 32 + DEPTH + 2)
 
 
-def test_given_up_in_the_middle_the_next_read_is_clean(broker: FakeBroker, reader: QueueReader):
+def test_a_read_given_up_in_the_middle_leaves_the_next_one_clean(broker: FakeBroker, reader: QueueReader):
     broker.fill("T", 1, 500)
     stretches = reader.read(Q0, 0, 500)
     next(stretches)
@@ -94,7 +96,9 @@ def test_given_up_in_the_middle_the_next_read_is_clean(broker: FakeBroker, reade
     assert offsets(reader, 100, 200) == list(range(100, 200))
 
 
-def test_connection_lost_in_the_middle(broker: FakeBroker, reader: QueueReader, pauses: list[float]):
+def test_a_lost_connection_is_replaced_in_the_middle_of_a_read(
+    broker: FakeBroker, reader: QueueReader, pauses: list[float]
+):
     broker.fill("T", 1, 500)
     stretches = reader.read(Q0, 0, 500)
     seen = [next(stretches)]
@@ -111,7 +115,7 @@ def test_deleted_messages_are_refused(broker: FakeBroker, reader: QueueReader):
         offsets(reader, 10, 60)
 
 
-def test_deleted_messages_can_be_passed_over(broker: FakeBroker, reader: QueueReader):
+def test_deleted_messages_can_be_skipped(broker: FakeBroker, reader: QueueReader):
     broker.fill("T", 1, 100)
     broker.minimum[Q0] = 40
     lost: list[tuple[int, int]] = []
@@ -127,12 +131,12 @@ def test_end_that_the_broker_no_longer_has_is_refused(broker: FakeBroker, reader
         offsets(reader, 90, 120)
 
 
-def test_unknown_topic_names_the_way_out(reader: QueueReader):
+def test_an_unknown_topic_is_an_error_with_a_remedy(reader: QueueReader):
     with pytest.raises(RouteNotFound, match="libra admin updateTopic"):
         reader.queues("Nowhere")
 
 
-def test_second_name_server_is_asked(broker: FakeBroker, unused_tcp_port: int):
+def test_the_second_name_server_is_used(broker: FakeBroker, unused_tcp_port: int):
     broker.fill("T", 2, 1)
     reader = QueueReader([f"127.0.0.1:{unused_tcp_port}", broker.address], group="G")
     assert len(reader.queues("T")) == 2
@@ -162,7 +166,7 @@ def test_silent_broker_is_left_out_where_that_is_allowed(
     reader.close()
 
 
-def test_topics_brokers_and_times(broker: FakeBroker, reader: QueueReader):
+def test_topics_brokers_and_times_are_looked_up(broker: FakeBroker, reader: QueueReader):
     broker.fill("T", 1, 10)
     broker.fill("U", 1, 1)
     assert reader.topics() == ["T", "U"]
@@ -171,7 +175,7 @@ def test_topics_brokers_and_times(broker: FakeBroker, reader: QueueReader):
     assert reader.offsets_at({Q0: FIRST_STORED_MS + 400}) == {Q0: 10}
 
 
-def test_brokers_leave_out_what_the_filter_does_not_want(broker: FakeBroker):
+def test_brokers_leave_out_messages_that_do_not_match(broker: FakeBroker):
     broker.fill("T", 1, 1000, tags=[b"x", *[b"y"] * 98, b"x2"])
     reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("x || z"))
     stretches = list(reader.read(Q0, 50, 950))
@@ -184,7 +188,7 @@ def test_brokers_leave_out_what_the_filter_does_not_want(broker: FakeBroker):
     reader.close()
 
 
-def test_filter_that_a_broker_does_not_take_is_its_refusal(broker: FakeBroker):
+def test_a_filter_that_a_broker_refuses_raises_its_error(broker: FakeBroker):
     broker.fill("T", 1, 1)
     broker.refuses_sql = True
     reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("a = 1", "SQL92"))
@@ -193,7 +197,7 @@ def test_filter_that_a_broker_does_not_take_is_its_refusal(broker: FakeBroker):
     reader.close()
 
 
-def test_an_expression_that_is_none_is_found_before_anything_is_read(broker: FakeBroker):
+def test_an_invalid_expression_is_refused_before_anything_is_read(broker: FakeBroker):
     """Apache's broker would give everything."""
     broker.fill("T", 1, 3)
     broker.parses = False
@@ -204,7 +208,7 @@ def test_an_expression_that_is_none_is_found_before_anything_is_read(broker: Fak
     reader.close()
 
 
-def test_slave_that_is_behind_is_asked_again(broker: FakeBroker, reader: QueueReader, pauses: list[float]):
+def test_a_slave_behind_its_master_is_retried(broker: FakeBroker, reader: QueueReader, pauses: list[float]):
     """After its master is gone; what it does not have yet is not lost."""
     broker.fill("T", 1, 40)
     broker.is_slave = True
@@ -223,7 +227,7 @@ def test_slave_that_is_behind_is_asked_again(broker: FakeBroker, reader: QueueRe
     assert len(pauses) == 1
 
 
-def test_slave_that_has_not_heard_of_a_topic_yet_is_asked_again(
+def test_a_slave_that_does_not_know_a_topic_yet_is_retried(
     broker: FakeBroker, reader: QueueReader, pauses: list[float]
 ):
     """A master that says the same is believed."""

@@ -42,7 +42,7 @@ async def fill(namesrv: str) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
+def test_no_message_is_lost_or_read_twice_over_a_restart(tmp_path: Path):
     port = free_port()
     namesrv = f"127.0.0.1:{port}"
     nameserver = start(["nameserver", "--port", str(port), "--log-level", "warning"])

@@ -43,7 +43,7 @@ def called(times: list[int]) -> Callable[[], None]:
     return lambda: times.append(1)
 
 
-def test_whoever_wants_a_topic_at_the_same_time_asks_once():
+def test_concurrent_lookups_of_a_topic_share_one_query():
     names, routes = made()
     found: list[object] = []
     routes.publish_info("T", found.append)
@@ -56,7 +56,7 @@ def test_whoever_wants_a_topic_at_the_same_time_asks_once():
     assert len(found) == 3
 
 
-def test_a_topic_that_cannot_be_had_keeps_its_route_and_the_others_are_asked_for():
+def test_a_failed_lookup_keeps_the_old_route_and_stops_no_other():
     names, routes = made()
     for topic in ("T", "U"):
         routes.fetch(topic, lambda _: None)
@@ -70,7 +70,7 @@ def test_a_topic_that_cannot_be_had_keeps_its_route_and_the_others_are_asked_for
     assert routes.table.publish_info("T") is not None
 
 
-def test_a_stop_while_thousands_of_topics_are_looked_at_asks_about_no_more():
+def test_a_stop_ends_a_refresh_of_thousands_of_topics():
     """Once connections are closed every question fails at once: in turn they would fill the stack."""
     names, routes = made()
     for number in range(5_000):

@@ -48,7 +48,7 @@ def cluster():
     loop.close()
 
 
-def test_send_and_consume(cluster):
+def test_messages_are_sent_and_consumed(cluster):
     """The whole way round."""
     namesrv, broker = cluster
     with Admin(namesrv=namesrv.address) as admin, Producer(namesrv=namesrv.address) as producer:
@@ -94,7 +94,7 @@ def test_many_messages_from_many_threads(cluster):
     assert broker.count(*SENDS) < 500
 
 
-def test_answers_are_heard_while_messages_keep_coming(cluster):
+def test_answers_are_processed_while_messages_keep_coming(cluster):
     """Each message hands over the next one, until the first has been answered."""
     namesrv, _ = cluster
     answered = threading.Event()
@@ -115,7 +115,7 @@ def test_answers_are_heard_while_messages_keep_coming(cluster):
     assert sent < 100_000
 
 
-def test_errors_come_where_they_belong(cluster):
+def test_errors_reach_the_caller_or_the_callback(cluster):
     """To the caller, or to the callback."""
     namesrv, _ = cluster
     heard = []
@@ -176,7 +176,7 @@ def refusal(function):
     return str(caught.value)
 
 
-def test_in_the_child_of_a_fork_every_call_is_refused(cluster):
+def test_every_call_is_refused_in_a_forked_child(cluster):
     """The threads are not there: each would wait for ever. The parent's clients go on."""
     namesrv, _ = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
@@ -205,7 +205,7 @@ def test_in_the_child_of_a_fork_every_call_is_refused(cluster):
         assert len(consumer.assignment()) > 0
 
 
-def test_a_new_client_in_the_child_of_a_fork_works(cluster):
+def test_a_new_client_works_in_a_forked_child(cluster):
     """On threads and connections of its own."""
     namesrv, _ = cluster
     with Producer(namesrv=namesrv.address) as producer:
@@ -326,7 +326,7 @@ def test_a_callback_or_selector_that_would_wait_for_itself_is_refused(cluster):
     assert len(texts) == 3
 
 
-def test_in_a_callback_a_full_buffer_is_an_error(cluster):
+def test_a_full_buffer_is_an_error_in_a_callback(cluster):
     """Waiting there would keep it full for ever."""
     namesrv, _ = cluster
     heard, done = [], threading.Event()
@@ -346,7 +346,7 @@ def test_in_a_callback_a_full_buffer_is_an_error(cluster):
     assert "cannot wait for room" in heard[0]
 
 
-def test_a_call_that_waits_when_the_client_is_stopped_ends_with_an_error_of_ours(cluster):
+def test_a_call_waiting_at_the_stop_raises_a_libra_error(cluster):
     """Not with a CancelledError of the loop's."""
     namesrv, broker = cluster
     broker.silence(RequestCode.SEND_MESSAGE_V2, 10)
@@ -371,7 +371,7 @@ def test_a_call_that_waits_when_the_client_is_stopped_ends_with_an_error_of_ours
     assert errors
 
 
-def test_two_starts_at_once_make_one_client(cluster):
+def test_concurrent_starts_make_one_client(cluster):
     """The other is refused."""
     namesrv, _ = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
@@ -395,7 +395,7 @@ def test_two_starts_at_once_make_one_client(cluster):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("libramq-sync-consumer")]
 
 
-def test_who_waits_for_the_end_is_woken_by_a_stop(cluster):
+def test_wait_closed_returns_at_a_stop(cluster):
     """Without an error; what keeps the consumer out is raised."""
     namesrv, broker = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)

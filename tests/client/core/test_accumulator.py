@@ -15,7 +15,7 @@ def taken(accumulator):
     return batches
 
 
-def test_free_messages_go_by_topic_and_others_by_queue():
+def test_messages_are_collected_by_topic_or_by_queue():
     """Nothing is mixed."""
     accumulator = Accumulator()
     queue = MessageQueue("T", "a", 0)

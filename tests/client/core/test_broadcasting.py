@@ -23,7 +23,7 @@ class Broadcasting(Conversation):
         return self
 
 
-def test_it_takes_every_queue_and_reads_its_own_offsets():
+def test_a_member_takes_every_queue_and_reads_its_own_offsets():
     """No member list, no retry topic, no broker's word on offsets."""
     talk = Broadcasting()
     assert talk.start() == [fx.FetchRoutes(("T",))]
@@ -39,13 +39,13 @@ def test_it_takes_every_queue_and_reads_its_own_offsets():
     assert pull.offset == 7
 
 
-def test_without_an_offset_it_starts_where_it_was_told():
+def test_without_an_offset_it_starts_at_the_configured_position():
     """The end, for one."""
     talk = Broadcasting(consume_from=ConsumeFrom.LAST_OFFSET).reading(1, offset=None)
     assert [effect.queue for effect in talk.of(fx.MaxOffset)] == [q(0)]
 
 
-def test_what_changed_is_written_together():
+def test_changed_offsets_are_written_together():
     """Each period, and when it stops."""
     talk = Broadcasting(persist_ms=100).reading(2)
     for queue in (q(0), q(1)):
@@ -76,7 +76,7 @@ def test_an_offset_that_is_refused_is_corrected_in_the_store():
     assert talk.of(fx.Assigned) == []
 
 
-def test_a_queue_that_is_new_is_taken():
+def test_new_queues_are_taken():
     """With the next look at the routes; others are not disturbed."""
     talk = Broadcasting().reading(1)
     generation = talk.generation(q(0))
@@ -85,7 +85,7 @@ def test_a_queue_that_is_new_is_taken():
     assert talk.generation(q(0)) == generation
 
 
-def test_leaving_writes_and_says_goodbye():
+def test_leaving_writes_offsets_and_unregisters():
     """Nothing is waited for: the file is ours."""
     talk = Broadcasting().reading()
     talk.pulled(q(0), found(0))

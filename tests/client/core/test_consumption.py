@@ -23,7 +23,7 @@ def test_a_failed_message_is_sent_back_and_then_done_with():
     assert talk.offset(q(0)) == 2
 
 
-def test_when_the_broker_refuses_a_copy_goes_to_the_retry_topic():
+def test_where_the_send_back_is_refused_a_copy_goes_to_the_retry_topic():
     """And when that fails too, the message is handled here again in five seconds."""
     talk = Conversation().pulling()
     talk.routes({RETRY: route(1)})
@@ -44,7 +44,7 @@ def test_when_the_broker_refuses_a_copy_goes_to_the_retry_topic():
     assert talk.offset(q(0)) == 1
 
 
-def test_a_retried_message_comes_under_its_own_topic():
+def test_a_retried_message_has_its_original_topic():
     """RETRY_TOPIC names it; a batch never mixes topics."""
     talk = Conversation(batch_size=10)
     talk.start()

@@ -27,7 +27,7 @@ def grants(*queues, epoch=1):
 # Taking
 
 
-def test_granted_queues_are_opened_and_pulled_from_where_the_group_is():
+def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
     """No pause, no lock; the listener hears of all of them at once, and the poll goes on with them."""
     talk = Member(orderly=True).member()
     talk.polled(assigned(q(0), q(1), epoch=3))
@@ -44,7 +44,7 @@ def test_granted_queues_are_opened_and_pulled_from_where_the_group_is():
     assert (pull.offset, pull.claim) == (7, talk.claim(3))
 
 
-def test_a_grant_that_has_not_arrived_is_tried_again_soon():
+def test_an_opening_ahead_of_its_grant_is_repeated_soon():
     """10 ms, twice as long each time, 200 ms at most."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
@@ -59,7 +59,7 @@ def test_a_grant_that_has_not_arrived_is_tried_again_soon():
     assert times == [10, 20, 40, 80, 160, 200, 200]
 
 
-def test_a_queue_whose_broker_is_away_is_opened_when_it_is_back():
+def test_a_queue_whose_broker_is_away_is_opened_on_its_return():
     """It stays ours: the coordinator says so."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
@@ -71,7 +71,7 @@ def test_a_queue_whose_broker_is_away_is_opened_when_it_is_back():
     assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
 
 
-def test_a_claim_that_a_fence_has_refused_is_not_tried_again():
+def test_a_claim_refused_by_a_fence_is_not_repeated():
     """Another one is."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
@@ -108,7 +108,7 @@ def stays_refused(talk, code):
 
 
 @pytest.mark.parametrize("code", [NOT_YET_GRANTED, FENCED, TOPIC_NOT_EXIST])
-def test_a_claim_that_is_refused_for_two_seconds_is_given_back(code):
+def test_a_claim_refused_for_two_seconds_is_released(code):
     """Whatever the cause: the queue is not ours, the coordinator hears so, and grants it anew."""
     talk = Member().member()
     assert stays_refused(talk, code) == [released(q(0), is_committed=False)]
@@ -121,7 +121,7 @@ def test_a_claim_that_is_refused_for_two_seconds_is_given_back(code):
     assert talk.core.owned() == [q(0)]
 
 
-def test_a_queue_that_is_read_under_its_last_claim_is_not_lost_over_the_next_one():
+def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
     """The coordinator hears that the new claim is refused; meanwhile the queue goes on."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), epoch=2))
@@ -150,14 +150,14 @@ def test_a_queue_whose_broker_is_away_is_not_refused():
     assert talk.core.owned() == [q(0)]
 
 
-def test_an_operators_reset_of_granted_queues_is_their_brokers_to_do():
+def test_an_operators_reset_of_granted_queues_is_left_to_the_broker():
     """It fences us, and lets us open them anew."""
     talk = Member().holding(q(0))
     assert talk._(talk.core.offsets_set("T", {q(0): 0}, talk.now_ms)) == []
     assert talk.core.owned() == [q(0)]
 
 
-def test_a_queue_whose_topic_was_gone_begins_anew():
+def test_a_queue_of_a_recreated_topic_starts_over():
     """Nothing of it was committed before; its offsets mean other messages now."""
     talk = Member().holding(q(0))
     (pull,) = talk.pulled(q(0), found(0, 1, 2))[-1:]
@@ -173,7 +173,7 @@ def test_a_queue_whose_topic_was_gone_begins_anew():
 # Giving up
 
 
-def test_queues_asked_back_are_drained_committed_and_released_together():
+def test_revoked_queues_are_drained_committed_and_released_together():
     """Prefetched messages are left, what runs ends, the others do not notice."""
     talk = Member().holding(q(0), q(1), q(2))
     done = [talk.busy(q(number), 0, 1, 2) for number in range(3)]
@@ -194,7 +194,7 @@ def test_queues_asked_back_are_drained_committed_and_released_together():
     assert talk.commit_answered(commits[1]) == [fx.ReleaseQueues("a:1", "m1", grants(q(0), q(1)))]
 
 
-def test_a_queue_that_is_ready_does_not_wait_long_for_the_others():
+def test_a_drained_queue_is_released_soon():
     """5 ms: the other's broker may not answer."""
     talk = Member().holding(q(0), q(1))
     for number in range(2):
@@ -214,7 +214,7 @@ def test_an_idle_queue_is_released_in_the_same_turn():
     assert talk.held() == {q(0): 1}
 
 
-def test_a_handler_has_ten_seconds():
+def test_a_revoked_queue_is_released_after_ten_seconds():
     """Then the queue is released without it."""
     talk = Member(session_ms=60_000).holding(q(0))
     talk.busy(q(0), 0)
@@ -224,7 +224,7 @@ def test_a_handler_has_ten_seconds():
     assert released(q(0), is_committed=False) in talk.at(10_000)
 
 
-def test_the_listener_has_its_say_before_a_queue_is_released():
+def test_the_listener_runs_before_a_queue_is_released():
     """on_revoked."""
     talk = Member(revoke_is_heard=True).holding(q(0))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
@@ -234,7 +234,7 @@ def test_the_listener_has_its_say_before_a_queue_is_released():
     assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
-def test_handlers_and_listener_share_the_time_to_give_a_queue_up():
+def test_handlers_and_listener_share_the_revoke_timeout():
     """The coordinator does not wait for longer than the member said."""
     talk = Member(revoke_is_heard=True, revoke_timeout_ms=12_000, session_ms=60_000)
     talk.looking()
@@ -256,7 +256,7 @@ def test_handlers_and_listener_share_the_time_to_give_a_queue_up():
     assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(12_000)
 
 
-def test_a_queue_that_is_ours_again_before_it_was_released_is_opened_again():
+def test_a_queue_granted_back_before_its_release_is_opened_again():
     """Another member came and went; it is not released at all."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
@@ -334,7 +334,7 @@ def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
 
 
-def test_a_coordinator_that_is_behind_does_not_cost_us_our_queues():
+def test_a_coordinator_with_an_old_epoch_costs_no_queues():
     """It was away and does not know that another has granted since; unless the fence has forgotten, too."""
     talk = Member().member()
     talk.polled(assigned(q(0), epoch=9))
@@ -353,7 +353,7 @@ def test_a_coordinator_that_is_behind_does_not_cost_us_our_queues():
 
 
 @pytest.mark.parametrize("committed", [5, None])
-def test_where_the_group_is_elsewhere_the_queue_begins_anew(committed):
+def test_a_queue_whose_committed_offset_moved_starts_over(committed):
     """Somebody else has read on, or the offset was taken away: what is prefetched is of no use."""
     talk = Member().holding(q(0), offset=3)
     (waiting,) = talk.busy(q(0), 3, started=0)
@@ -368,7 +368,7 @@ def test_where_the_group_is_elsewhere_the_queue_begins_anew(committed):
     assert pull.offset == 5
 
 
-def test_a_fence_that_has_forgotten_is_told_again():
+def test_a_fence_that_lost_its_opening_gets_it_again():
     """NOT_YET_GRANTED to a pull: its file was lost."""
     talk = Member().holding(q(0), offset=2)
     (pull,) = talk.of(fx.Pull)
@@ -377,7 +377,7 @@ def test_a_fence_that_has_forgotten_is_told_again():
     assert (pull.offset, pull.claim) == (2, talk.claim())
 
 
-def test_a_commit_is_never_without_claim():
+def test_every_commit_has_a_claim():
     """From client mode: not before the queue is open, and one that was fenced before is repeated after."""
     talk = Member().looking(1)
     talk.found_group()
@@ -401,7 +401,7 @@ def test_a_commit_is_never_without_claim():
 # Commits
 
 
-def test_what_moved_is_committed_every_tenth_of_a_second():
+def test_changed_offsets_are_committed_every_tenth_of_a_second():
     """And what did not is left alone; there is nobody whose commit could come after ours."""
     talk = Member(persist_ms=1_000).holding(q(0), q(1))
     talk.at(1_000)
@@ -439,7 +439,7 @@ def asleep(session_ms=3_000):
     return talk, waiting
 
 
-def test_who_wakes_up_begins_no_handler_and_commits_nothing():
+def test_a_member_that_wakes_up_starts_no_handler_and_commits_nothing():
     """The coordinator may have given its queues to others; only its answer tells."""
     talk, waiting = asleep()
     assert not waiting.begin()
@@ -450,7 +450,7 @@ def test_who_wakes_up_begins_no_handler_and_commits_nothing():
     assert not [each for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)]
 
 
-def test_who_is_still_a_member_goes_on():
+def test_a_member_whose_lease_is_renewed_continues():
     """The coordinator had patience, or was away as well."""
     talk, waiting = asleep()
     assert not waiting.begin()
@@ -471,7 +471,7 @@ def test_an_answer_from_before_the_sleep_renews_nothing():
     assert waiting.begin()
 
 
-def test_who_is_no_member_any_more_loses_everything_and_joins_anew():
+def test_an_expelled_member_loses_everything_and_joins_again():
     """As somebody new, with nothing."""
     talk, _ = asleep()
     talk.polled(refusal(UNKNOWN_MEMBER))
@@ -485,7 +485,7 @@ def test_who_is_no_member_any_more_loses_everything_and_joins_anew():
     assert request.claim == talk.claim(2, "m2")
 
 
-def test_a_queue_that_is_asked_back_while_the_lease_is_over_waits_with_its_commit():
+def test_a_queue_revoked_after_the_lease_waits_with_its_commit():
     """Until it holds again."""
     talk, _ = asleep()
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
@@ -495,7 +495,7 @@ def test_a_queue_that_is_asked_back_while_the_lease_is_over_waits_with_its_commi
     assert talk.commit_answered(commit) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
-def test_while_the_coordinator_is_away_the_session_is_for_consuming():
+def test_a_member_consumes_until_its_lease_ends_while_the_coordinator_is_away():
     """And not a millisecond longer."""
     talk = Member(session_ms=3_000).holding(q(0))
     waiting = talk.busy(q(0), *range(5), started=0)
@@ -529,7 +529,7 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
     assert len(talk.of(fx.FindGroup)) == 1
 
 
-def test_a_handler_that_never_ends_does_not_keep_its_member_out_for_good():
+def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
     """At its deadline it is given up on, and the member comes back; its late end counts for nothing."""
     talk = Member(max_processing_ms=1_000, consume_timeout_ms=2_000, session_ms=600_000).holding(q(0), q(1))
     (running,) = talk.busy(q(0), 0, started=1)
@@ -547,7 +547,7 @@ def test_a_handler_that_never_ends_does_not_keep_its_member_out_for_good():
 # Modes
 
 
-def test_in_client_mode_we_allocate_as_stock_clients_do():
+def test_in_client_mode_members_allocate_like_stock_clients():
     """Queues that the strategy leaves us go on as they are; the polls go on, too."""
     talk = Member().holding(q(0), q(1), count=4)
     (waiting,) = talk.busy(q(0), 0, started=0)
@@ -563,7 +563,7 @@ def test_in_client_mode_we_allocate_as_stock_clients_do():
     assert pull.claim is None
 
 
-def test_in_client_mode_a_queue_that_waits_to_be_opened_again_goes_on():
+def test_in_client_mode_a_queue_waiting_to_be_reopened_continues():
     """Its fence had forgotten us; who allocates for itself needs none."""
     talk = Member().holding(q(0), offset=2)
     (pull,) = talk.of(fx.Pull)
@@ -593,7 +593,7 @@ def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
     assert [each.queues for each in talk.of(fx.Lost)] == [(q(0),)]
 
 
-def test_back_under_epochs_locks_are_given_back_and_queues_go_on():
+def test_back_under_epochs_locks_are_released_and_queues_continue():
     """Opened while they are pulled."""
     talk = Member(orderly=True, rebalance_ms=600_000, orderly_takeover_ms=0).looking(1)
     talk.found_group()
@@ -612,7 +612,7 @@ def test_back_under_epochs_locks_are_given_back_and_queues_go_on():
     assert talk.of(fx.Pull)[0].claim == talk.claim(3)
 
 
-def test_a_list_of_members_that_comes_too_late_changes_nothing():
+def test_a_late_member_list_is_ignored():
     """It was asked for in client mode."""
     talk = Member().looking(2)
     talk.found_group()
@@ -645,7 +645,7 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     assert talk.core.phase is Phase.STOPPED
 
 
-def test_while_a_slow_handler_runs_the_other_queues_go_back_one_by_one():
+def test_idle_queues_are_released_while_a_slow_handler_runs():
     """The notice does not wait for the first of them; the last one goes with the goodbye."""
     talk = Member().holding(q(0), q(1), q(2))
     busy = [talk.busy(q(number), 0)[0] for number in range(3)]
@@ -662,7 +662,7 @@ def test_while_a_slow_handler_runs_the_other_queues_go_back_one_by_one():
     assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(1)))]
 
 
-def test_one_that_is_done_at_once_says_only_goodbye():
+def test_an_idle_member_only_unregisters():
     """Its commits are on their way; two requests would be one too many."""
     talk = Member().holding(q(0), q(1))
     for number in range(2):
@@ -675,7 +675,7 @@ def test_one_that_is_done_at_once_says_only_goodbye():
     assert talk.commit_answered(second) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0), q(1)))]
 
 
-def test_a_queue_whose_commit_was_not_acknowledged_goes_back_as_one_of_which_messages_come_again():
+def test_a_queue_with_an_unacknowledged_commit_is_released_as_not_committed():
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
@@ -685,7 +685,7 @@ def test_a_queue_whose_commit_was_not_acknowledged_goes_back_as_one_of_which_mes
     assert talk.of(fx.ReleaseQueues) == [released(q(0), is_committed=False)]
 
 
-def test_one_that_stops_in_the_middle_of_a_handler_does_not_call_its_queue_committed():
+def test_a_member_that_stops_during_a_handler_releases_its_queue_as_not_committed():
     talk = Member().holding(q(0), q(1))
     talk.busy(q(0), 0)
     talk.stop(timeout_ms=5_000)
@@ -707,7 +707,7 @@ def test_a_static_member_keeps_its_queues_when_it_stops():
 # Duplicates
 
 
-def test_what_came_again_after_a_move_is_counted_and_reported():
+def test_redeliveries_after_a_move_are_counted_and_reported():
     """What we handled ourselves, and only when the coordinator has heard of it, it is forgotten."""
     talk = Member().holding(q(0))
     deliveries = talk.busy(q(0), 0, 1, 2, started=0)
@@ -727,7 +727,7 @@ def test_what_came_again_after_a_move_is_counted_and_reported():
 # What is wrong with the group
 
 
-def test_a_warning_of_the_coordinator_is_reported_once_and_when_it_comes_back():
+def test_a_warning_of_the_coordinator_is_reported_once_per_occurrence():
     """The consumer goes on: it is the group that loses messages."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), warning="of T, alice wants 'a' and bob wants 'b'"))
@@ -757,7 +757,7 @@ def mixed():
 
 
 @pytest.mark.parametrize("first", ["its connection", "its route"])
-def test_when_the_last_broker_of_apaches_leaves_the_coordinator_is_asked_for(first):
+def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first):
     """Whichever is seen first: that its connection ended, or that name servers know it no more."""
     talk = mixed()
     assert talk.core._coordination.allocates
@@ -769,13 +769,13 @@ def test_when_the_last_broker_of_apaches_leaves_the_coordinator_is_asked_for(fir
     assert isinstance(talk.question, fx.FindGroup | fx.JoinGroup)
 
 
-def test_while_a_broker_of_apaches_is_there_nobody_coordinates():
+def test_no_broker_coordinates_beside_an_apache_broker():
     talk = mixed()
     talk.at(talk.now_ms + 30_000)
     assert talk.core._coordination.allocates
 
 
-def test_a_broker_of_apaches_that_is_only_away_is_waited_for():
+def test_an_apache_broker_that_is_only_away_is_awaited():
     """Its connection ended, and it is registered: it may be back in a moment, and all would change again."""
     talk = mixed()
     talk.lost("b:1")

@@ -38,7 +38,7 @@ def test_a_member_finds_joins_and_polls():
     assert talk.polled(assigned(epoch=8))[-1].epoch == 8
 
 
-def test_brokers_that_offer_nothing_are_rebalanced_as_ever():
+def test_without_coordinators_members_allocate_for_themselves():
     """Apache's; and where one of several is such a one."""
     talk = Member()
     talk.start()
@@ -49,7 +49,7 @@ def test_brokers_that_offer_nothing_are_rebalanced_as_ever():
     assert talk.of(fx.FindGroup) == []
 
 
-def test_a_broker_that_offers_nothing_ends_the_membership():
+def test_a_broker_without_coordinators_ends_the_membership():
     """It joined the cluster later: nobody can keep its queues for a coordinator."""
     talk = Member().holding(q(0))
     talk.heartbeat("b:1")
@@ -58,21 +58,21 @@ def test_a_broker_that_offers_nothing_ends_the_membership():
     assert talk.core.owned() == [q(0)]
 
 
-def test_a_broker_that_does_not_know_the_question_offers_nothing():
+def test_a_broker_that_does_not_know_group_find_has_no_coordinator():
     """Whatever its heartbeat said."""
     talk = Member().looking()
     talk.found_group(refusal(3, "not supported"))
     assert len(talk.of(fx.FetchConsumerList)) == 1
 
 
-def test_a_broker_that_reads_no_version_of_ours_offers_nothing():
+def test_a_broker_of_another_protocol_version_has_no_coordinator():
     """The member allocates for itself, and with it the whole group."""
     talk = Member().looking()
     talk.found_group(refusal(15, "GROUP_FIND is written in version 1 of the group protocol"))
     assert len(talk.of(fx.FetchConsumerList)) == 1
 
 
-def test_a_coordinator_that_reads_no_version_of_ours_is_asked_again_after_a_pause():
+def test_a_coordinator_of_another_protocol_version_is_retried_after_a_pause():
     """It may be the next to be upgraded."""
     talk = Member().looking()
     talk.found_group("b:1")
@@ -82,13 +82,13 @@ def test_a_coordinator_that_reads_no_version_of_ours_is_asked_again_after_a_paus
     assert len(talk.of(fx.FindGroup)) == 1
 
 
-def test_who_broadcasts_is_no_member():
+def test_a_broadcasting_consumer_joins_no_group():
     """It shares nothing."""
     talk = Member(broadcasting=True).looking()
     assert talk.question is None
 
 
-def test_the_coordinator_is_asked_for_at_one_broker_after_the_other():
+def test_brokers_are_queried_for_the_coordinator_in_turn():
     """Pauses of 50 ms, twice as long each time, a second at most."""
     talk = Member().looking(brokers=("a", "b"))
     asked, times = [talk.question.address], []
@@ -105,7 +105,7 @@ def test_the_coordinator_is_asked_for_at_one_broker_after_the_other():
 
 
 @pytest.mark.parametrize("asked_first", ["join", "poll"])
-def test_another_broker_is_the_coordinator(asked_first):
+def test_a_member_follows_a_redirect_to_the_coordinator(asked_first):
     """Asked at once, there; from one to the other and on only after a pause."""
     talk = Member().looking()
     talk.found_group()
@@ -120,14 +120,14 @@ def test_another_broker_is_the_coordinator(asked_first):
     assert len(talk.of(fx.FindGroup)) == 1
 
 
-def test_a_coordinator_that_is_not_known_yet_is_asked_for_again():
+def test_a_coordinator_not_known_yet_is_queried_again():
     """Its address is empty."""
     talk = Member().looking()
     talk.found_group(refusal(NOT_COORDINATOR, ""))
     assert len(talk.at(50)) == 1
 
 
-def test_a_connection_that_ended_is_made_again_before_the_grace_is_over():
+def test_a_lost_connection_is_reopened_within_the_grace():
     """At once, at the same coordinator; then at whoever is asked for it, and as the same member."""
     talk = Member().holding(q(0))
     talk.polled(ConnectionLost("gone"))
@@ -142,7 +142,7 @@ def test_a_connection_that_ended_is_made_again_before_the_grace_is_over():
     assert talk.core.owned() == [q(0)]
 
 
-def test_a_member_that_is_not_known_any_more_comes_back_with_what_it_holds():
+def test_a_forgotten_member_joins_again_with_its_queues():
     """The coordinator's memory is gone, its session was not over."""
     talk = Member().holding(q(0), q(1))
     talk.polled(refusal(UNKNOWN_MEMBER))
@@ -155,7 +155,7 @@ def test_a_member_that_is_not_known_any_more_comes_back_with_what_it_holds():
     assert talk.core.owned() == [q(0), q(1)]
 
 
-def test_under_another_id_its_queues_are_opened_again():
+def test_queues_are_opened_again_under_a_new_member_id():
     """Somebody else has got it; the queues go on meanwhile."""
     talk = Member().holding(q(0))
     talk.polled(refusal(UNKNOWN_MEMBER))
@@ -165,7 +165,7 @@ def test_under_another_id_its_queues_are_opened_again():
     assert talk.of(fx.Lost) == []
 
 
-def test_a_late_answer_to_an_earlier_question_says_nothing():
+def test_a_late_answer_to_an_earlier_request_is_ignored():
     """The poll had timed out."""
     talk = Member().holding(q(0))
     late = talk.question
@@ -174,7 +174,7 @@ def test_a_late_answer_to_an_earlier_question_says_nothing():
     assert talk.core.owned() == [q(0)]
 
 
-def test_a_poll_that_says_nothing_new_too_soon_is_not_repeated_at_once():
+def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():
     """Whatever is wrong between the two, it is no reason to ask a thousand times a second."""
     talk = Member().holding(q(0))
     assert talk.polled(assigned(q(0))) == []
@@ -183,7 +183,7 @@ def test_a_poll_that_says_nothing_new_too_soon_is_not_repeated_at_once():
     assert len(talk.of(fx.PollGroup)) == 1
 
 
-def test_a_static_member_that_another_has_replaced_is_none_any_more():
+def test_a_replaced_static_member_leaves_the_group():
     """Two with the same instance id would throw each other out for ever."""
     talk = Member(instance_id="left").holding(q(0))
     talk.polled(refusal(FENCED))
@@ -193,7 +193,7 @@ def test_a_static_member_that_another_has_replaced_is_none_any_more():
     assert talk.of(fx.FindGroup) == talk.of(fx.FetchConsumerList) == []
 
 
-def test_a_former_self_asks_for_its_name_until_it_is_free():
+def test_a_replaced_static_member_waits_for_its_name():
     """It takes nobody's place; its user hears when it is kept out, and when it is back."""
     talk = Member(instance_id="left").holding(q(0))
     talk.polled(refusal(FENCED))
@@ -216,7 +216,7 @@ def test_a_former_self_asks_for_its_name_until_it_is_free():
     assert [each.queue for each in talk.of(fx.OpenQueue)] == [q(1)]
 
 
-def test_a_coordinator_that_denies_is_a_trouble_until_it_does_not():
+def test_a_denied_member_is_reported_until_permitted():
     """Told once, however often it is asked."""
     talk = Member().looking()
     talk.found_group()
@@ -233,7 +233,7 @@ def test_a_coordinator_that_denies_is_a_trouble_until_it_does_not():
     assert talk.of(fx.Recovered) == [fx.Recovered()]
 
 
-def test_a_denied_heartbeat_keeps_out_and_a_denied_topic_does_not():
+def test_a_denied_heartbeat_stops_membership_and_a_denied_topic_does_not():
     """Other topics may go on; both are told."""
     talk = Member().looking()
     denied = refusal(NO_PERMISSION)
@@ -245,7 +245,7 @@ def test_a_denied_heartbeat_keeps_out_and_a_denied_topic_does_not():
     assert talk.core.answered("broker a:1", None, keeps_out=True) == [fx.Recovered()]
 
 
-def test_the_strategy_that_was_chosen_by_name_is_asked_for():
+def test_a_join_names_the_chosen_strategy():
     """And the name of a static member is told."""
     talk = Member(group_strategy="AVG_BY_CIRCLE", instance_id="left").looking()
     talk.found_group()

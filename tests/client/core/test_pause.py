@@ -17,7 +17,7 @@ class Pausing(Conversation):
         return self._(self.core.resume(queues or None, self.now_ms))
 
 
-def test_a_paused_queue_brings_nothing_and_is_kept():
+def test_a_paused_queue_delivers_nothing_and_is_kept():
     """Its pull that is out is the last one; heartbeats and rounds go on; then it goes on from there."""
     talk = Pausing(rebalance_ms=600_000).pulling(2)
     talk.pause()
@@ -35,7 +35,7 @@ def test_a_paused_queue_brings_nothing_and_is_kept():
     assert [(effect.queue, effect.offset) for effect in talk.of(fx.Pull)] == [(q(0), 2), (q(1), 0)]
 
 
-def test_what_waits_for_a_handler_waits_for_the_end_of_the_pause():
+def test_waiting_deliveries_wait_for_the_end_of_the_pause():
     """A handler that runs already ends and counts."""
     talk = Pausing().pulling()
     talk.pulled(q(0), found(0, 1))
@@ -53,7 +53,7 @@ def test_what_waits_for_a_handler_waits_for_the_end_of_the_pause():
     assert [effect.offset for effect in talk.of(fx.CommitOffset)] == [2]
 
 
-def test_resumed_before_the_handler_was_heard_of():
+def test_a_queue_may_be_resumed_before_its_handler_reports():
     """It is given out again."""
     talk = Pausing().pulling()
     talk.pulled(q(0), found(0))
@@ -77,7 +77,7 @@ def test_single_queues_are_paused_and_resumed():
     assert len(talk.deliveries()) == 1
 
 
-def test_a_queue_that_comes_during_a_pause_is_paused_too():
+def test_a_queue_assigned_during_a_pause_is_paused_too():
     """Its offset is asked for, its messages are not."""
     talk = Pausing()
     talk.pause(q(1))
@@ -88,7 +88,7 @@ def test_a_queue_that_comes_during_a_pause_is_paused_too():
     assert [effect.queue for effect in talk.of(fx.Pull)] == [q(1)]
 
 
-def test_in_order_the_same_messages_come_first_again():
+def test_in_order_the_same_messages_are_delivered_first_again():
     """A portion that did not begin is put back in front."""
     talk = Pausing(orderly=True, orderly_takeover_ms=0).joined(1)
     (request,) = talk.of(fx.LockQueues)
@@ -104,7 +104,7 @@ def test_in_order_the_same_messages_come_first_again():
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_a_paused_queue_can_be_given_up(paused):
+def test_a_paused_queue_can_be_revoked(paused):
     """At once: nothing of it runs."""
     talk = Pausing().pulling(2)
     talk.pulled(q(1), found(0))

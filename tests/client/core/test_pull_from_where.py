@@ -26,6 +26,6 @@ def test_a_committed_offset_always_wins(consume_from, is_retry_topic, committed)
         (ConsumeFrom.TIMESTAMP, True, Ask.MAXIMUM),
     ],
 )
-def test_without_one_the_group_says(consume_from, is_retry_topic, decision):
+def test_without_a_commit_the_groups_setting_decides(consume_from, is_retry_topic, decision):
     """Mind the retry topic: from its start with LAST, from its end with TIMESTAMP."""
     assert where_to_pull_from(consume_from, is_retry_topic=is_retry_topic, committed=None) == decision

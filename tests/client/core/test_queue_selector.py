@@ -26,7 +26,7 @@ MESSAGE = Message("T", b"x")
         (-(2**40), 256),
     ],
 )
-def test_by_hash_is_javas(key, code):
+def test_by_hash_equals_javas(key, code):
     """The same key, the same queue, in any client of the group."""
     assert by_hash(key)(QUEUES, MESSAGE) == QUEUES[code % 50]
 

@@ -61,7 +61,7 @@ def wrapped(request, store):
     return wrap
 
 
-async def test_a_repeated_message_is_left_out(wrapped):
+async def test_a_repeated_message_is_not_handled_again(wrapped):
     """What comes with it is not."""
     handler = Handler()
     call = wrapped(handler)
@@ -85,7 +85,7 @@ async def test_a_failed_message_is_not_marked_as_done(wrapped, failure):
     assert handler.offsets == [[1], [1]]
 
 
-async def test_a_message_that_another_handler_is_at_comes_again(store, wrapped):
+async def test_a_message_in_another_handler_is_retried(store, wrapped):
     """The other may fail; the rest of the batch is done with."""
     handler = Handler()
     call = wrapped(handler)
@@ -96,7 +96,7 @@ async def test_a_message_that_another_handler_is_at_comes_again(store, wrapped):
     assert handler.offsets == [[2], [1]]
 
 
-async def test_of_a_batch_only_what_is_not_done_reaches_it_again(store, wrapped):
+async def test_only_unfinished_messages_of_a_batch_are_handled_again(store, wrapped):
     """A retried message and a rejected one are given back, the others are marked as done."""
     handler = Handler()
     handler.results = [[Retry(messages=[message(2)], after=1.5), Reject(messages=[message(3)])]]
@@ -108,7 +108,7 @@ async def test_of_a_batch_only_what_is_not_done_reaches_it_again(store, wrapped)
     assert handler.offsets == [[1, 2, 3], [2, 3]]
 
 
-async def test_a_mistaken_result_marks_nothing_as_done(wrapped):
+async def test_an_invalid_result_marks_nothing_as_done(wrapped):
     """It is raised, and the messages come again."""
     handler = Handler()
     handler.results = ["done"]
@@ -118,7 +118,7 @@ async def test_a_mistaken_result_marks_nothing_as_done(wrapped):
     assert await call(message(1)) is True
 
 
-async def test_what_a_plain_handler_returns_is_awaited_before_it_counts(store):
+async def test_an_awaitable_returned_by_a_plain_handler_is_awaited(store):
     """A lambda around a coroutine function: its failure gives the claim back."""
     handler = Handler(ZeroDivisionError())
     inner = idempotent(lambda messages: handler.as_coroutine(messages), store=store)  # noqa: PLW0108
@@ -128,7 +128,7 @@ async def test_what_a_plain_handler_returns_is_awaited_before_it_counts(store):
     assert handler.offsets == [[1], [1]]
 
 
-async def test_concurrent_calls_handle_it_once(wrapped, store):
+async def test_concurrent_calls_handle_a_message_once(wrapped, store):
     """The others are told to come again, or find it done."""
     handler = Handler()
     call = wrapped(handler)
@@ -137,7 +137,7 @@ async def test_concurrent_calls_handle_it_once(wrapped, store):
     assert True in answers
 
 
-async def test_a_cancelled_handler_gives_its_claim_back(store):
+async def test_a_cancelled_handler_releases_its_claim(store):
     """As one that failed."""
     began = asyncio.Event()
 
@@ -183,7 +183,7 @@ async def test_by_key_a_message_sent_twice_is_handled_once(wrapped):
     assert handler.offsets == [[1], [3, 4]]
 
 
-async def test_by_a_function_of_the_message(wrapped):
+async def test_a_function_may_compute_the_key(wrapped):
     """Of any length."""
     handler = Handler()
     call = wrapped(handler, key=lambda each: "x" * 5000 + str(each.queue_offset // 2))
@@ -191,7 +191,7 @@ async def test_by_a_function_of_the_message(wrapped):
     assert handler.offsets == [[2, 4]]
 
 
-async def test_scopes_do_not_meet(wrapped):
+async def test_scopes_are_separate(wrapped):
     """Two groups may share a store."""
     one, two = Handler(), Handler()
     await wrapped(one, scope="one")(message(1))
@@ -199,7 +199,7 @@ async def test_scopes_do_not_meet(wrapped):
     assert one.offsets == two.offsets == [[1]]
 
 
-async def test_a_message_without_id_is_known_again_after_a_retry(wrapped):
+async def test_a_message_without_id_is_recognised_after_a_retry(wrapped):
     """By where it was stored first."""
     handler = Handler()
     call = wrapped(handler)

@@ -87,7 +87,7 @@ def test_a_released_key_can_be_claimed_again(store):
     assert store.claim(["a"], "two") == [Claim.NEW]
 
 
-def test_what_is_done_stays_done(store):
+def test_a_finished_key_stays_finished(store):
     """A late release changes nothing."""
     store.claim(["a"], "one")
     store.done(["a"], "one")
@@ -95,7 +95,7 @@ def test_what_is_done_stays_done(store):
     assert store.claim(["a"], "one") == [Claim.DONE]
 
 
-def test_of_many_threads_one_gets_the_key(store):
+def test_one_of_many_threads_gets_the_key(store):
     """However they meet."""
     start = threading.Barrier(8)
 
@@ -121,7 +121,7 @@ def test_memory_forgets_the_oldest():
         MemoryStore(capacity=0)
 
 
-def test_a_claim_in_sqlite_outlives_its_process_by_its_lease(tmp_path, clock):
+def test_a_claim_in_sqlite_expires_with_its_lease(tmp_path, clock):
     """Then somebody else may try; what is done is kept as long as asked for, also by another process."""
     path = tmp_path / "handled.db"
     dead = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
@@ -138,7 +138,7 @@ def test_a_claim_in_sqlite_outlives_its_process_by_its_lease(tmp_path, clock):
     store.close()
 
 
-def test_sqlite_removes_what_it_keeps_no_longer(tmp_path, clock):
+def test_sqlite_removes_expired_entries(tmp_path, clock):
     """A little with every thousandth claim."""
     store = SqliteStore(tmp_path / "handled.db", keep_ms=KEEP_MS, clock=clock)
     old = [f"old {number}" for number in range(1500)]
@@ -161,14 +161,14 @@ def test_two_processes_share_a_sqlite_file(tmp_path):
     second.close()
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path):
+def test_a_file_without_a_database_is_refused(tmp_path):
     """Before a consumer is started with it."""
     (tmp_path / "text").write_text("not a database, but long enough to be looked at\n" * 20)
     with pytest.raises(ConfigError, match="cannot be used"):
         SqliteStore(tmp_path / "text")
 
 
-def test_redis_forgets_by_itself(redis_url):
+def test_entries_in_redis_expire(redis_url):
     """Claims after their lease, what is done after it need not be known any more."""
     store = RedisStore(redis_url, prefix="expiry:", lease_ms=30_000, keep_ms=KEEP_MS)
     store.claim(["a", "b"], "x")
@@ -178,7 +178,7 @@ def test_redis_forgets_by_itself(redis_url):
     store.close()
 
 
-def test_an_address_that_is_none_is_refused():
+def test_an_invalid_address_is_refused():
     """With what it should look like left to the package."""
     pytest.importorskip("redis", reason="needs the package redis")
     with pytest.raises(ConfigError, match="no address"):
