@@ -129,6 +129,8 @@ class MemoryDisk:
         for path in sorted(self._platter):
             self._platter[path].cut(self._random, luck)
         self._files = dict(self._platter)
+        for name in sorted({name.rpartition("/")[0] for name in self._files}):
+            self.makedirs(Path(name))  # A removed directory is back with its files, if that was not synced.
 
     def flip_bit(self, path: Path, bit: int) -> None:
         """Flip one bit of a file, also on the platter if it has been synced."""
