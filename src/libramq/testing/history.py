@@ -41,7 +41,7 @@ class Violation(Exception):
 class Commit:
     """One commit of a member: requested at a time, perhaps answered. claim: in coordinated groups."""
 
-    __slots__ = ("answered_ms", "claim", "offset", "requested_ms")
+    __slots__ = ("answered_ms", "claim", "may_be_lost", "offset", "requested_ms")
 
     def __init__(self, offset: int, requested_ms: MonotonicMs, claim: Claim | None = None) -> None:
         self.offset = offset
@@ -49,6 +49,8 @@ class Commit:
         self.claim = claim
         #: When it was acknowledged; None: it is unknown whether it was or will be applied.
         self.answered_ms: MonotonicMs | None = None
+        #: Whether the broker's machine lost power since it was requested: its answer may come after that.
+        self.may_be_lost = False
 
 
 class Watcher:

@@ -32,7 +32,11 @@ class _Register:
 
     def current(self, requested_ms: MonotonicMs) -> tuple[list[Commit], bool]:
         """Return the commits that a read begun at a time may see, and whether it must see one."""
-        answered = [c for c in self.commits if c.answered_ms is not None and c.answered_ms < requested_ms]
+        answered = [
+            c
+            for c in self.commits
+            if c.answered_ms is not None and c.answered_ms < requested_ms and not c.may_be_lost
+        ]
         newest_ms = max((commit.requested_ms for commit in answered), default=None)
         if newest_ms is None:
             return self.commits, False
@@ -79,6 +83,8 @@ class CommitIsKept(Invariant):
             for (_, queue), register in self._registers.items():
                 if queue.broker_name == name:
                     register.is_lossy = True
+                    for commit in register.commits:
+                        commit.may_be_lost = True
 
     def broker_recovered(self, name: str, broker: Broker) -> None:
         for (group, queue), register in self._registers.items():

@@ -1,0 +1,27 @@
+"""Invariants: what they ask for, and what they must not."""
+
+from libramq.clock import MonotonicMs
+from libramq.message.queue import MessageQueue
+from libramq.testing.history import Commit
+from libramq.testing.invariants.offsets import CommitIsKept
+from libramq.testing.simulation import Simulation
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+def test_a_commit_whose_answer_comes_after_a_power_cut_may_be_lost_with_it():
+    """The network had the answer. Committed offsets are durable some seconds later (docs/design/store.md)."""
+    simulation = Simulation(1)
+    (kept,) = (each for each in simulation.invariants if isinstance(each, CommitIsKept))
+    commit = Commit(5, MonotonicMs(1))
+    kept.commit_requested("G", QUEUE, commit)
+    kept.broker_died("broker-a", durable_to=0)
+    kept.broker_recovered("broker-a", _broker(simulation))
+    commit.answered_ms = MonotonicMs(3)
+    kept.offset_read("G", QUEUE, None, MonotonicMs(4))
+
+
+def _broker(simulation: Simulation):
+    broker = simulation.cluster.brokers["broker-a"].broker
+    assert broker is not None
+    return broker
