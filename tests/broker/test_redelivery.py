@@ -208,7 +208,7 @@ def test_a_due_message_that_the_store_refuses_is_skipped(tmp_path, peer):
 
 
 def test_a_message_that_is_sent_back_is_redelivered_through_the_retry_topic(failed, peer):
-    assert send_back(failed, peer, 0, origin_msg_id="ORIGIN") == C.SUCCESS
+    assert send_back(failed, peer, 0, origin_msg_id="K") == C.SUCCESS
     assert failed.messages("%RETRY%G") == []
     failed.advance(9_999)
     assert failed.messages("%RETRY%G") == []
@@ -217,8 +217,21 @@ def test_a_message_that_is_sent_back_is_redelivered_through_the_retry_topic(fail
     assert (again.body, again.flag, again.reconsume_times, again.tags) == (b"x", 9, 1, "red")
     assert (again.born_timestamp_ms, again.born_host) == (12_345, ("10.0.0.7", 4711))
     assert again.properties.items() >= {
-        "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "ORIGIN", "WAIT": "false", "UNIQ_KEY": "K",
+        "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "K", "WAIT": "false", "UNIQ_KEY": "K",
     }.items()  # fmt: skip
+
+
+def test_a_message_is_not_sent_back_for_one_whose_place_it_has_taken(failed, peer):
+    """A power cut took the end of the log, and a member still had a message of it."""
+    assert send_back(failed, peer, 0, origin_msg_id="LOST") == C.SYSTEM_ERROR
+    failed.advance(10_000)
+    assert failed.messages("%RETRY%G") == []
+
+
+@pytest.mark.parametrize("origin", ["K", "", None, "0a0000010000277f" + 16 * "0"])
+def test_a_message_is_sent_back_by_either_of_its_ids(failed, peer, origin):
+    """Or by neither; and by an offset id from before the broker had another address."""
+    assert send_back(failed, peer, 0, origin_msg_id=origin) == C.SUCCESS
 
 
 def test_each_failure_waits_a_level_longer(failed, peer):

@@ -17,6 +17,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendBackHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
@@ -67,6 +68,11 @@ class SendBack:
         message = self._store.message_at(header.offset)
         if message is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        if not _is_meant(message, header.origin_msg_id):
+            return Reply(
+                ResponseCode.SYSTEM_ERROR,
+                f"look message by offset failed, {header.offset}: {header.origin_msg_id} is gone",
+            )
         # The request names a topic, but the offset decides which message the group gets to read.
         sent_back = SendBackOperation(request.principal, header.group, (message.topic,))
         require_permission(self._authorizer, sent_back)
@@ -107,3 +113,15 @@ class SendBack:
         if not result.is_ok:
             return refusal(self._log, result)
         return stored_reply(self._log, SUCCESS, result, waits=True)
+
+
+def _is_meant(message: MessageExt, origin_msg_id: str | None) -> bool:
+    """Return whether a request is about this message, and not about a lost one whose place it has taken.
+
+    Under ASYNC_FLUSH a power cut takes messages that members still handle. Clients name a message by its
+    unique id or its offset id; of the latter, brokers that had another address differ in the beginning only.
+    """
+    unique_id = message.properties.get(p.UNIQ_KEY)
+    if not origin_msg_id or not unique_id or origin_msg_id == unique_id:
+        return True
+    return origin_msg_id.upper().endswith(f"{message.physical_offset:016X}")
