@@ -216,6 +216,22 @@ def test_a_new_coordinator_learns_the_openings_and_voids_unused_grants():
     fences.check("G", "T", 0, "alice", 5)
 
 
+def test_a_queue_whose_grant_is_void_is_not_taken_for_open_to_its_last_reader():
+    """Rebalances settled with a member that never came, while another had opened the queue last."""
+    fences = Fences("b")
+    fences.grant(word(1, queue(0, "alice", 1), complete=True))
+    fences.open("G", "T", 0, Claim("alice", 1))
+    fences.grant(word(2, queue(0, "bob", 2), queue(1, "bob", 2)))
+    both = [MessageQueue("T", "b", queue_id) for queue_id in (0, 1)]
+    assert fences.openings("G") == dict.fromkeys(both, False)
+    fences.report("G")
+    assert fences.openings("G") == dict.fromkeys(both, False)
+    fences.grant(word(3, queue(0, "alice", 1)))
+    assert fences.openings("G") == {both[0]: True, both[1]: False}
+    fences.grant(word(3, queue(0, "alice", 1), complete=True))
+    assert fences.openings("G") == {both[0]: True}
+
+
 def test_deleted_topics_and_groups_are_removed_from_the_disk():
     book = Book()
     fences = book.fences()

@@ -43,7 +43,8 @@ Record = Callable[[str, Opening | None], None]
 class GroupFence:
     """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
 
-    unconfirmed: queues whose readers have to open them once more.
+    unconfirmed: queues whose readers have to open them once more. void: queues whose grant was unused when a
+    coordinator gathered; until they are granted again, their last reader need not be their owner.
     """
 
     epoch: int = 0
@@ -52,6 +53,7 @@ class GroupFence:
     grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
     openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
     unconfirmed: set[tuple[str, int]] = field(default_factory=set)
+    void: set[tuple[str, int]] = field(default_factory=set)
     #: The newest connection over which a queue was committed, and under which opening. It is in no file,
     #: since no connection outlives the process.
     committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
@@ -101,6 +103,7 @@ class Fences:
             if claim.member
         }
         found = {key: fence.openings.get(key) == claim for key, claim in fence.grants.items()} | found
+        found |= dict.fromkeys(fence.void, False)
         return {
             MessageQueue(topic, self._broker_name, queue_id): is_open
             for (topic, queue_id), is_open in found.items()
@@ -149,8 +152,10 @@ class Fences:
         fence.epoch, fence.mode = grant.epoch, grant.mode
         if grant.complete:
             fence.grants.clear()
+            fence.void.clear()
             fence.is_grant_complete = True
         fence.grants |= grants
+        fence.void -= grants.keys()
         return fence.epoch
 
     def _change_mode(self, grant: FenceGrant, fence: GroupFence) -> None:
@@ -185,8 +190,9 @@ class Fences:
         fence = self._groups.get(group)
         if fence is None:
             return FenceReport(epoch=self.epoch(group))
-        fence.grants = {key: claim for key, claim in fence.grants.items() if fence.openings.get(key) == claim}
-        fence.is_grant_complete = False
+        used = {key: claim for key, claim in fence.grants.items() if fence.openings.get(key) == claim}
+        fence.void |= fence.grants.keys() - used.keys()
+        fence.grants, fence.is_grant_complete = used, False
         return FenceReport(
             epoch=fence.epoch,
             openings={
@@ -311,8 +317,8 @@ class Fences:
                 self._record(entry_name(group, key), None)
                 del fence.openings[key]
                 fence.committed_over.pop(key, None)
-            for key in [key for key in fence.grants if key[0] == topic]:
-                del fence.grants[key]
+            fence.grants = {key: claim for key, claim in fence.grants.items() if key[0] != topic}
+            fence.void = {key for key in fence.void if key[0] != topic}
 
     def _leave_behind(self, group: str, epoch: int) -> None:
         if epoch <= self._left_behind.get(group, 0):
