@@ -2,11 +2,13 @@
 
 import pytest
 
+from libramq.broker.client_watch import REPEAT_CHECK_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.groups.queue_lock import LOCK_GRACE_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.message.queue import MessageQueue
@@ -109,6 +111,16 @@ def test_a_client_that_reconnects_causes_no_rebalance(talk, peer, bob):
     assert [event.reason for event in events(talk)] == ["member_joined"]
     close(talk, again)
     assert members(talk) == []
+
+
+def test_members_of_a_group_whose_configuration_was_deleted_hear_of_those_who_go(talk, peer, bob):
+    """As with Apache's broker; the next heartbeat makes the group anew."""
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G", clean_offset=False))
+    notifications(peer)
+    unregister(talk, bob, "bob")
+    assert notifications(peer) == ["G"]
 
 
 def test_a_group_that_wants_no_notifications_and_a_broadcasting_one_get_none(talk, peer, bob):
@@ -262,6 +274,42 @@ def test_a_client_that_locked_before_its_first_heartbeat_can_unlock(orderly, pee
     assert lock(orderly, carol, "carol", 0) == [0]
     lock(orderly, carol, "carol", 0, code=R.UNLOCK_BATCH_MQ)
     assert lock(orderly, bob, "bob", 0) == [0]
+
+
+def test_the_locks_of_a_client_that_ends_before_its_first_heartbeat_are_free_after_the_grace(orderly, bob):
+    """The broker has restarted, and the client was killed before it introduced itself."""
+    carol = FakePeer("10.0.0.8:1")
+    assert lock(orderly, carol, "carol", 0, 1) == [0, 1]
+    notifications(bob)
+    close(orderly, carol)
+    assert (lock(orderly, bob, "bob", 0), notifications(bob)) == ([], [])
+    orderly.advance(LOCK_GRACE_MS + REPEAT_CHECK_MS)
+    assert notifications(bob) == ["G"]
+    assert lock(orderly, bob, "bob", 0) == [0]
+
+
+def test_a_client_that_is_back_in_time_keeps_its_locks(orderly, bob):
+    """By locking again, as Java's do before their next heartbeat; whichever connection ends last."""
+    first, second = FakePeer("10.0.0.8:1"), FakePeer("10.0.0.8:2")
+    assert lock(orderly, first, "carol", 0) == [0]
+    close(orderly, first)
+    assert lock(orderly, second, "carol", 0) == [0]
+    orderly.advance(LOCK_GRACE_MS)
+    assert lock(orderly, bob, "bob", 0) == []
+    third = FakePeer("10.0.0.8:3")
+    assert lock(orderly, third, "carol", 0) == [0]
+    close(orderly, second)
+    orderly.advance(LOCK_GRACE_MS)
+    assert lock(orderly, bob, "bob", 0) == []
+
+
+def test_a_client_that_has_introduced_itself_since_is_a_member_like_others(orderly, bob):
+    early, later = FakePeer("10.0.0.8:1"), FakePeer("10.0.0.8:2")
+    assert lock(orderly, early, "carol", 0) == [0]
+    orderly.beat(later, "carol")
+    close(orderly, early)
+    orderly.advance(LOCK_GRACE_MS)
+    assert lock(orderly, bob, "bob", 0) == []
 
 
 def test_queues_that_do_not_exist_are_not_locked(orderly, peer):

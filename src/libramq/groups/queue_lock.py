@@ -7,11 +7,12 @@ when the next owner begins: after a crash, order across owners is not guaranteed
 Upstream: broker/client/rebalance/RebalanceLockManager.java.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.groups.memberships import Memberships
 from libramq.message.queue import MessageQueue
 
 #: rocketmq.broker.rebalance.lockMaxLiveTime.
@@ -20,6 +21,9 @@ LOCK_LIFETIME_MS: Final = 60_000
 LOCK_GRACE_MS: Final = 150
 #: Ours: how soon a member that read a queue under an epoch must lock it, once its group locks queues.
 RESERVED_MS: Final = 3_000
+#: Ours: of how many groups a connection may lock queues before its first heartbeat and be noticed to end;
+#: the locks of others last for their lifetime.
+STRANGERS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class QueueLocks:
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
         self._vanished: dict[str, dict[str, MonotonicMs]] = {}
         self._reserved: dict[str, dict[MessageQueue, Reservation]] = {}
+        self._strangers: Memberships[Hashable, tuple[str, str]] = Memberships()
+        self._strangers_at: dict[tuple[str, str], Hashable] = {}
 
     def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> None:
         """Reserve queues for their readers under epochs, now that the group has begun to lock queues.
@@ -63,6 +69,7 @@ class QueueLocks:
     ) -> list[MessageQueue]:
         """Lock the queues that are free, expired or already the client's; return all it holds now."""
         self._forget_vanished(group, now_ms)
+        self.returned(group, client_id)
         locks = self._locks.get(group, {})
         held = []
         for queue in queues:
@@ -97,6 +104,28 @@ class QueueLocks:
             return 0
         self._vanished.setdefault(group, {})[client_id] = now_ms
         return self._grace_ms
+
+    def note_stranger(self, connection: Hashable, group: str, client_id: str) -> None:
+        """Note that a client locks queues although no heartbeat of it has come, as after our restart.
+
+        It is no member whose end would be noticed, so its connection is watched.
+        """
+        stranger = (group, client_id)
+        if self._strangers.count(connection) >= STRANGERS_MAX:
+            return
+        former = self._strangers_at.get(stranger)
+        if former is not None:
+            self._strangers.remove(former, stranger)
+        self._strangers.add(connection, stranger)
+        self._strangers_at[stranger] = connection
+
+    def take_strangers(self, connection: Hashable) -> list[tuple[str, str]]:
+        """Return the groups and clients that were noted last for a connection, which has ended."""
+        strangers = self._strangers.of(connection)
+        for stranger in strangers:
+            self._strangers.remove(connection, stranger)
+            del self._strangers_at[stranger]
+        return strangers
 
     def returned(self, group: str, client_id: str) -> None:
         """Handle a client's reconnection: its locks are its own again."""

@@ -17,7 +17,6 @@ from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.notice import Notice
-from libramq.groups.pending_notifications import REPEAT_MS
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
@@ -161,7 +160,7 @@ class ConsumerClients:
 
     def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
         """Remove memberships of a connection that ended, at most so many; return the members to notify."""
-        notify: list[Notice[Connection]] = []
+        notify = self._strangers_gone(peer, now)
         for group_name in self._groups.groups_of(peer, groups_max):
             notify += self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
         return tuple(notify)
@@ -375,9 +374,22 @@ class ConsumerClients:
             return _NONE
         if self.roster.listed(group.name) is not None:
             return _NONE
-        # Notified any sooner, the others would be refused the locks, and Java's client retries a second
-        # later.
-        return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
+        return self._notify(group, wait_ms=grace_ms)
+
+    def locked(self, peer: Connection, group_name: str, client_id: str) -> None:
+        """Note that a client has locked queues; its first heartbeat may be still to come."""
+        group = self._groups.get(group_name)
+        if group is None or not group.has_client(client_id):
+            self._locks.note_stranger(peer, group_name, client_id)
+
+    def _strangers_gone(self, peer: Connection, now: Now) -> list[Notice[Connection]]:
+        notify: list[Notice[Connection]] = []
+        for group_name, client_id in self._locks.take_strangers(peer):
+            group = self._groups.get(group_name)
+            if group is None or not group.has_client(client_id):
+                grace_ms = self._locks.vanished(group_name, client_id, now_ms=now.monotonic_ms)
+                notify += self._notify(group, wait_ms=grace_ms) if group and grace_ms else ()
+        return notify
 
     def _changed(self, group_name: str, reason: Reason, who: str, now: Now, *, is_stock: bool) -> None:
         group = self._groups.get(group_name)
@@ -412,10 +424,10 @@ class ConsumerClients:
         return rebalance
 
     def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
-        config = self._configs.get(group.name)
-        if group.message_model == BROADCASTING or not (config and config.notify_consumer_ids_changed_enable):
+        config = self._configs.get(group.name)  # None for a group that was deleted under its members.
+        if config is not None and not config.notify_consumer_ids_changed_enable:
             return _NONE
-        if not self.allocates(group.name):
+        if group.message_model == BROADCASTING or not self.allocates(group.name):
             return _NONE
         return self.notifications.changed(group, wait_ms=wait_ms)
 

@@ -11,7 +11,7 @@ from typing import Final
 from libramq.clock import Clock, MonotonicMs
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.notice import GroupChanged, Notice
-from libramq.groups.pending_notifications import PendingNotifications
+from libramq.groups.pending_notifications import REPEAT_MS, PendingNotifications
 from libramq.kernel.connection import Connection
 
 #: Ours: groups and members that are looked at before others are served; one that is notified takes 5 µs.
@@ -47,7 +47,12 @@ class Notifications:
         return bool(self._to_look_at)
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
-        """Return the members to notify of a group's change now; the others are due within wait_ms."""
+        """Return the members to notify of a group's change now; the others are due within wait_ms.
+
+        wait_ms: notified any sooner, they would be refused the locks of the one that is gone, and Java's client
+        retries a second later; beyond that second, waiting brings nothing.
+        """
+        wait_ms = wait_ms if wait_ms <= REPEAT_MS else 0
         pending = self._pending.setdefault(group.name, PendingNotifications())
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
         self._straggling.add(group.name)

@@ -67,6 +67,8 @@ class QueueLockRequests:
             held |= dict.fromkeys(
                 self._locks.lock(body.consumer_group, body.client_id, queues, now_ms=request.monotonic_ms)
             )
+        if held:
+            self._clients.locked(request.peer, body.consumer_group, body.client_id)
         if len(held) <= QUEUES_PER_STEP:
             return Reply(body=_encode_held(held))
         return Compute(partial(_encode_held, held), _reply)
@@ -75,8 +77,7 @@ class QueueLockRequests:
         """Unlock queues, only for the client that holds them and over its own connection.
 
         A client that uses the VIP port has another connection there, from the same machine. A client whose
-        first heartbeat is still to come, after our restart, may have locked too, and its absence would go
-        unnoticed.
+        first heartbeat is still to come, after our restart, may have locked too.
         """
         return with_body(request, LockBatchBody, partial(self._unlock, request))
 
