@@ -29,6 +29,18 @@ class Claim(NamedTuple):
     epoch: int
 
 
+class Opened(NamedTuple):
+    """A fence's answer to an opening.
+
+    offset: where the group continues; None: it has committed nothing, and the member may choose.
+    former_epoch: under which the same member had the queue open until now; 0: it had not; None: the broker
+    does not say.
+    """
+
+    offset: int | None
+    former_epoch: int | None = None
+
+
 #: Members and epochs by queue.
 Claims = Mapping[MessageQueue, Claim]
 

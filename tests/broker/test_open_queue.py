@@ -64,10 +64,11 @@ def test_a_member_opens_pulls_and_commits(talk, peer):
     grant(talk, "alice", 1)
     assert talk.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.NOT_YET_GRANTED
     opened = open_queue(talk, peer, "alice", 1)
-    assert (opened.code, opened.ext) == (C.SUCCESS, {"offset": "0"})  # Young: nothing may be missed.
+    assert opened.code == C.SUCCESS
+    assert opened.ext == {"offset": "0", "lbFormerEpoch": "0"}  # Young: nothing may be missed.
     assert talk.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.SUCCESS
     assert commit(talk, peer, 3, "alice", 1) == C.SUCCESS
-    assert open_queue(talk, peer, "alice", 1).ext == {"offset": "3"}
+    assert open_queue(talk, peer, "alice", 1).ext == {"offset": "3", "lbFormerEpoch": "1"}
 
 
 def test_without_a_committed_offset_the_member_chooses_where_an_old_queue_begins(talk, peer):
@@ -75,7 +76,7 @@ def test_without_a_committed_offset_the_member_chooses_where_an_old_queue_begins
     talk.broker.store.is_young = lambda *_: False  # type: ignore[method-assign]
     grant(talk, "alice", 1)
     opened = open_queue(talk, peer, "alice", 1)
-    assert (opened.code, opened.ext) == (C.SUCCESS, {})
+    assert (opened.code, opened.ext) == (C.SUCCESS, {"lbFormerEpoch": "0"})
 
 
 def test_under_epochs_only_the_member_that_opened_a_queue_owns_it(talk, peer, bob):
@@ -90,6 +91,22 @@ def test_under_epochs_only_the_member_that_opened_a_queue_owns_it(talk, peer, bo
     open_queue(talk, peer, "alice", 1)
     assert talk.pull(bob).code == C.SUCCESS
     assert talk.broker.consumers.owners("G") == {queue: "alice"}
+
+
+def test_a_member_learns_whether_it_is_still_the_last_that_opened_the_queue(talk, peer, bob):
+    """Not after another member, nor after its topic was deleted and made again."""
+
+    def former_epoch(member, epoch, who=peer):
+        grant(talk, member, epoch)
+        return open_queue(talk, who, member, epoch).ext["lbFormerEpoch"]
+
+    talk.create_topic("T")
+    assert [former_epoch("alice", epoch) for epoch in (1, 2)] == ["0", "1"]
+    assert former_epoch("bob", 3, bob) == "0"
+    assert former_epoch("alice", 4) == "0"
+    talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    talk.create_topic("T")
+    assert former_epoch("alice", 5) == "0"
 
 
 @pytest.mark.parametrize(("topic", "queue_id", "code"), [("U", 0, 17), ("T", 4, 29), ("T", -1, 29)])
@@ -113,7 +130,7 @@ def test_the_former_owner_is_fenced_with_its_held_pull(talk, peer, bob):
     talk.give(peer, mine, others, stock)
     grant(talk, "bob", 2)
     assert find_answer(peer, mine) is None
-    assert open_queue(talk, bob, "bob", 2).ext == {"offset": "2"}
+    assert open_queue(talk, bob, "bob", 2).ext == {"offset": "2", "lbFormerEpoch": "0"}
     fenced = answer(peer, mine)
     assert (fenced.code, "under epoch 2" in fenced.remark) == (C.FENCED, True)
     assert find_answer(peer, others) is find_answer(peer, stock) is None

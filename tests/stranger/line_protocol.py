@@ -49,7 +49,7 @@ from libramq.broker.messages.appending import Draft
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Opened
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group_request import Join, Leave, Poll
 from libramq.kernel.connection import NUMBERS, Connection
@@ -242,8 +242,8 @@ def _pulled(result: PullResult) -> str:
     return " ".join([_WORDS[result.status], str(result.read.next_offset), *texts])
 
 
-def _opened(offset: int | None) -> str:
-    return f"OK {'-' if offset is None else offset}"
+def _opened(opened: Opened) -> str:
+    return f"OK {'-' if opened.offset is None else opened.offset}"
 
 
 def _held(topic: str, broker_name: str, text: str) -> tuple[MessageQueue, int]:

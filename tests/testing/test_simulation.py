@@ -22,7 +22,9 @@ SEEDS_OF_RARE_HAPPENINGS = 400
 #: Fences behind a change of mode, locks that nobody gave back, groups of brokers that started together,
 #: queues of a broker that had just come, epochs that went with the power, or that nobody but members knew,
 #: members that pulled as before while their group was coordinated, a place whose member is on its way back,
-#: answers due in the past, a target that changed between two questions of a member.
+#: answers due in the past, a target that changed between two questions of a member, messages of a topic that
+#: was deleted and made again, commits answered after a power cut, messages in the place of lost ones,
+#: members of a deleted group, locks of clients that no heartbeat had introduced, grants that a gathering had made void.
 FOUND_SOMETHING = (
     330,
     599,
@@ -42,6 +44,13 @@ FOUND_SOMETHING = (
     1005100,
     1005557,
     1005869,
+    1004004,
+    1003003,
+    1003018,
+    1003084,
+    1006225,
+    1006481,
+    1006339,
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from libramq.codes import RequestCode
+from libramq.fencing import Opened
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -99,13 +100,15 @@ def find_group(group: str) -> Call[str]:
     )
 
 
-def _offset(reply: Command) -> int | None:
-    offset = reply.ext.get("offset")
-    return None if offset is None else int(offset)
+def _opened(reply: Command) -> Opened:
+    offset, former_epoch = reply.ext.get("offset"), reply.ext.get("lbFormerEpoch")
+    return Opened(
+        None if offset is None else int(offset), None if former_epoch is None else int(former_epoch)
+    )
 
 
-def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[int | None]:
-    """Open a granted queue, which fences its former reader; return the committed offset, None if none.
+def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[Opened]:
+    """Open a granted queue, which fences its former reader.
 
     Raises NotYetGranted, Fenced.
     """
@@ -116,4 +119,4 @@ def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call
         lb_member=member,
         lb_queue_epoch=epoch,
     )
-    return group_call(RequestCode.OPEN_QUEUE, header, _offset)
+    return group_call(RequestCode.OPEN_QUEUE, header, _opened)

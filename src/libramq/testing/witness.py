@@ -8,7 +8,7 @@ from typing import Any
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Opened
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.testing.happening import Happening
@@ -67,9 +67,9 @@ class Witness:
         if claim is None:
             return None
 
-        def opened(offset: int | None) -> None:
+        def opened(answer: Opened) -> None:
             history.opened(group, queue, claim, requested_ms)
-            history.offset_read(group, queue, offset, requested_ms)
+            history.offset_read(group, queue, answer.offset, requested_ms)
 
         def pulled(reply: Any) -> None:
             if reply.code == ResponseCode.SUCCESS:

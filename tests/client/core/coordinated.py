@@ -1,8 +1,8 @@
 """A push consumer's core as a member of a coordinated group; the test plays coordinator and fences."""
 
 from libramq.client.core import effects as fx
-from libramq.errors import broker_error
-from libramq.fencing import MODE_CLIENT, Claim
+from libramq.errors import LibraError, broker_error
+from libramq.fencing import MODE_CLIENT, Claim, Opened
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
 from tests.client.core.conversation import Conversation, found
@@ -64,7 +64,10 @@ class Member(Conversation):
         assert isinstance(self.question, fx.PollGroup), self.question
         return self._(self.core.group_polled(self.question, outcome, self.now_ms))
 
-    def opened(self, request, outcome=0):
+    def opened(self, request, outcome=0, former_epoch=None):
+        """The fence answers: an offset, or a refusal."""
+        if not isinstance(outcome, LibraError):
+            outcome = Opened(outcome, former_epoch)
         return self._(self.core.opened(request, outcome, self.now_ms))
 
     def pull_failed(self, pull, code):

@@ -368,6 +368,38 @@ def test_a_queue_whose_committed_offset_moved_starts_over(committed):
     assert pull.offset == 5
 
 
+@pytest.mark.parametrize("former_epoch", [0, 2])
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(former_epoch):
+    """The offset fits by chance: what we have is of the deleted topic, which began with 0 as well.
+
+    The fence forgot our opening with that topic; or our request to open came twice, and the answer tells of
+    the first.
+    """
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0))
+    (delivery,) = talk.deliveries()
+    assert delivery.begin()
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.opened(request, 0, former_epoch=former_epoch)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    (request,) = talk.of(fx.OpenQueue)
+    (pull,) = talk.opened(request, 0, former_epoch=2)
+    assert pull.offset == 0
+    assert [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)] == []
+
+
+def test_a_fence_that_knows_our_opening_lets_us_go_on():
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0))
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, former_epoch=1)
+    assert talk.of(fx.Lost) == []
+    assert talk.held() == {q(0): 2}
+
+
 def test_a_fence_that_lost_its_opening_gets_it_again():
     """NOT_YET_GRANTED to a pull: its file was lost."""
     talk = Member().holding(q(0), offset=2)

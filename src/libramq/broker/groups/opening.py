@@ -15,6 +15,7 @@ from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
+from libramq.fencing import Opened
 from libramq.kernel.waiter import Waiter
 from libramq.offsets import Claim, Fences
 from libramq.offsets.fence import NOBODY
@@ -50,8 +51,8 @@ class Opening:
         self._held = held
         self._clients = clients
 
-    def open(self, queue: QueueToOpen, waiter: Waiter[int | None]) -> None:
-        """Open a queue; the waiter gets the offset to begin at, or None if the member may choose.
+    def open(self, queue: QueueToOpen, waiter: Waiter[Opened]) -> None:
+        """Open a queue; the waiter gets the offset to begin at, once the opening is durable.
 
         Raises BrokerError for an immediate refusal.
         """
@@ -68,10 +69,11 @@ class Opening:
             self._clients.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
         offset = self._offsets.first_to_read(group, topic, queue_id)
+        opened = Opened(offset, _former_epoch(former, claim))
         if self._journals.is_synced:
-            waiter.answer(offset)
+            waiter.answer(opened)
         else:
-            self._journals.when_synced(lambda is_synced: _answer(waiter, offset, is_synced=is_synced))
+            self._journals.when_synced(lambda is_synced: _answer(waiter, opened, is_synced=is_synced))
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue
@@ -82,9 +84,16 @@ class Opening:
             held.request.waiter.refuse(fenced)
 
 
-def _answer(waiter: Waiter[int | None], offset: int | None, *, is_synced: bool) -> None:
+def _former_epoch(former: Claim | None, claim: Claim) -> int:
+    """Return under which epoch the member had the queue open before, 0 for none."""
+    if former is None:  # It repeats its opening.
+        return claim.epoch
+    return former.epoch if former.member == claim.member else 0
+
+
+def _answer(waiter: Waiter[Opened], opened: Opened, *, is_synced: bool) -> None:
     if is_synced:
-        waiter.answer(offset)
+        waiter.answer(opened)
         return
     remark = "the opening is not on the disk, which is broken; restart the broker"
     waiter.refuse(broker_error(ResponseCode.SYSTEM_ERROR, remark))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from libramq.broker.groups.opening import Opening, QueueToOpen
 from libramq.codes import RequestCode
+from libramq.fencing import Opened
 from libramq.offsets import Claim
 from libramq.remoting.headers import OpenQueueHeader, decode_header
 from libramq.rpc.outcome import HOLD, Outcome, Reply
@@ -26,7 +27,7 @@ class OpenQueue:
         return {RequestCode.OPEN_QUEUE: self.handle}
 
     def handle(self, request: Request) -> Outcome:
-        """Open the queue; the reply has the offset to begin at, if any."""
+        """Open the queue; the reply has the offset to begin at, if any, and the member's former epoch."""
         header = decode_header(request.command, OpenQueueHeader)
         claim = Claim(header.lb_member, header.lb_queue_epoch)
         queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)
@@ -34,5 +35,6 @@ class OpenQueue:
         return HOLD
 
 
-def _reply(offset: int | None) -> Reply:
-    return Reply(ext=None if offset is None else {"offset": str(offset)})
+def _reply(opened: Opened) -> Reply:
+    offset = {} if opened.offset is None else {"offset": str(opened.offset)}
+    return Reply(ext=offset | {"lbFormerEpoch": str(opened.former_epoch)})

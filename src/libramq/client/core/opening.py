@@ -23,7 +23,7 @@ from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Opened
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
@@ -69,9 +69,9 @@ class Opening:
         return found + self._owned_queues.load(queue, owned.generation, now_ms)
 
     def opened(
-        self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: MonotonicMs
+        self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """Handle the answer to an opening: the committed offset (None: none), or a refusal."""
+        """Handle the answer to an opening."""
         owned = self._table.current(request.queue, request.generation)
         if owned is None or request.claim != owned.granted:
             return []
@@ -83,12 +83,14 @@ class Opening:
             return self._not_opened(owned, request.claim, outcome, now_ms)
         self._fenced.pop(request.queue, None)
         self._refused.pop(request.queue, None)
+        may_go_on = self._fits(owned, outcome)
         owned.opened, owned.open_tries = request.claim, 0
+        owned.opened_epoch = request.claim.epoch
         if owned.state is not QueueState.PULLING:
             return self._owned_queues.committed_offset_answered(
-                owned.queue, owned.generation, outcome, now_ms
+                owned.queue, owned.generation, outcome.offset, now_ms
             )
-        if self._fits(owned, outcome):
+        if may_go_on:
             return self._pulling.go_on(owned, now_ms)
         return [
             *self._owned_queues.lose(owned, now_ms),
@@ -144,11 +146,16 @@ class Opening:
         owned.opened = None  # The fence has forgotten our opening.
         return self._owned_queues.load(owned.queue, owned.generation, now_ms)
 
-    def _fits(self, owned: ProcessQueue, committed: int | None) -> bool:
-        """Return whether our position is still valid: no member has read further or reset the offset."""
-        if owned.was_missing:
+    def _fits(self, owned: ProcessQueue, answer: Opened) -> bool:
+        """Return whether our position is still valid: no member has read further or reset the offset.
+
+        A fence that does not know our last opening has given the queue to somebody else meanwhile, or its
+        topic was deleted and made again: the offsets alone may fit by chance.
+        """
+        is_unbroken = answer.former_epoch is None or answer.former_epoch == owned.opened_epoch
+        if owned.was_missing or not (is_unbroken or not owned.opened_epoch):
             return False
-        known = self._offsets.acknowledged(owned.queue)
+        known, committed = self._offsets.acknowledged(owned.queue), answer.offset
         if committed is None:
             return known is None
         ours = self._offsets.read(owned.queue)

@@ -162,7 +162,7 @@ class OwnedQueues:
         """Return to our own allocation; orderly queues are locked before they continue."""
         self._locking.need()
         for owned in self._table.each():
-            owned.granted = owned.opened = None
+            owned.granted, owned.opened, owned.opened_epoch = None, None, 0
             if owned.dropped:
                 continue
             is_pulling = owned.state is QueueState.PULLING

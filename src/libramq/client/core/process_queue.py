@@ -93,6 +93,8 @@ class ProcessQueue:
         # In coordinated groups only: the claim to open it under, and the claim of pulls and commits.
         self.granted: Claim | None = None
         self.opened: Claim | None = None
+        #: The epoch of the last opening, even if the fence has forgotten it since; 0 for none.
+        self.opened_epoch = 0
         self.open_tries = 0
         self.is_revocation_requested = False
         self.revocation_requested_at_ms = now_ms

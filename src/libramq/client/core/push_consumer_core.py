@@ -21,7 +21,7 @@ from libramq.client.core.parts import Parts
 from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Opened
 from libramq.filter.tag import TagFilter
 from libramq.formats.route import TopicRouteData
 from libramq.message.message import MessageExt
@@ -257,8 +257,8 @@ class PushConsumerCore:
         """Handle the end of leaving: the coordinator knows, or could not be reached."""
         return self._unregister() if self._phase is Phase.LEAVING else []
 
-    def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: MonotonicMs) -> Effects:
-        """Handle the answer to an opening: the committed offset (None: none), or a refusal."""
+    def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Effects:
+        """Handle the answer to an opening."""
         return self._settled(self._opening.opened(request, outcome, now_ms), now_ms)
 
     # Queues and messages.
