@@ -24,7 +24,8 @@ SEEDS_OF_RARE_HAPPENINGS = 400
 #: members that pulled as before while their group was coordinated, a place whose member is on its way back,
 #: answers due in the past, a target that changed between two questions of a member, messages of a topic that
 #: was deleted and made again, commits answered after a power cut, messages in the place of lost ones,
-#: members of a deleted group, locks of clients that no heartbeat had introduced, grants that a gathering had made void.
+#: members of a deleted group, locks of clients that no heartbeat had introduced, grants that a
+#: gathering had made void.
 FOUND_SOMETHING = (
     330,
     599,

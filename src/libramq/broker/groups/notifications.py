@@ -49,8 +49,8 @@ class Notifications:
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
         """Return the members to notify of a group's change now; the others are due within wait_ms.
 
-        wait_ms: notified any sooner, they would be refused the locks of the one that is gone, and Java's client
-        retries a second later; beyond that second, waiting brings nothing.
+        wait_ms: notified any sooner, they would be refused the locks of the one that is gone, and Java's
+        client retries a second later. Longer waits than that bring nothing.
         """
         wait_ms = wait_ms if wait_ms <= REPEAT_MS else 0
         pending = self._pending.setdefault(group.name, PendingNotifications())
