@@ -1,8 +1,8 @@
 """Clients that come, stay and go: heartbeats, member lists, notifications, locks, rebalance events."""
 
 import pytest
-from libramq.broker.client_watch import REPEAT_CHECK_MS
 
+from libramq.broker.groups.client_watch import REPEAT_CHECK_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson

@@ -27,6 +27,7 @@ from libramq.client.core.process_queue import ProcessQueue
 from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
+from libramq.fencing import Opened
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.pending_notifications import PendingNotifications
@@ -181,7 +182,9 @@ def test_members_that_do_not_know_when_their_session_is_over(monkeypatch: pytest
 
 def test_a_member_that_begins_anew_whatever_is_committed(monkeypatch: pytest.MonkeyPatch):
     opened = Opening.opened
-    monkeypatch.setattr(Opening, "opened", lambda self, request, _, now_ms: opened(self, request, 0, now_ms))
+    monkeypatch.setattr(
+        Opening, "opened", lambda self, request, _, now_ms: opened(self, request, Opened(0), now_ms)
+    )
     monkeypatch.setattr(DuplicatesAreExplained, "handled", lambda *_: None)
     group = replace(OURS, handling=Handling(duration_ms_max=40, concurrency=1))
     caught(OwnersGoForward, scenario("join", "join", group=group, producer_interval_ms=60))
