@@ -240,7 +240,7 @@ def test_a_member_joins_opens_pulls_and_commits(talk):
     for queue_id in range(4):
         assert alice.pull(queue_id) == C.SUCCESS
         assert alice.commit(queue_id, 2) == C.SUCCESS
-        assert alice.open(queue_id).ext == {"offset": "2"}
+        assert alice.open(queue_id).ext == {"offset": "2", "lbFormerEpoch": "1"}
     assert notifications(alice.peer) == []
 
 
