@@ -5,8 +5,10 @@ from typing import Any
 
 from libramq.codes import RequestCode as R
 from libramq.formats.route import TopicRouteData
+from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
+from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
 
 _CLUSTER_UPDATE, _CLUSTER_GET, _CLUSTER_LIST = "Cluster:* Update", "Cluster:* Get", "Cluster:* List"
 
@@ -27,4 +29,37 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     ),
     R.UPDATE_NAMESRV_CONFIG: (None, None, _CLUSTER_UPDATE),
     R.GET_NAMESRV_CONFIG: (None, None, _CLUSTER_GET),
+    # Broker.
+    R.UPDATE_AND_CREATE_TOPIC_LIST: (
+        None, TopicConfigList(topic_config_list=[TopicConfig(topic_name=name) for name in "TU"]),
+        "Topic:T Create, Topic:U Create",
+    ),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (
+        None, GroupConfigList(group_config_list=[SubscriptionGroupConfig(group_name=name) for name in "GH"]),
+        "Group:G Create, Group:H Create",
+    ),
+    R.CLONE_GROUP_OFFSET: (
+        a.CloneOffsetsHeader(src_group="G", dest_group="H", topic="T"), None,
+        "Group:G Update, Group:H Update, Topic:T Update",
+    ),
+    R.QUERY_CORRECTION_OFFSET: (
+        a.CorrectionOffsetHeader(topic="T", compare_group="G", filter_groups="H,I"), None,
+        "Topic:T Get, Group:G Get, Group:H Get, Group:I Get",
+    ),
+    R.QUERY_CONSUME_TIME_SPAN: (
+        a.GroupAndTopicHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
+    ),
+    R.QUERY_SUBSCRIPTION_BY_CONSUMER: (
+        a.SubscriptionHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
+    ),
+    R.QUERY_CONSUME_QUEUE: (
+        a.ConsumeQueueHeader(topic="T", queue_id=0, index=0, count=1, consumer_group="G"), None,
+        "Topic:T Get, Group:G Get",
+    ),
+    R.GET_BROKER_CONSUME_STATS: (a.BrokerConsumeStatsHeader(), None, _CLUSTER_LIST),
+    R.GET_ALL_PRODUCER_INFO: (None, None, _CLUSTER_LIST),
+    R.VIEW_BROKER_STATS_DATA: (
+        a.StatsDataHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T"), None, _CLUSTER_GET,
+    ),
+    R.RESET_MASTER_FLUSH_OFFSET: (a.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 
 from libramq import __version__
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
+from libramq.broker.administration import administration_services
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
@@ -42,7 +43,6 @@ from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.cold_lookups import ColdLookups
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
-from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.group_membership import GroupRequests
 from libramq.broker.processor.ha_status import HAStatusRequests
 from libramq.broker.processor.notices import requests_of
@@ -58,8 +58,6 @@ from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.slave_tables import SlaveTables
-from libramq.broker.processor.statistics import Statistics
-from libramq.broker.processor.topic_admin import TopicAdministration
 from libramq.broker.start_up import StartUp
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock
@@ -159,7 +157,7 @@ class Broker:
 
     def _build_groups(self, secret_bits: SecretBits) -> None:
         tables, offsets = self.tables, self.offsets
-        parts = GroupParts(
+        parts = self._group_parts = GroupParts(
             self.config, tables, offsets, self.kernel, secret_bits=secret_bits, record=self._record
         )
         self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
@@ -326,37 +324,21 @@ class Broker:
         return services
 
     def _administration(self) -> Sequence[Any]:
-        topics = TopicAdministration(
-            topics=self.topics,
+        services = administration_services(
+            self.config,
+            self.tables,
+            self._group_parts,
             store=self.store,
             offsets=self.offsets,
-            clients=self.consumers,
-            coordination=self.coordination,
             held=self.held,
-            address=self.config.address,
-        )
-        groups = GroupAdministration(
-            groups=self.groups,
-            offsets=self.offsets,
-            coordination=self.coordination,
-            held=self.held,
-        )
-        statistics = Statistics(
-            broker_name=self.config.broker_name,
-            topics=self.topics,
-            store=self.store,
-            offsets=self.offsets,
-            consumers=self.consumers,
-            producers=self.producers,
-            health=self.health,
             throughput=self.runtime.throughput,
-            instances=self.coordination.instances,
+            clock=self.kernel.clock,
         )
         slaves = (
             SlaveTables(self.ledger, self.schedule),
             HAStatusRequests(self.store, self.replication.service),
         )
-        return [topics, groups, statistics, *slaves, self.runtime]
+        return [*services, *slaves, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}

@@ -87,13 +87,7 @@ class GroupTable:
 
     def put(self, config: SubscriptionGroupConfig, wall_ms: WallMs) -> None:
         """Create a group or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
-        names.validate_group(config.group_name)
-        if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"group {config.group_name} with {config.retry_queue_nums} retry queues; 0 to {QUEUES_MAX}"
-                " are allowed",
-            )
+        self.check(config)
         if config.group_name not in self._groups and len(self._groups) >= self._groups_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
@@ -101,6 +95,16 @@ class GroupTable:
             )
         if self._groups.get(config.group_name) != config:
             self._change(config.group_name, config, wall_ms)
+
+    def check(self, config: SubscriptionGroupConfig) -> None:
+        """Raise InvalidName, or InvalidParameter for impossible numbers."""
+        names.validate_group(config.group_name)
+        if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {config.group_name} with {config.retry_queue_nums} retry queues; 0 to {QUEUES_MAX}"
+                " are allowed",
+            )
 
     def delete(self, group: str, wall_ms: WallMs) -> bool:
         """Remove a group; return whether it existed."""

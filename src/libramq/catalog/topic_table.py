@@ -109,6 +109,12 @@ class TopicTable:
 
     def put(self, config: TopicConfig, wall_ms: WallMs) -> None:
         """Create a topic or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
+        self.check(config)
+        if self._topics.get(config.topic_name) != config:
+            self._store(config, wall_ms)
+
+    def check(self, config: TopicConfig) -> None:
+        """Raise InvalidName, or InvalidParameter for impossible numbers."""
         names.validate_topic(config.topic_name)
         for count in (config.read_queue_nums, config.write_queue_nums):
             if not 0 < count <= QUEUES_MAX:
@@ -116,8 +122,6 @@ class TopicTable:
                     ResponseCode.INVALID_PARAMETER,
                     f"topic {config.topic_name} with {count} queues; 1 to {QUEUES_MAX} are allowed",
                 )
-        if self._topics.get(config.topic_name) != config:
-            self._store(config, wall_ms)
 
     def delete(self, topic: str, wall_ms: WallMs) -> bool:
         """Remove a topic; return whether it existed."""

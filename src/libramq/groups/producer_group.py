@@ -44,6 +44,10 @@ class ProducerGroups(Generic[P]):
         """Return the connected members."""
         return list(self._groups.get(group, {}).values())
 
+    def names(self) -> list[str]:
+        """Return the groups with connected members."""
+        return list(self._groups)
+
     def remove(self, group: str, peer: P) -> None:
         """Remove a member."""
         members = self._groups.get(group)

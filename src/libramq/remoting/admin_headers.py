@@ -3,7 +3,7 @@
 Upstream: remoting/protocol/header/namesrv/*.java, header/*.java.
 """
 
-from libramq.remoting.headers import Header
+from libramq.remoting.headers import Header, Int, Long
 
 # Name server.
 
@@ -38,3 +38,95 @@ class BrokerMemberGroupHeader(Header):
 
     cluster_name: str
     broker_name: str
+
+
+# Broker.
+
+
+class CloneOffsetsHeader(Header):
+    """CLONE_GROUP_OFFSET.
+
+    topic: blank for all that the source has read. offline: whatever its members subscribe to.
+    """
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class CorrectionOffsetHeader(Header):
+    """QUERY_CORRECTION_OFFSET. filter_groups: left out, separated by commas."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
+class GroupAndTopicHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN."""
+
+    group: str
+    topic: str
+
+
+class SubscriptionHeader(Header):
+    """QUERY_SUBSCRIPTION_BY_CONSUMER."""
+
+    group: str
+    topic: str | None = None
+
+
+class ConsumeQueueHeader(Header):
+    """QUERY_CONSUME_QUEUE: `count` units of a queue from `index` on."""
+
+    topic: str
+    queue_id: Int
+    index: Long = 0
+    count: Int = 0
+    consumer_group: str | None = None
+
+
+class BrokerConsumeStatsHeader(Header):
+    """GET_BROKER_CONSUME_STATS. is_order: ordered topics only."""
+
+    is_order: bool = False
+
+
+class StatsDataHeader(Header):
+    """VIEW_BROKER_STATS_DATA."""
+
+    stats_name: str
+    stats_key: str
+
+
+class RunningInfoHeader(Header):
+    """GET_CONSUMER_RUNNING_INFO."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectlyHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY. msg_id: the offset id of a message here."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+
+
+class ConsumerStatusHeader(Header):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS. client_addr: a client id, blank for all."""
+
+    group: str
+    topic: str
+    client_addr: str | None = None
+
+
+class MasterFlushOffsetHeader(Header):
+    """RESET_MASTER_FLUSH_OFFSET."""
+
+    master_flush_offset: Long | None = None

@@ -13,8 +13,10 @@ from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource, cluster, group, topic
 from libramq.codes import RequestCode as R
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body import heartbeat as b
+from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
 from libramq.remoting.body.coordination import GroupJoinBody
@@ -117,6 +119,38 @@ def _group_of(_: h.NoHeader, body: SubscriptionGroupConfig) -> Collection[Resour
     return (group(body.group_name),)
 
 
+def _topics_of(_: h.NoHeader, body: TopicConfigList) -> Collection[Resource]:
+    return [topic(config.topic_name) for config in body.topic_config_list]
+
+
+def _groups_of(_: h.NoHeader, body: GroupConfigList) -> Collection[Resource]:
+    return [group(config.group_name) for config in body.group_config_list]
+
+
+def _cloned_of(header: a.CloneOffsetsHeader, _: None) -> Collection[Resource]:
+    """Return both groups: who may change the one could read the other's progress otherwise."""
+    return group(header.src_group), group(header.dest_group), *_named_topic(header.topic)
+
+
+def _corrected_of(header: a.CorrectionOffsetHeader, _: None) -> Collection[Resource]:
+    groups = dict.fromkeys([header.compare_group, *filter(None, (header.filter_groups or "").split(","))])
+    return topic(header.topic), *(group(name) for name in groups)
+
+
+def _group_and_topic(
+    header: a.GroupAndTopicHeader | a.SubscriptionHeader | a.ConsumerStatusHeader, _: None
+) -> Collection[Resource]:
+    return group(header.group), *_named_topic(header.topic)
+
+
+def _consume_queue_of(header: a.ConsumeQueueHeader, _: None) -> Collection[Resource]:
+    return topic(header.topic), *([group(header.consumer_group)] if header.consumer_group else [])
+
+
+def _named_topic(name: str | None) -> Collection[Resource]:
+    return (topic(name),) if name else ()
+
+
 def _whole_cluster(_: object, __: object) -> Collection[Resource]:
     return (cluster(),)
 
@@ -172,6 +206,17 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_PRODUCER_CONNECTION_LIST: _managed(Action.GET, _fields(group, "producer_group")),
     R.QUERY_TOPIC_CONSUME_BY_WHO: _managed(Action.GET, _of_topic),
     R.QUERY_TOPICS_BY_CONSUMER: _managed(Action.GET, _of_group),
+    R.UPDATE_AND_CREATE_TOPIC_LIST: _managed(Action.CREATE, _topics_of, TopicConfigList),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _managed(Action.CREATE, _groups_of, GroupConfigList),
+    R.CLONE_GROUP_OFFSET: _managed(Action.UPDATE, _cloned_of),
+    R.QUERY_CORRECTION_OFFSET: _managed(Action.GET, _corrected_of),
+    R.QUERY_CONSUME_TIME_SPAN: _managed(Action.GET, _group_and_topic),
+    R.QUERY_SUBSCRIPTION_BY_CONSUMER: _managed(Action.GET, _group_and_topic),
+    R.QUERY_CONSUME_QUEUE: _managed(Action.GET, _consume_queue_of),
+    R.GET_BROKER_CONSUME_STATS: _cluster_wide(Action.LIST),
+    R.GET_ALL_PRODUCER_INFO: _cluster_wide(Action.LIST),
+    R.VIEW_BROKER_STATS_DATA: _cluster_wide(Action.GET),
+    R.RESET_MASTER_FLUSH_OFFSET: _cluster_wide(Action.UPDATE),
     # Coordinated groups: members, and brokers among themselves.
     R.GROUP_JOIN: Reading(_join, GroupJoinBody),
     R.GROUP_POLL: Reading(_as_member),

@@ -14,7 +14,7 @@ from libramq.message.message import MessageExt
 from libramq.message.record import decode_record
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
-from libramq.store.consume_queue import BLANK_SIZE
+from libramq.store.consume_queue import BLANK_SIZE, UNIT
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.open_files import OpenFiles
 from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, unit_tag_codes, warm
@@ -119,6 +119,18 @@ class StoreContents:
         data = self.record_at(physical_offset)
         decoded = decode_record(data, decompress=False) if data is not None else None
         return decoded[0] if decoded else None
+
+    def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Return the readable units of a queue from an offset on: physical offset, size, tag code."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible_max:
+            return []
+        data = queue.units(offset, min(count, queue.visible_max - offset))
+        return list(UNIT.iter_unpack(data))
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue has messages or had some."""
+        return self._queues.get(topic, queue_id) is not None
 
     def topics(self) -> set[str]:
         """Return the topics that have messages or had some."""

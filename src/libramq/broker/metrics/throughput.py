@@ -1,7 +1,7 @@
-"""The throughput: messages per second stored in topics and delivered to groups, over the last minute.
+"""The throughput: messages stored in topics and delivered to groups, over the last minute, hour and day.
 
-        stored, read ─► counted by topic, by group and topic ─► a bucket every 10 s ─► the last six are a
-        minute
+    stored, read ─► counted by topic, by group and topic ─► a bucket every 10 s ─► the last six are a minute
+                                                         ─► one every 10 min, one an hour: an hour, a day
 
 Buckets are made only while something is counted: an idle broker needs no timer.
 Upstream: BrokerStatsManager.java, TOPIC_PUT_NUMS and GROUP_GET_NUMS, sampled every 10 s.
@@ -17,8 +17,15 @@ from libramq.store.message_store import MessageStore
 
 BUCKET_MS: Final = 10_000
 WINDOW_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
 #: Ours: groups and topics counted in 10 s; four for each possible group.
 PAIRS_MAX: Final = 100_000
+#: Ours: keys in each of the 30 buckets of an hour and a day; more are counted in the last minute only.
+LONG_KEYS_MAX: Final = 20_000
+
+#: A topic that is sent to, or a group and a topic that it is sent.
+Key = str | tuple[str, str]
 
 
 class _Bucket(NamedTuple):
@@ -27,6 +34,41 @@ class _Bucket(NamedTuple):
     until_ms: MonotonicMs
     puts: Mapping[str, int]
     gets: Mapping[tuple[str, str], int]
+
+
+class Window(NamedTuple):
+    """A count in a window of time, and its rate."""
+
+    messages: int
+    per_second: float
+
+
+class _LongCounts:
+    """Counts over a longer time: buckets of `bucket_ms`, as many as the window has."""
+
+    def __init__(self, window_ms: int, bucket_ms: int) -> None:
+        self._window_ms = window_ms
+        self._bucket_ms = bucket_ms
+        self._counts: deque[tuple[MonotonicMs, dict[Key, int]]] = deque()
+
+    def add(self, bucket: _Bucket) -> None:
+        """Add what was counted up to a bucket's end."""
+        now_ms = bucket.until_ms
+        if not self._counts or now_ms - self._counts[-1][0] >= self._bucket_ms:
+            self._counts.append((now_ms, {}))
+        while now_ms - self._counts[0][0] >= self._window_ms:
+            self._counts.popleft()
+        counts = self._counts[-1][1]
+        for kind in (bucket.puts, bucket.gets):
+            for key, count in kind.items():
+                if key in counts or len(counts) < LONG_KEYS_MAX:
+                    counts[key] = counts.get(key, 0) + count
+
+    def count(self, key: "Key", now_ms: MonotonicMs) -> int:
+        """Return what was counted of a key in the window that ends now."""
+        return sum(
+            counts.get(key, 0) for from_ms, counts in self._counts if now_ms - from_ms < self._window_ms
+        )
 
 
 class Throughput:
@@ -39,6 +81,8 @@ class Throughput:
         self._started_ms = kernel.clock.monotonic_ms()
         self._gets: dict[tuple[str, str], int] = {}
         self._buckets: deque[_Bucket] = deque(maxlen=WINDOW_MS // BUCKET_MS)
+        self._hour = _LongCounts(HOUR_MS, HOUR_MS // 6)
+        self._day = _LongCounts(DAY_MS, HOUR_MS)
 
     def got(self, group: str, topic: str, count: int) -> None:
         """Count messages that were delivered to a group."""
@@ -65,8 +109,30 @@ class Throughput:
         count = self._gets.get(pair, 0)
         return self._rate(count + sum(bucket.gets.get(pair, 0) for bucket in self._recent()))
 
+    def windows(self, key: "Key | None") -> tuple[Window, Window, Window] | None:
+        """Return the last minute, hour and day of a topic, or of a group and topic; None for nothing."""
+        if key is None:
+            return None
+        now_ms = self._clock.monotonic_ms()
+        if isinstance(key, str):
+            now = self._store.topic_puts.get(key, 0)
+            minute = now + sum(bucket.puts.get(key, 0) for bucket in self._recent())
+        else:
+            now = self._gets.get(key, 0)
+            minute = now + sum(bucket.gets.get(key, 0) for bucket in self._recent())
+        hour, day = now + self._hour.count(key, now_ms), now + self._day.count(key, now_ms)
+        if not day:
+            return None
+        alive_s = max(1.0, (now_ms - self._started_ms) / 1_000)
+        windows = ((minute, WINDOW_MS), (hour, HOUR_MS), (day, DAY_MS))
+        first, second, third = (Window(count, count / min(alive_s, ms / 1_000)) for count, ms in windows)
+        return first, second, third
+
     def _sample(self, now_ms: MonotonicMs) -> None:
-        self._buckets.append(_Bucket(now_ms, self._store.drain_topic_puts(), self._gets))
+        bucket = _Bucket(now_ms, self._store.drain_topic_puts(), self._gets)
+        self._buckets.append(bucket)
+        self._hour.add(bucket)
+        self._day.add(bucket)
         self._gets = {}
 
     def _recent(self) -> list[_Bucket]:

@@ -19,6 +19,8 @@ LOOKUPS: Final = (
     R.VIEW_MESSAGE_BY_ID,
     R.CONSUMER_SEND_MSG_BACK,
     R.QUERY_CONSUMER_OFFSET,
+    R.QUERY_CONSUME_QUEUE,
+    R.CONSUME_MESSAGE_DIRECTLY,
 )
 #: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
 WARMINGS_MAX: Final = 64

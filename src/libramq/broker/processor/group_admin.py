@@ -3,8 +3,9 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -15,11 +16,16 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.remoting.body.administration import GroupConfigList
 from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import with_body
+from libramq.rpc.request_body import begin, with_body
 from libramq.waits import HeldPulls
+
+#: Ours: a list is created while others are served between slices of it; a group takes 0.3 ms to journal.
+GROUPS_PER_LIST_MAX: Final = 1_000
+GROUPS_PER_STEP: Final = 8
 
 
 class GroupAdministration:
@@ -46,6 +52,7 @@ class GroupAdministration:
         """Return the requests that it serves."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.create_list,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.list_all,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
@@ -57,6 +64,30 @@ class GroupAdministration:
 
     def _create(self, request: Request, config: SubscriptionGroupConfig) -> Outcome:
         self._groups.put(config, request.wall_ms)
+        return SUCCESS
+
+    def create_list(self, request: Request) -> Outcome:
+        """Create groups or change them: all of them, or none if one is impossible."""
+
+        def create(body: GroupConfigList) -> Outcome:
+            if len(body.group_config_list) > GROUPS_PER_LIST_MAX:
+                raise broker_error(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{len(body.group_config_list)} groups in one list; {GROUPS_PER_LIST_MAX} are allowed",
+                )
+            return begin(self._create_list(request, body.group_config_list))
+
+        return with_body(request, GroupConfigList, create)
+
+    def _create_list(
+        self, request: Request, configs: Sequence[SubscriptionGroupConfig]
+    ) -> Generator[None, None, Outcome]:
+        for config in configs:
+            self._groups.check(config)
+        for number, config in enumerate(configs, 1):
+            self._groups.put(config, request.wall_ms)
+            if number % GROUPS_PER_STEP == 0 and number < len(configs):
+                yield
         return SUCCESS
 
     def delete(self, request: Request) -> Outcome:

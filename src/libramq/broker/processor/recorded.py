@@ -3,20 +3,22 @@
 Under ASYNC_FLUSH they do not wait.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
-from libramq.rpc.outcome import HOLD, Outcome, Reply
+from libramq.rpc.outcome import HOLD, Compute, InSteps, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
 #: Requests that change a table by name, or return table contents that others must be able to rely on.
 RECORDED: Final = (
     R.UPDATE_AND_CREATE_TOPIC,
+    R.UPDATE_AND_CREATE_TOPIC_LIST,
     R.DELETE_TOPIC_IN_BROKER,
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
     R.DELETE_SUBSCRIPTIONGROUP,
     R.PEER_GATHER,
 )
@@ -37,15 +39,25 @@ class RecordedReplies:
         return {code: self._waiting(processors[code]) for code in RECORDED if code in processors}
 
     def _waiting(self, handle: Processor) -> Processor:
-        def handle_recorded(request: Request) -> Outcome:
-            outcome = handle(request)
-            if self._journals.is_synced:
-                return outcome
+        return lambda request: self._recorded(request, handle(request))
 
-            def synced(is_synced: bool) -> None:
-                self._answer(request, outcome if is_synced else _NOT_ON_DISK)
+    def _recorded(self, request: Request, outcome: Outcome) -> Outcome:
+        """Return the outcome to perform now; what is decided later waits from then on."""
+        if isinstance(outcome, Compute):
+            then = outcome.then
+            return Compute(outcome.work, lambda result: self._recorded(request, then(result)))
+        if isinstance(outcome, InSteps):
+            return InSteps(self._in_steps(request, outcome.steps))
+        if self._journals.is_synced:
+            return outcome
 
-            self._journals.when_synced(synced)
-            return HOLD
+        def synced(is_synced: bool) -> None:
+            self._answer(request, outcome if is_synced else _NOT_ON_DISK)
 
-        return handle_recorded
+        self._journals.when_synced(synced)
+        return HOLD
+
+    def _in_steps(
+        self, request: Request, steps: Generator[None, None, Outcome]
+    ) -> Generator[None, None, Outcome]:
+        return self._recorded(request, (yield from steps))

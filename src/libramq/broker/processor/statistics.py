@@ -14,6 +14,7 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.processor.stored_times import StoredTimes, consume_offsets
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
@@ -40,17 +41,14 @@ from libramq.remoting.headers import (
     TopicHeader,
     decode_header,
 )
-from libramq.rpc.outcome import Compute, Outcome, Reply, WaitForDisk
+from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import ColdRead, FileRange
 from libramq.transport.server import Peer
 
 #: Ours: queues that are processed before others are served; one takes 4 µs, and as much to encode.
 QUEUES_PER_STEP: Final = 256
-#: Ours: a message's time takes two reads, of its unit and of its record.
-WARMINGS_MAX: Final = 4
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
 
@@ -153,7 +151,9 @@ class Statistics:
             committed = self._offsets.offsets(group, config.topic_name)
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
-                table[queue] = self._wrapper(group, queue, committed.get(queue_id, 0), times)
+                table[queue] = consume_offsets(
+                    self._store, self._offsets, group, queue, committed.get(queue_id, 0), times
+                )
                 if len(table) % QUEUES_PER_STEP == 0:
                     yield
         if times.cold:
@@ -213,46 +213,6 @@ class Statistics:
         header = decode_header(request.command, GroupByNameHeader)
         topics = self._offsets.topics_of_group(header.group)
         return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
-
-    def _wrapper(self, group: str, queue: MessageQueue, offset: int, times: "StoredTimes") -> OffsetWrapper:
-        topic, queue_id = queue.topic, queue.queue_id
-        pulled = self._offsets.pull_offsets.get(group, topic, queue_id)
-        # Deleted messages do not count as lag: the group continues with the first that exists.
-        offset = max(offset, self._store.min_offset(topic, queue_id))
-        read_ms = times.of(topic, queue_id, offset - 1) if offset else 0
-        return OffsetWrapper(
-            broker_offset=self._store.max_offset(topic, queue_id),
-            consumer_offset=offset,
-            pull_offset=max(offset, pulled or 0),
-            last_timestamp=max(0, read_ms),
-        )
-
-
-class StoredTimes:
-    """When messages were stored, as far as that is in memory; cold: what a thread has to read for the rest.
-
-    warmings: how often one has. In the end the loop waits for the disk itself.
-    """
-
-    def __init__(self, store: MessageStore, warmings: int) -> None:
-        self.cold: list[FileRange] = []
-        self._store = store
-        self._may_wait = warmings >= WARMINGS_MAX
-
-    def of(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return when a message was stored; -1 if there is none, 0 if that is not in memory."""
-        if self._may_wait:
-            return self._store.store_timestamp_ms(topic, queue_id, offset)
-        try:
-            with self._store.without_waiting():
-                return self._store.store_timestamp_ms(topic, queue_id, offset)
-        except ColdRead as cold:
-            self.cold.append(cold.stretch)
-            return 0
-
-    def wait(self, again: Callable[[], Outcome]) -> WaitForDisk:
-        """Return the outcome that has a thread read what is cold, and then decides again."""
-        return WaitForDisk(read=partial(self._store.warm, tuple(self.cold)), again=again)
 
 
 def _encoded(body: TopicStatsTable | ConsumeStats, queue_count: int) -> Outcome:

@@ -1,9 +1,12 @@
-"""UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics.
+"""UPDATE_AND_CREATE_TOPIC(_LIST), DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics.
 
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from typing import Final
+
+import msgspec
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
@@ -12,20 +15,26 @@ from libramq.broker.messages.reading import Pull
 from libramq.broker.processor.listing import Listing, requested_page
 from libramq.broker.processor.notices import requests_of
 from libramq.catalog import TopicTable
+from libramq.catalog.topic_attributes import changed_attributes, parse_changes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.message import names
+from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader, decode_header
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
+from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import begin, with_body
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 
 _PERM_MAX = 7
+#: Ours: a list is created while others are served between slices of it; a topic takes 0.3 ms to journal.
+TOPICS_PER_LIST_MAX: Final = 1_000
+TOPICS_PER_STEP: Final = 8
 
 
 class TopicAdministration:
@@ -55,6 +64,7 @@ class TopicAdministration:
         """Return the requests that it serves."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.create_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
             RequestCode.GET_TOPIC_CONFIG: self.get,
@@ -64,15 +74,6 @@ class TopicAdministration:
     def create(self, request: Request) -> Outcome:
         """Create a topic or change it; it is on disk and at the name servers before the reply."""
         header = decode_header(request.command, CreateTopicHeader)
-        if names.is_system_topic(header.topic) or header.topic not in self._topics:
-            names.validate_topic(header.topic)
-        if names.is_system_topic(header.topic):
-            return Reply(
-                ResponseCode.INVALID_PARAMETER, f"The topic[{header.topic}] is conflict with system topic."
-            )
-        if not 0 <= header.perm <= _PERM_MAX:
-            return Reply(ResponseCode.INVALID_PARAMETER, f"perm {header.perm}; 2, 4 or 6 is usual")
-        before = self._topics.get(header.topic)
         config = TopicConfig(
             topic_name=header.topic,
             read_queue_nums=header.read_queue_nums,
@@ -81,12 +82,58 @@ class TopicAdministration:
             topic_filter_type=header.topic_filter_type,
             topic_sys_flag=header.topic_sys_flag or 0,
             order=bool(header.order),
+            attributes=parse_changes(header.attributes),
         )
+        return ReplyWhenAnnounced(Reply(notify=self._put(self._with_attributes(config), request)))
+
+    def create_list(self, request: Request) -> Outcome:
+        """Create topics or change them: all of them, or none if one is impossible."""
+
+        def create(body: TopicConfigList) -> Outcome:
+            if len(body.topic_config_list) > TOPICS_PER_LIST_MAX:
+                raise broker_error(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{len(body.topic_config_list)} topics in one list; {TOPICS_PER_LIST_MAX} are allowed",
+                )
+            return begin(self._create_list(request, body.topic_config_list))
+
+        return with_body(request, TopicConfigList, create)
+
+    def _create_list(
+        self, request: Request, configs: Sequence[TopicConfig]
+    ) -> Generator[None, None, Outcome]:
+        checked = [self._with_attributes(config) for config in configs]
+        for config in checked:
+            self._topics.check(config)
+        notify: tuple[Notify, ...] = ()
+        for number, config in enumerate(checked, 1):
+            notify += self._put(config, request)
+            if number % TOPICS_PER_STEP == 0 and number < len(checked):
+                yield
+        return ReplyWhenAnnounced(Reply(notify=notify))
+
+    def _with_attributes(self, config: TopicConfig) -> TopicConfig:
+        """Return a requested topic with the attributes that it has then; raises BrokerError."""
+        topic = config.topic_name
+        before = self._topics.get(topic)
+        if before is None or names.is_system_topic(topic):
+            names.validate_topic(topic)
+        if names.is_system_topic(topic):
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
+            )
+        if not 0 <= config.perm <= _PERM_MAX:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, f"perm {config.perm}; 2, 4 or 6 is usual")
+        current = before.attributes if before is not None else None
+        return msgspec.structs.replace(config, attributes=changed_attributes(current, config.attributes))
+
+    def _put(self, config: TopicConfig, request: Request) -> tuple[Notify, ...]:
+        """Create a topic or change it; return the notifications of members whose queues it changes."""
+        before = self._topics.get(config.topic_name)
         self._topics.put(config, request.wall_ms)
-        if before is not None and before.read_queue_nums != config.read_queue_nums:
-            notify = self._clients.queue_count_changed(config.topic_name, now=request.now)
-            return ReplyWhenAnnounced(Reply(notify=requests_of(notify)))
-        return ReplyWhenAnnounced(SUCCESS)
+        if before is None or before.read_queue_nums == config.read_queue_nums:
+            return ()
+        return requests_of(self._clients.queue_count_changed(config.topic_name, now=request.now))
 
     def delete(self, request: Request) -> Outcome:
         """Delete a topic, its queues and the offsets in it."""

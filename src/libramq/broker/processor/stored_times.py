@@ -1,0 +1,64 @@
+"""When messages were stored, as far as that is in memory; the rest is read by a thread."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import OffsetWrapper
+from libramq.rpc.outcome import Outcome, WaitForDisk
+from libramq.store.message_store import MessageStore
+from libramq.store.segments import ColdRead, FileRange
+
+#: Ours: a message's time takes two reads, of its unit and of its record.
+WARMINGS_MAX: Final = 4
+
+
+class StoredTimes:
+    """When messages were stored, as far as that is in memory; cold: what a thread has to read for the rest.
+
+    warmings: how often one has. In the end the loop waits for the disk itself.
+    """
+
+    def __init__(self, store: MessageStore, warmings: int) -> None:
+        self.cold: list[FileRange] = []
+        self._store = store
+        self._may_wait = warmings >= WARMINGS_MAX
+
+    def of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return when a message was stored; -1 if there is none, 0 if that is not in memory."""
+        if self._may_wait:
+            return self._store.store_timestamp_ms(topic, queue_id, offset)
+        try:
+            with self._store.without_waiting():
+                return self._store.store_timestamp_ms(topic, queue_id, offset)
+        except ColdRead as cold:
+            self.cold.append(cold.stretch)
+            return 0
+
+    def wait(self, again: Callable[[], Outcome]) -> WaitForDisk:
+        """Return the outcome that has a thread read what is cold, and then decides again."""
+        return WaitForDisk(read=partial(self._store.warm, tuple(self.cold)), again=again)
+
+
+def consume_offsets(
+    store: MessageStore,
+    offsets: OffsetCommits,
+    group: str,
+    queue: MessageQueue,
+    committed: int,
+    times: StoredTimes,
+) -> OffsetWrapper:
+    """Return a group's progress in one queue, given its committed offset."""
+    topic, queue_id = queue.topic, queue.queue_id
+    pulled = offsets.pull_offsets.get(group, topic, queue_id)
+    # Deleted messages do not count as lag: the group continues with the first that exists.
+    offset = max(committed, store.min_offset(topic, queue_id))
+    read_ms = times.of(topic, queue_id, offset - 1) if offset else 0
+    return OffsetWrapper(
+        broker_offset=store.max_offset(topic, queue_id),
+        consumer_offset=offset,
+        pull_offset=max(offset, pulled or 0),
+        last_timestamp=max(0, read_ms),
+    )
