@@ -191,7 +191,7 @@ class Reading:
         group = self._requirements.consuming_group(pull.group, wall_ms)
         self._requirements.queue_to_read(pull.topic, pull.queue_id, pull.waiter.connection.address)
         if pull.expression is not None:
-            codes = _codes(pull.expression, pull.expression_type)
+            codes = tag_codes(pull.expression, pull.expression_type)
         else:
             codes = self._subscribed_codes(pull, group.consume_broadcast_enable)
         pull.tag_codes = self._shared.share(codes) if codes is not None else None
@@ -313,7 +313,8 @@ def _status(pull: Pull, result: ReadResult) -> PullStatus:
     return _STATUSES[result.status]
 
 
-def _codes(expression: str, expression_type: str | None) -> frozenset[int] | None:
+def tag_codes(expression: str, expression_type: str | None) -> frozenset[int] | None:
+    """Return the tag codes that an expression wants, None for all; raises BrokerError."""
     _refuse_sql92(expression_type)
     try:
         return parse_tag_filter(expression).codes
