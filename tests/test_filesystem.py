@@ -39,7 +39,7 @@ def other_process_can_lock(path: Path) -> bool:
     return done.stdout.strip() == b"True"
 
 
-def test_a_text_is_replaced_whole_and_the_old_one_kept(tmp_path: Path):
+def test_a_file_is_replaced_atomically_and_the_old_one_kept(tmp_path: Path):
     filesystem = LocalFileSystem()
     path = tmp_path / "config" / "topics.json"
     assert filesystem.read_text(path) is None
@@ -51,7 +51,7 @@ def test_a_text_is_replaced_whole_and_the_old_one_kept(tmp_path: Path):
     assert sorted(os.listdir(path.parent)) == ["topics.json", "topics.json.bak"]
 
 
-def test_reads_end_with_the_file(tmp_path: Path):
+def test_reads_end_at_the_end_of_the_file(tmp_path: Path):
     filesystem = LocalFileSystem()
     file = filesystem.open(tmp_path / "f", write=True, create=True)
     filesystem.pwrite(file, b"hello", 3)
@@ -64,7 +64,7 @@ def test_reads_end_with_the_file(tmp_path: Path):
     filesystem.close(file)
 
 
-def test_a_tree_is_removed_and_what_links_point_to_is_not(tmp_path: Path):
+def test_a_tree_is_removed_without_the_targets_of_its_links(tmp_path: Path):
     filesystem = LocalFileSystem()
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "file").touch()

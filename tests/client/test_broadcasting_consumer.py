@@ -47,7 +47,7 @@ async def test_every_member_gets_every_message(namesrv, broker, watch, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["127.0.0.1@DEFAULT", "127.0.0.1@two"]
 
 
-async def test_after_a_restart_it_goes_on_where_it_stopped(namesrv, broker, watch, tmp_path):
+async def test_a_restarted_member_resumes_where_it_stopped(namesrv, broker, watch, tmp_path):
     """Whatever its process id is now."""
     inbox = Inbox(watch)
     for turn in range(3):
@@ -59,7 +59,7 @@ async def test_after_a_restart_it_goes_on_where_it_stopped(namesrv, broker, watc
     assert inbox.bodies == [b"0", b"1", b"2"]
 
 
-async def test_in_order_it_needs_no_locks(namesrv, broker, watch, tmp_path):
+async def test_ordered_broadcasting_needs_no_locks(namesrv, broker, watch, tmp_path):
     """Nobody shares its queues."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
@@ -70,7 +70,7 @@ async def test_in_order_it_needs_no_locks(namesrv, broker, watch, tmp_path):
     assert broker.count(RequestCode.LOCK_BATCH_MQ) == 0
 
 
-async def test_a_broken_file_is_said_before_anything_is_read(namesrv, broker, watch, tmp_path):
+async def test_a_damaged_file_is_reported_before_anything_is_read(namesrv, broker, watch, tmp_path):
     """One clear error."""
     consumer = member(namesrv, tmp_path, Inbox(watch))
     path = tmp_path / consumer.client_id / "g" / "offsets.json"
@@ -80,7 +80,7 @@ async def test_a_broken_file_is_said_before_anything_is_read(namesrv, broker, wa
         await consumer.start()
 
 
-def test_an_instance_name_is_a_name(namesrv, tmp_path):
+def test_an_instance_name_must_be_a_valid_file_name(namesrv, tmp_path):
     """It becomes a directory."""
     with pytest.raises(ConfigError, match="cannot be the name"):
         member(namesrv, tmp_path, print, instance_name="../x")

@@ -19,7 +19,7 @@ BENCHES = sorted(
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_a_bench_starts_from_any_directory_and_shows_its_options(name: str, tmp_path: Path):
+def test_every_bench_starts_from_any_directory_and_shows_its_options(name: str, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, ROOT / "bench" / name, "--help"],
         cwd=tmp_path,
@@ -33,7 +33,7 @@ def test_a_bench_starts_from_any_directory_and_shows_its_options(name: str, tmp_
     assert done.stdout.startswith(f"usage: {name} ")
 
 
-def test_every_bench_that_a_page_names_is_there():
+def test_every_bench_named_on_a_page_exists():
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "ARCHITECTURE.md"]
     named = {name for page in pages for name in re.findall(r"`bench/([\w./]+)", page.read_text())}
     assert named

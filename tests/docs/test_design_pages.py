@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
-def test_files_that_a_page_names_exist(page: Path):
+def test_files_named_on_a_page_exist(page: Path):
     named = [code for code in codes(page) if re.fullmatch(r"[\w./-]+(\.py|/)", code)]
     rooted = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", page.read_text())
     missing = {name for name in named if not is_a_path(name.rstrip("/"))} - OF_A_STORE
@@ -28,7 +28,7 @@ def test_files_that_a_page_names_exist(page: Path):
     assert not missing
 
 
-def test_identifiers_that_a_page_names_exist(page: Path):
+def test_identifiers_named_on_a_page_exist(page: Path):
     identifiers = {code for code in codes(page) if re.fullmatch(r"[A-Za-z_][\w.]*(\(\))?", code)}
     constants = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b(?![_*])", page.read_text()))
     missing = {

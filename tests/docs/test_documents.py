@@ -56,12 +56,12 @@ def run(documents: Sequence[str], directory: Path) -> None:
     assert done.returncode == 0, done.stderr[-4_000:]
 
 
-def test_readme_guides_and_examples(tmp_path: Path):
+def test_readme_guides_and_examples_print_what_they_show(tmp_path: Path):
     run([*GUIDES, *(f"examples/{name}.py" for name in EXAMPLES)], tmp_path)
 
 
 @pytest.mark.spark
-def test_what_uses_spark(tmp_path: Path):
+def test_pages_that_use_spark_print_what_they_show(tmp_path: Path):
     run(OF_SPARK, tmp_path)
 
 

@@ -32,7 +32,7 @@ def page(request: pytest.FixtureRequest) -> Path:
     return request.param
 
 
-def test_links_lead_somewhere(page: Path):
+def test_links_have_targets(page: Path):
     for target in links(page.read_text()):
         if target.startswith(_EXTERNAL):
             continue
@@ -43,7 +43,7 @@ def test_links_lead_somewhere(page: Path):
             assert anchor in set(anchors(file.read_text())), f"{page.name}: there is no heading for {target}"
 
 
-def test_names_of_the_package_exist(page: Path):
+def test_names_of_the_package_on_pages_exist(page: Path):
     names = set(re.findall(r"\blibramq(?:\.\w+)+", page.read_text()))
     missing = {name for name in names if not exists(name) and not (ROOT / name).exists()}
     assert not missing - {"libramq.zip", "libramq.service"}  # Files.
@@ -61,7 +61,7 @@ def test_readme_is_short():
 
 
 @pytest.mark.parametrize("page", list(generated.pages()), ids=lambda page: page.name)
-def test_generated_parts_are_those_of_the_code(page: Path):
+def test_generated_parts_equal_the_code(page: Path):
     text = page.read_text()
     assert generated.renewed(text) == text, "run python -m tests.docs.generated"
 
@@ -152,7 +152,7 @@ def exists(name: str) -> bool:
     return False
 
 
-def test_every_dependency_has_its_reason():
+def test_every_dependency_has_a_reason():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
@@ -164,14 +164,14 @@ def test_every_dependency_has_its_reason():
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_PROPERTIES, ids=lambda page: page.name)
-def test_properties_on_pages_are_names_that_programs_read(page: Path):
+def test_properties_on_pages_are_known_to_the_programs(page: Path):
     of_brokers = {option.metadata["name"] for option in fields(BrokerConfig) if option.metadata}
     for text in re.findall(r"```properties\n(.*?)```", page.read_text(), re.DOTALL):
         names = set(parse_properties(text))
         assert names <= of_brokers or names <= set(access_properties.NAMES)
 
 
-def test_the_table_of_layers_has_every_package_in_its_place():
+def test_the_table_of_layers_lists_every_package():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = [re.findall(r"\w+", line) for line in contracts[0]["layers"]]
     section = (ROOT / "ARCHITECTURE.md").read_text().partition("\n## Layers\n")[2].partition("\n###")[0]

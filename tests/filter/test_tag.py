@@ -10,7 +10,7 @@ from libramq.message.tags import java_hash, tag_code
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
-def test_no_expression_is_everything(expression):
+def test_without_an_expression_everything_matches(expression):
     assert parse_tag_filter(expression) is EVERYTHING
     assert EVERYTHING.codes is None
     assert EVERYTHING.matches(None)
@@ -48,7 +48,7 @@ def test_too_many_tags_are_refused():
         parse_tag_filter("||".join(f"t{n}" for n in range(TAGS_MAX + 1)))
 
 
-def test_tags_with_one_hash_are_told_apart_by_their_text_only():
+def test_tags_with_equal_hashes_differ_in_their_text_only():
     parsed = parse_tag_filter("Aa")
     assert tag_code("BB") in parsed.codes
     assert not parsed.matches("BB")
@@ -59,7 +59,7 @@ def test_tags_with_one_hash_are_told_apart_by_their_text_only():
         st.text(st.characters(exclude_characters="|"), min_size=1).filter(str.strip), min_size=1, max_size=5
     )
 )
-def test_what_matches_the_text_matches_the_hash(tags):
+def test_a_tag_that_matches_by_text_matches_by_hash(tags):
     parsed = parse_tag_filter("||".join(tags))
     for tag in parsed.tags:
         assert parsed.matches(tag)

@@ -68,7 +68,7 @@ class Group:
         return sorted(queue for queues in self.queues.values() for queue in queues)
 
 
-def test_the_first_member_is_given_everything():
+def test_the_first_member_is_assigned_everything():
     group = Group(T=4)
     group.join("alice")
     group.ask("alice")
@@ -76,7 +76,7 @@ def test_the_first_member_is_given_everything():
     assert group.again == {}
 
 
-def test_a_newcomer_waits_for_a_queue_until_its_owner_has_asked_and_it_has_rested():
+def test_a_newcomer_gets_a_queue_after_its_owners_query_and_a_rest():
     """bob asks first and gets nothing; alice asks and lets go of two; bob is told when they have rested."""
     group = Group(T=4)
     group.join("alice")
@@ -99,7 +99,7 @@ def test_a_newcomer_waits_for_a_queue_until_its_owner_has_asked_and_it_has_reste
     assert group.held() == group.all_queues()
 
 
-def test_what_stays_is_never_missing_from_an_answer():
+def test_queues_that_stay_are_in_every_answer():
     group = Group(T=6)
     group.join("alice", "bob")
     group.ask("alice", "bob")
@@ -110,7 +110,7 @@ def test_what_stays_is_never_missing_from_an_answer():
     assert len(group.holds["alice"]["T"]) == 2
 
 
-def test_queues_of_one_that_is_gone_go_to_the_others_after_a_rest():
+def test_queues_of_a_departed_member_are_reassigned_after_a_rest():
     group = Group(T=4)
     group.join("alice", "bob")
     group.ask("alice", "bob")
@@ -123,7 +123,7 @@ def test_queues_of_one_that_is_gone_go_to_the_others_after_a_rest():
     assert group.held() == group.all_queues()
 
 
-def test_loads_are_even_over_all_topics_and_not_within_each():
+def test_loads_are_even_across_topics_and_not_within_each():
     """Ten topics of one queue each: AVG would give all of them to the first member."""
     group = Group(**{f"T{number}": 1 for number in range(10)})
     group.join("alice", "bob")
@@ -141,7 +141,7 @@ def test_a_member_gets_queues_of_its_own_topics_only():
     assert group.holds["bob"] == {"T": [], "U": queues_of("U", 2)}
 
 
-def test_nobody_knows_a_stranger():
+def test_an_unknown_member_gets_no_answer():
     group = Group(T=2)
     group.join("alice")
     assert group.assignment.ask("mallory", "T", now_ms=0) is None
@@ -156,7 +156,7 @@ def test_a_target_is_computed_for_new_members_and_for_new_queues():
     assert not current(group.version, {"T": queues_of("T", 3)}, now_ms=0)
 
 
-def test_a_large_group_is_assigned_now_and_then():
+def test_a_large_group_is_assigned_at_intervals():
     group = Group(T=2)
     group.join(*(f"c{number}" for number in range(LARGE_GROUP + 1)))
     current = group.assignment.is_current
@@ -166,7 +166,7 @@ def test_a_large_group_is_assigned_now_and_then():
     assert not current(group.version + 1, {"T": queues_of("T", 2)}, now_ms=now_ms)
 
 
-def test_what_members_were_given_by_another_rule_is_theirs_at_first():
+def test_queues_assigned_by_another_rule_are_kept_at_first():
     """The group was in client mode: bob has all by AVG's word, and keeps his half."""
     group = Group(T=4)
     group.assignment.give("bob", "T", group.queues["T"], now_ms=0)
@@ -178,7 +178,7 @@ def test_what_members_were_given_by_another_rule_is_theirs_at_first():
 
 
 @given(st.lists(st.tuples(st.sampled_from("jlaat"), st.integers(0, 3)), max_size=40), st.integers(1, 6))
-def test_no_two_hold_a_queue_and_all_are_held_in_the_end(steps, count):
+def test_no_queue_has_two_members_and_every_queue_gets_one(steps, count):
     """Any order of joins, leaves, asks and time, over up to four members and two topics."""
     group = Group(T=count, U=2)
     for step, number in steps:
@@ -204,7 +204,7 @@ def test_no_two_hold_a_queue_and_all_are_held_in_the_end(steps, count):
 
 
 @pytest.mark.parametrize("again", [1, 3])
-def test_asking_more_often_changes_nothing(again):
+def test_frequent_queries_change_nothing(again):
     group = Group(T=5)
     group.join("alice", "bob")
     for _ in range(again):

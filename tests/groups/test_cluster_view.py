@@ -34,7 +34,7 @@ def q(name: str, number: int) -> MessageQueue:
     return MessageQueue("T", name, number)
 
 
-def test_nobody_knows_where_groups_live_before_a_name_server_has_answered():
+def test_coordinators_are_unknown_before_a_name_server_has_answered():
     view = ClusterView("1", "10.0.0.1:1")
     assert (view.home_of("g"), view.queues("T"), view.names) == (None, None, ["1"])
     assert view.brokers_reported(None, linked=())
@@ -42,7 +42,7 @@ def test_nobody_knows_where_groups_live_before_a_name_server_has_answered():
     assert not view.brokers_reported(brokers("1"), linked=())
 
 
-def test_groups_live_where_all_brokers_say():
+def test_coordinators_are_known_when_all_brokers_agree():
     """A broker is in its own view, reported or not; slaves are not, and no addresses of ours are believed."""
     view = view_of("1", "2", "3")
     other = ClusterView("2", "10.0.0.2:1")
@@ -56,7 +56,7 @@ def test_groups_live_where_all_brokers_say():
     assert not view.has_host("10.0.0.4")
 
 
-def test_a_broker_goes_when_it_is_not_reported_and_not_reached():
+def test_a_broker_leaves_when_it_is_neither_reported_nor_reachable():
     """A name server that has just started knows nobody: who is reached stays, with its queues."""
     view = view_of("2", "3")
     view.topic_reported("T", queues(_1=4, _2=1, _3=1))
@@ -72,7 +72,7 @@ def test_a_broker_goes_when_it_is_not_reported_and_not_reached():
     assert view.queues("T") == ()
 
 
-def test_queues_of_others_are_unknown_until_somebody_has_said():
+def test_queues_of_others_are_unknown_until_reported():
     view = view_of()
     assert view.queues("T") == ()
     view.topic_reported("T", None)
@@ -86,7 +86,7 @@ def test_queues_of_others_are_unknown_until_somebody_has_said():
     assert view.queues("T") is None
 
 
-def test_when_a_broker_comes_queues_are_unknown_until_they_are_reported_again():
+def test_after_a_broker_joins_queues_are_unknown_until_reported_again():
     """Whoever held its queues when we did not know it must not lose them to an old list."""
     view = view_of("2")
     view.topic_reported("T", queues(_2=1))
@@ -101,7 +101,7 @@ def test_when_a_broker_comes_queues_are_unknown_until_they_are_reported_again():
     assert view.queues("T") == (), "alone"
 
 
-def test_a_broker_that_moved_is_another():
+def test_a_broker_at_a_new_address_counts_as_another():
     view = view_of("2")
     moved = TopicRouteData(broker_datas=[BrokerData(broker_name="2", broker_addrs={0: "10.0.0.7:1"})])
     assert view.brokers_reported(moved, linked=("2",))

@@ -36,7 +36,7 @@ def joined(*members: Member[str]) -> ConsumerGroups[str]:
     return groups
 
 
-def test_a_member_is_new_once():
+def test_a_member_is_new_only_once():
     groups = joined()
     group = groups.get_or_create(data())
     assert groups.beat(group, member("c1", "alice"), data())
@@ -45,7 +45,7 @@ def test_a_member_is_new_once():
     assert group.members["c1"].heartbeat_at_ms == 5
 
 
-def test_what_a_heartbeat_says_of_the_group_counts_from_then_on():
+def test_a_heartbeat_updates_the_groups_settings():
     groups = joined()
     group = groups.get_or_create(data())
     groups.beat(
@@ -110,7 +110,7 @@ def test_a_newer_version_of_the_same_expression_is_kept_and_no_change():
     assert group.subscriptions["T"].sub_version == 12
 
 
-def test_topics_that_are_not_named_any_more_go():
+def test_topics_no_longer_subscribed_are_removed():
     groups = joined(member("c1", "alice"))
     group = groups.get("G")
     group.subscribe("c1", [subscribes("T"), subscribes("U")])
@@ -145,7 +145,7 @@ def test_retry_topics_come_and_go_without_being_a_change():
     assert "%RETRY%G_T" not in group.subscriptions
 
 
-def test_what_is_known_of_a_member_outlives_its_heartbeats():
+def test_facts_about_a_member_survive_its_heartbeats():
     groups = joined(member("c1", "alice", 10))
     group = groups.get("G")
     group.subscribe("c1", [subscribes("T", expression="a")])
@@ -159,7 +159,7 @@ def test_what_is_known_of_a_member_outlives_its_heartbeats():
     assert (group.members["c1"].asks, group.subscriptions) == (None, {})
 
 
-def test_subscriptions_beyond_the_limit_are_passed_over():
+def test_subscriptions_beyond_the_limit_are_skipped():
     group = joined(member("c1", "alice")).get("G")
     group.subscribe("c1", [subscribes(f"T{n}") for n in range(SUBSCRIPTIONS_MAX + 5)])
     assert len(group.subscriptions) == SUBSCRIPTIONS_MAX

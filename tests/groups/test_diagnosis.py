@@ -26,12 +26,12 @@ def found(*connected: Connected, queue_count: int | None = 8, **fields) -> list[
     return [(one.kind, one.about, one.text) for one in diagnose(group)]
 
 
-def test_a_healthy_group_has_nothing():
+def test_a_healthy_group_has_no_diagnosis():
     assert found(member("alice"), member("bob", "10.0.0.8")) == []
     assert found() == []
 
 
-def test_queues_read_by_two_and_by_none_mean_different_strategies():
+def test_queues_read_twice_or_never_indicate_different_strategies():
     ((kind, about, text),) = found(
         member("alice"), member("bob"), read_by_two=[Q[0], Q[3]], read_by_none=[Q[1]]
     )
@@ -40,13 +40,13 @@ def test_queues_read_by_two_and_by_none_mean_different_strategies():
     assert "read by two" not in found(member("alice"), read_by_none=Q[:1])[0][2]
 
 
-def test_one_client_id_from_two_hosts():
+def test_one_client_id_on_two_hosts_is_reported():
     ((kind, about, text),) = found(member("a@1"), member("a@1", "10.0.0.8", joined=50))
     assert (kind, about) == (Kind.DUPLICATE_CLIENT_IDS, "a@1")
     assert "from 10.0.0.7, 10.0.0.8" in text
 
 
-def test_one_client_id_on_one_host_is_double_only_when_both_go_on_beating():
+def test_one_client_id_on_one_host_is_reported_only_when_both_keep_sending_heartbeats():
     """A client that reconnected beats on its new connection alone."""
     assert found(member("a", joined=0, beat=100), member("a", joined=200, beat=200)) == []
     ((kind, _, text),) = found(member("a", joined=0, beat=300), member("a", joined=200, beat=200))
@@ -54,7 +54,7 @@ def test_one_client_id_on_one_host_is_double_only_when_both_go_on_beating():
     assert "by 2 processes on 10.0.0.7" in text
 
 
-def test_members_that_want_different_things():
+def test_members_with_different_subscriptions_are_reported():
     ((kind, _, text),) = found(
         member("alice"), member("bob"), member("carol", subscriptions={"T": "a || b", "U": "*"})
     )
@@ -62,14 +62,14 @@ def test_members_that_want_different_things():
     assert text.startswith("alice, bob subscribe to T *; carol subscribe to T a || b, U *: ")
 
 
-def test_tags_in_another_order_are_no_difference():
+def test_the_order_of_tags_does_not_matter():
     assert (
         found(member("alice", subscriptions={"T": "a || b"}), member("bob", subscriptions={"T": "b||a"}))
         == []
     )
 
 
-def test_in_a_coordinated_group_other_tags_of_a_topic_are_wrong_and_other_topics_are_not():
+def test_in_a_coordinated_group_different_tags_are_reported_and_different_topics_are_not():
     one = member("alice", subscriptions={"T": "a", "U": "*"})
     assert found(one, member("bob", subscriptions={"T": "a"}), is_coordinated=True) == []
     ((kind, _, text),) = found(one, member("bob", subscriptions={"T": "b"}), is_coordinated=True)
@@ -77,12 +77,12 @@ def test_in_a_coordinated_group_other_tags_of_a_topic_are_wrong_and_other_topics
     assert text.startswith("of T, alice wants 'a' and bob wants 'b': ")
 
 
-def test_retry_topics_are_no_difference():
+def test_retry_topics_are_not_compared():
     """Java's client subscribes to %RETRY%group_topic while it has queues, and an idle one does not."""
     assert found(member("alice"), member("bob", subscriptions={"T": "*", "%RETRY%G_T": "*"})) == []
 
 
-def test_more_members_than_queues():
+def test_more_members_than_queues_are_reported():
     ((kind, _, text),) = found(member("alice"), member("bob"), member("carol"), queue_count=2)
     assert kind is Kind.IDLE_MEMBERS
     assert text.startswith("3 members share 2 queues, so 1 of them are idle")
@@ -90,19 +90,19 @@ def test_more_members_than_queues():
     assert found(member("alice"), member("bob"), queue_count=None) == []
 
 
-def test_heartbeats_that_are_too_far_apart():
+def test_heartbeats_too_far_apart_are_reported():
     assert found(member("alice", heartbeat_gap_ms=HEARTBEAT_GAP_MS_MAX)) == []
     ((kind, about, text),) = found(member("alice", heartbeat_gap_ms=60_000))
     assert (kind, about) == (Kind.SLOW_HEARTBEATS, "alice")
     assert "every 60 s" in text
 
 
-def test_a_sentence_names_so_many_and_no_more():
+def test_a_sentence_names_a_limited_number():
     ((_, _, text),) = found(member("alice"), read_by_two=Q)
     assert f"and {len(Q) - NAMED_MAX} more read by two" in text
 
 
-def test_each_is_new_once_and_over_once():
+def test_each_diagnosis_begins_once_and_ends_once():
     diagnoses = Diagnoses()
     idle = diagnose(GroupSeen(connected=[member("alice"), member("bob")], queue_count=1))
     more = diagnose(GroupSeen(connected=[member("a"), member("b"), member("c")], queue_count=1))

@@ -32,7 +32,7 @@ def test_under_epochs_the_next_member_is_admitted_at_once():
     assert ledger.freed == {ONE: 1_000}
 
 
-def test_where_members_ask_a_queue_rests_before_the_next_one_is_admitted():
+def test_under_server_side_assignment_a_queue_rests_before_the_next_member():
     """A queue that is held does not rest; what has rested is forgotten."""
     ledger = held(HandoverLedger(rest_ms=100))
     ledger.free(ONE, 1_000)

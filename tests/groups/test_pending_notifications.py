@@ -9,14 +9,14 @@ def herd(*members: str, at_ms: int = 10_000) -> PendingNotifications[str]:
     return found
 
 
-def test_a_member_that_looks_hears_nothing_more() -> None:
+def test_a_member_that_fetched_the_list_is_not_notified_again() -> None:
     """alice looks after the change; only bob is told again."""
     group = herd("alice", "bob")
     group.fetched("alice", now_ms=10_100)
     assert group.due(now_ms=10_000 + REPEAT_MS) == ["bob"]
 
 
-def test_nobody_is_told_twice_within_a_second() -> None:
+def test_a_member_is_notified_at_most_once_a_second() -> None:
     group = herd("alice")
     assert group.due(now_ms=10_000 + REPEAT_MS - 1) == []
     assert group.due(now_ms=10_000 + REPEAT_MS) == ["alice"]
@@ -44,7 +44,7 @@ def test_all_fetches_of_a_later_round_count_as_one_round() -> None:
     assert group.due(now_ms=1_000 + REPEAT_MS) == []
 
 
-def test_a_change_while_herding_asks_everybody_again() -> None:
+def test_a_change_while_notifications_are_pending_notifies_everybody_again() -> None:
     group = herd("alice", "bob")
     group.fetched("alice", now_ms=10_300)
     group.fetched("bob", now_ms=10_300)
@@ -52,19 +52,19 @@ def test_a_change_while_herding_asks_everybody_again() -> None:
     assert group.due(now_ms=11_000 + REPEAT_MS) == ["alice"]
 
 
-def test_it_gives_up_on_members_that_never_look() -> None:
+def test_members_that_never_fetch_the_list_are_given_up() -> None:
     group = herd("alice")
     assert group.due(now_ms=10_001 + PENDING_MS_MAX) == []
     assert group.is_current
 
 
-def test_who_is_no_member_is_nobody() -> None:
+def test_clients_outside_the_group_are_ignored() -> None:
     group = herd("alice")
     group.fetched("mallory", now_ms=10_500)
     assert group.due(now_ms=12_000) == ["alice"]
 
 
-def test_in_a_large_group_a_member_is_told_once_a_second_however_many_come():
+def test_in_a_large_group_a_member_is_notified_once_a_second_however_many_join():
     herd: PendingNotifications[int] = PendingNotifications()
     told = [herd.changed(range(count), now_ms=count) for count in range(1, 901)]
     assert told[49] == list(range(50))
@@ -75,7 +75,7 @@ def test_in_a_large_group_a_member_is_told_once_a_second_however_many_come():
     assert herd.due(now_ms=1_900) == []
 
 
-def test_what_should_wait_is_told_when_the_wait_is_over() -> None:
+def test_a_delayed_notification_is_sent_when_the_delay_ends() -> None:
     """carol vanished with locks: the others are told when her locks are free, not to be refused them."""
     group: PendingNotifications[str] = PendingNotifications()
     assert group.changed(["alice", "bob"], now_ms=10_000, wait_ms=150) == []
@@ -84,7 +84,7 @@ def test_what_should_wait_is_told_when_the_wait_is_over() -> None:
     assert group.due(now_ms=10_200) == []
 
 
-def test_who_has_looked_too_early_is_told_to_look_again() -> None:
+def test_a_member_that_fetched_too_early_is_notified_again() -> None:
     """bob is current, but a queue of his is free only in 100 ms."""
     group: PendingNotifications[str] = PendingNotifications()
     group.changed(["alice", "bob"], now_ms=10_000)
@@ -100,14 +100,14 @@ def test_who_has_looked_too_early_is_told_to_look_again() -> None:
     assert group.is_current
 
 
-def test_one_that_came_since_the_change_is_told_too() -> None:
+def test_a_member_that_joined_since_the_change_is_notified_too() -> None:
     group: PendingNotifications[str] = PendingNotifications()
     group.changed(["alice"], now_ms=10_000)
     group.again("bob", now_ms=10_400, wait_ms=100)
     assert group.due(now_ms=10_500) == ["bob"]
 
 
-def test_it_knows_since_when_all_have_looked() -> None:
+def test_the_time_when_all_had_fetched_the_list_is_known() -> None:
     group = herd("alice", "bob")
     group.fetched("alice", now_ms=10_300)
     assert group.due(now_ms=10_350) == []

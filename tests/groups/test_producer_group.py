@@ -11,7 +11,7 @@ def member(peer: str, client_id: str = "p", at_ms: int = 0) -> Member[str]:
     return Member(peer, client_id, "JAVA", 479, at_ms)
 
 
-def test_members_come_and_go_by_their_connection():
+def test_producers_join_and_leave_with_their_connection():
     groups: ProducerGroups[str] = ProducerGroups()
     groups.beat("P", member("c1", "a"))
     groups.beat("P", member("c1", "a", 9))
@@ -24,7 +24,7 @@ def test_members_come_and_go_by_their_connection():
     assert groups.members("P") == []
 
 
-def test_the_silent_are_forgotten():
+def test_silent_producers_expire():
     groups: ProducerGroups[str] = ProducerGroups()
     groups.beat("P", member("c1", "a", 0))
     groups.beat("P", member("c2", "b", 1))
@@ -32,7 +32,7 @@ def test_the_silent_are_forgotten():
     assert [m.client_id for m in groups.members("P")] == ["b"]
 
 
-def test_nobody_makes_the_table_grow_without_end(monkeypatch: pytest.MonkeyPatch):
+def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(producer_group, "GROUPS_PER_CONNECTION_MAX", 3)
     monkeypatch.setattr(producer_group, "MEMBERSHIPS_MAX", 5)
     groups: ProducerGroups[str] = ProducerGroups()

@@ -6,7 +6,7 @@ from libramq.message.queue import MessageQueue
 Q = [MessageQueue("T", "b", n) for n in range(4)]
 
 
-def test_a_lock_is_its_clients_while_it_lasts_and_renewing_prolongs_it():
+def test_a_lock_belongs_to_its_client_until_it_expires():
     locks = QueueLocks()
     assert locks.lock("G", "alice", Q[:2], now_ms=0) == Q[:2]
     assert locks.lock("G", "bob", Q[1:3], now_ms=1) == Q[2:3]
@@ -16,7 +16,7 @@ def test_a_lock_is_its_clients_while_it_lasts_and_renewing_prolongs_it():
     assert locks.lock("G", "bob", Q[:1], now_ms=50_000 + LOCK_LIFETIME_MS + 1) == Q[:1]
 
 
-def test_who_read_under_an_epoch_locks_first():
+def test_members_that_read_under_an_epoch_lock_first():
     """Until it has let go, or had its time; others' queues and groups are as they were."""
     locks = QueueLocks()
     locks.reserve("G", dict.fromkeys(Q[:3], "alice"), now_ms=0)
@@ -29,14 +29,14 @@ def test_who_read_under_an_epoch_locks_first():
     assert locks.lock("G", "java", Q[:3], now_ms=RESERVED_MS) == Q[:3]
 
 
-def test_what_was_reserved_for_a_client_that_vanished_is_free():
+def test_a_reservation_of_a_vanished_client_is_free():
     locks = QueueLocks()
     locks.reserve("G", {Q[0]: "alice"}, now_ms=0)
     locks.vanished("G", "alice", now_ms=1)
     assert locks.lock("G", "java", Q[:1], now_ms=1) == Q[:1]
 
 
-def test_groups_do_not_disturb_each_other():
+def test_locks_of_groups_are_independent():
     locks = QueueLocks()
     locks.lock("G", "alice", Q, now_ms=0)
     assert locks.lock("H", "bob", Q, now_ms=0) == Q
@@ -52,7 +52,7 @@ def test_only_the_holder_unlocks():
     locks.unlock("H", "alice", Q)
 
 
-def test_holds_any_speaks_of_locks_that_have_not_expired():
+def test_holds_any_counts_only_locks_that_have_not_expired():
     locks = QueueLocks()
     assert not locks.holds_any("G", now_ms=0)
     locks.lock("G", "alice", Q[:1], now_ms=0)
@@ -80,7 +80,7 @@ def test_a_client_that_returns_within_the_grace_keeps_its_locks() -> None:
     assert locks.lock("g", "bob", Q, now_ms=2_000 + 10 * LOCK_GRACE_MS) == []
 
 
-def test_apaches_patience_can_be_had() -> None:
+def test_apaches_lock_lifetime_can_be_configured() -> None:
     locks = QueueLocks(grace_ms=LOCK_LIFETIME_MS)
     locks.lock("g", "alice", Q, now_ms=1_000)
     locks.vanished("g", "alice", now_ms=1_000)

@@ -26,7 +26,7 @@ def test_the_members_of_a_group_are_those_of_all_edges():
     assert (known.client_ids("g"), known.stock("g"), known.groups()) == (["x", "z"], [], ["g", "h"])
 
 
-def test_members_of_ours_beside_stock_ones_allocate_for_themselves():
+def test_libramq_members_beside_stock_members_allocate_for_themselves():
     """Also where they have not looked at a list since their broker came."""
     ours = EdgeMember(client_id="x", stock=False)
     asks = EdgeMember(client_id="y", topics=("T",))
@@ -36,7 +36,7 @@ def test_members_of_ours_beside_stock_ones_allocate_for_themselves():
     assert not known.server_assigned("g").allocates
 
 
-def test_what_a_complete_word_does_not_name_is_over():
+def test_a_complete_report_ends_memberships_it_does_not_name():
     known = edges_of(a={"g": members("x"), "h": members("x")})
     assert known.report("a", {"h": members("x")}, complete=True) == ["g"]
     assert known.groups() == ["h"]
@@ -44,7 +44,7 @@ def test_what_a_complete_word_does_not_name_is_over():
     assert known.forget_edge("a") == []
 
 
-def test_an_edge_agrees_when_it_has_told_of_all_by_the_same_brokers():
+def test_an_edge_agrees_when_it_has_reported_all_members_to_the_same_brokers():
     known = Roster()
     assert not known.edge_heard("a", ["a", "b"], now_ms=5)
     assert not known.agrees("a", ["a", "b"])
@@ -55,7 +55,7 @@ def test_an_edge_agrees_when_it_has_told_of_all_by_the_same_brokers():
     assert (known.silent_edges(since_ms=9), known.silent_edges(since_ms=10)) == ([], ["a"])
 
 
-def test_a_group_at_one_edge_has_no_list():
+def test_a_group_at_one_edge_needs_no_published_list():
     """Who had one of it hears that it is over."""
     known = edges_of(a={"g": members("x")}, b={}, c={})
     assert known.publish("g") is None
@@ -72,14 +72,14 @@ def test_a_group_at_one_edge_has_no_list():
     assert known.publish("g") is None
 
 
-def test_an_edge_with_the_list_of_another_coordinator_is_told_that_it_is_over():
+def test_an_edge_with_a_former_coordinators_list_is_notified_of_its_end():
     known = edges_of(b={"g": members("x")})
     known.listed_elsewhere("b", "g")
     assert known.publish("g") == Publication("g", [], ["b"])
     assert known.publish("g") is None
 
 
-def test_what_was_published_of_groups_that_live_elsewhere_is_forgotten():
+def test_published_lists_of_groups_that_moved_are_dropped():
     known = edges_of(a={"g": members("x"), "h": members("x")}, b={"g": members("y"), "h": members("y")})
     known.publish("g")
     known.publish("h")
@@ -89,7 +89,7 @@ def test_what_was_published_of_groups_that_live_elsewhere_is_forgotten():
     assert known.publish("h") is None
 
 
-def test_a_list_stands_until_its_coordinator_or_another_says_otherwise():
+def test_a_list_is_valid_until_a_coordinator_replaces_it():
     """What comes late does not."""
     known = Roster()
 

@@ -121,7 +121,7 @@ def test_a_third_member_moves_the_minimum_of_the_queues_of_both_brokers():
     assert (cluster.loads(), moved(before, cluster.holds)) == ([2, 3, 3], 2)
 
 
-def test_all_brokers_remember_what_was_given():
+def test_every_broker_keeps_the_assignment():
     cluster = Cluster()
     cluster.join("alice", "bob")
     cluster.ask("alice", "bob")
@@ -134,7 +134,7 @@ def test_all_brokers_remember_what_was_given():
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_where_the_group_comes_to_live_nothing_moves(is_dead):
+def test_nothing_moves_when_the_coordinator_changes(is_dead):
     cluster = Cluster()
     cluster.join("alice", "bob", "carol")
     cluster.ask("alice", "bob", "carol")
@@ -145,7 +145,7 @@ def test_where_the_group_comes_to_live_nothing_moves(is_dead):
     assert cluster.holds == before
 
 
-def test_a_handover_goes_on_at_the_next_broker():
+def test_a_handover_continues_at_the_next_coordinator():
     """alice has not let go of what bob waits for when the broker dies."""
     cluster = Cluster()
     cluster.join("alice")
@@ -161,7 +161,7 @@ def test_a_handover_goes_on_at_the_next_broker():
     assert (cluster.loads(), len(set(cluster.held()))) == ([4, 4], 8)
 
 
-def test_one_that_left_while_the_group_moved_leaves_its_queues():
+def test_queues_of_a_member_that_left_during_a_coordinator_change_are_free():
     cluster = Cluster()
     cluster.join("alice", "bob")
     cluster.ask("alice", "bob")
@@ -172,7 +172,7 @@ def test_one_that_left_while_the_group_moved_leaves_its_queues():
     assert len(cluster.holds["alice"]) == 8
 
 
-def test_queues_of_a_broker_that_goes_and_comes_move_the_minimum():
+def test_queues_of_a_broker_that_leaves_and_returns_move_the_minimum():
     cluster = Cluster()
     cluster.join("alice", "bob", "carol")
     cluster.ask("alice", "bob", "carol")
@@ -192,7 +192,7 @@ def test_queues_of_a_broker_that_goes_and_comes_move_the_minimum():
     assert (cluster.loads(), moved(before, cluster.holds)) == ([2, 3, 3], 4)
 
 
-def test_while_the_queues_of_a_topic_are_not_known_everybody_keeps_what_he_has():
+def test_members_keep_their_queues_while_the_queues_of_a_topic_are_unknown():
     cluster = Cluster()
     cluster.join("alice")
     cluster.ask("alice")
@@ -206,7 +206,7 @@ def test_while_the_queues_of_a_topic_are_not_known_everybody_keeps_what_he_has()
     assert cluster.again == {"alice": 1}
 
 
-def test_beside_one_that_allocates_the_named_strategy_counts_and_all_look_again():
+def test_beside_a_member_that_allocates_the_named_strategy_counts_for_all():
     cluster = Cluster()
     cluster.join("alice", "bob")
     cluster.ask("alice", "bob")
@@ -229,7 +229,7 @@ def test_a_large_group_is_reviewed_when_its_target_is_old():
     assert cluster.brokers[A].fresh_until_ms("g") == cluster.now_ms + LARGE_GROUP_PAUSE_MS
 
 
-def test_the_word_of_a_broker_where_the_group_does_not_live_any_more_comes_too_late():
+def test_an_update_from_a_former_coordinator_is_ignored():
     cluster = Cluster()
     cluster.join("alice")
     late = cluster.brokers[A].ask("g", "alice", "T", "AVG", now_ms=cluster.now_ms).update
@@ -249,7 +249,7 @@ def ask_all(cluster: Cluster, who: Iterable[str]) -> None:
     st.lists(st.tuples(st.sampled_from("jlaatmd"), st.integers(0, 3)), max_size=40),
     st.integers(1, 4),
 )
-def test_no_two_hold_a_queue_wherever_the_group_lives(steps, count):
+def test_no_queue_has_two_members_whichever_broker_coordinates(steps, count):
     """Any order of joins, leaves, asks, time, moves to the other broker, and its death."""
     cluster = Cluster(count)
     for step, number in steps:

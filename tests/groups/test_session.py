@@ -29,7 +29,7 @@ def silent(*peers: str) -> tuple[Sessions, list[AreYouThere[str]]]:
     return sessions, questions
 
 
-def test_a_silent_member_is_asked_once_and_expires_without_an_answer():
+def test_a_silent_member_is_probed_once_and_expires_without_an_answer():
     sessions, questions = silent("c1", "c2")
     assert [(each.group, each.peer, each.client_id) for each in questions] == [
         ("G", "c1", "alice"), ("G", "c2", "alice"),
@@ -39,7 +39,7 @@ def test_a_silent_member_is_asked_once_and_expires_without_an_answer():
     assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [("G", "c1")])
 
 
-def test_an_answer_is_as_good_as_a_heartbeat():
+def test_an_answer_counts_as_a_heartbeat():
     sessions, (question,) = silent("c1")
     sessions.answered("c1", question.number, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
     assert sessions.look(now_ms=2 * SILENCE_MS_MAX + 4) == ([], [])
@@ -53,14 +53,14 @@ def test_a_client_that_does_not_know_the_group_is_no_member():
     assert sessions.look(now_ms=SILENCE_MS_MAX + 5) == ([], [("G", "c1")])
 
 
-def test_nobody_answers_for_another():
+def test_an_answer_counts_for_its_own_client_only():
     sessions, (question,) = silent("c1")
     sessions.answered("c9", question.number, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
     sessions.answered("c1", question.number + 1, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
     assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [("G", "c1")])
 
 
-def test_pulls_and_commits_keep_a_session_and_make_none():
+def test_pulls_and_commits_extend_a_session_but_start_none():
     sessions = Sessions()
     sessions.heartbeat("G", "c1", now_ms=0)
     sessions.seen("G", "c1", now_ms=SILENCE_MS_MAX - 1)
@@ -68,21 +68,21 @@ def test_pulls_and_commits_keep_a_session_and_make_none():
     assert sessions.look(now_ms=SILENCE_MS_MAX) == ([], [])
 
 
-def test_a_heartbeat_after_the_question_answers_it():
+def test_a_heartbeat_answers_an_open_probe():
     sessions, (question,) = silent("c1")
     sessions.heartbeat("G", "c1", now_ms=SILENCE_MS_MAX + 1)
     sessions.answered("c1", question.number, knows_group=False, now_ms=SILENCE_MS_MAX + 2)
     assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [])
 
 
-def test_another_client_on_the_connection_does_not_answer_for_the_one_before():
+def test_a_new_client_on_a_connection_does_not_answer_for_the_former_one():
     sessions, (question,) = silent("c1")
     sessions.heartbeat("G", "c1", now_ms=SILENCE_MS_MAX + 1, client_id="bob")
     sessions.answered("c1", question.number, knows_group=False, now_ms=SILENCE_MS_MAX + 2)
     assert sessions.look(now_ms=2 * SILENCE_MS_MAX) == ([], [])
 
 
-def test_sessions_of_a_connection_are_apart_and_end_with_membership():
+def test_sessions_on_one_connection_are_separate():
     sessions = Sessions()
     for group in ("G", "H"):
         sessions.heartbeat(group, "c1", now_ms=0)

@@ -17,12 +17,12 @@ from libramq.groups.tag_conflict import EXPRESSION_SHOWN_MAX, NAMED_MAX, tag_con
     ],
     ids=["the same", "another order", "everything", "other topics", "one topic more", "retry topics"],
 )
-def test_what_loses_nothing_is_no_conflict(one, other):
+def test_filters_that_lose_nothing_do_not_conflict(one, other):
     assert tag_conflict([("alice", one), ("bob", other)]) == ""
 
 
 @pytest.mark.parametrize("other", ["b", "*", "a || b", "SQL92: a"])
-def test_other_messages_of_one_topic_are_a_conflict(other):
+def test_different_filters_of_one_topic_conflict(other):
     text = tag_conflict([("alice", {"T": "a", "U": "*"}), ("bob", {"T": other}), ("carol", {"T": "a"})])
     assert text.startswith(
         f"of T, alice, carol want 'a' and bob wants '{other}': a queue is read by one member"

@@ -104,14 +104,14 @@ def noticed(what: Scenario, *first: int) -> str:
     pytest.fail(f"{SEEDS_MAX} seeds did not notice")
 
 
-def test_nothing_breaks_where_nothing_is_broken():
+def test_the_unbroken_fence_passes():
     for what in (CHANGES, RESTARTS, ZOMBIES, ALONE, HASTY):
         for seed in range(2):
             report = Simulation(seed, scenario=what).run()
             assert report.is_ok, f"seed {seed}: {report.violation}"
 
 
-def test_commits_that_no_fence_checks(monkeypatch: pytest.MonkeyPatch):
+def test_unfenced_commits_are_caught(monkeypatch: pytest.MonkeyPatch):
     commit = Committing.commit
 
     def unchecked(self, *what, **whose):  # type: ignore[no-untyped-def]
@@ -126,12 +126,12 @@ def test_commits_that_no_fence_checks(monkeypatch: pytest.MonkeyPatch):
     noticed(CHANGES, 26)
 
 
-def test_pulls_that_no_fence_checks(monkeypatch: pytest.MonkeyPatch):
+def test_unfenced_pulls_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Reading, "_check_fence", lambda self, pull: None)
     noticed(CHANGES)
 
 
-def test_openings_that_do_not_outlive_their_broker(monkeypatch: pytest.MonkeyPatch):
+def test_openings_lost_in_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch):
     apply = Fences.apply
 
     def forget(self, name, opening):  # type: ignore[no-untyped-def]
@@ -142,7 +142,7 @@ def test_openings_that_do_not_outlive_their_broker(monkeypatch: pytest.MonkeyPat
     noticed(RESTARTS, 42, 55)
 
 
-def test_fences_without_a_journal(monkeypatch: pytest.MonkeyPatch):
+def test_fences_without_a_journal_are_caught(monkeypatch: pytest.MonkeyPatch):
     """Their table alone is written, half a second later: the openings of that time die with their broker."""
     monkeypatch.setattr(ConfigLedger, "append", append_to_others(ConfigLedger.append))
     noticed(HASTY, 0, 6)
@@ -160,12 +160,12 @@ def append_to_others(append):  # type: ignore[no-untyped-def]
     return append_or_note
 
 
-def test_members_without_a_lease(monkeypatch: pytest.MonkeyPatch):
+def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Lease, "renew", lambda *_: None)
     noticed(scenario("pause", "join", "pause", "partition", "pause", duration_ms=25_000))
 
 
-def test_queues_that_a_fence_opens_for_anybody(monkeypatch: pytest.MonkeyPatch):
+def test_a_fence_that_opens_queues_to_anybody_is_caught(monkeypatch: pytest.MonkeyPatch):
     """A member that wakes up opens what it was granted before others had it."""
     open_ = Fences.open
 
@@ -182,7 +182,7 @@ def test_queues_that_a_fence_opens_for_anybody(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("field", "first"), [("holdings", (1, 13)), ("members", (0, 3, 4))])
-def test_a_part_of_the_coordinators_state_that_does_not_outlive_it(
+def test_coordinator_state_lost_in_a_restart_is_caught(
     monkeypatch: pytest.MonkeyPatch, field: str, first: tuple[int, ...]
 ):
     """Queues would be granted to others while their members read them."""
@@ -195,7 +195,7 @@ def test_a_part_of_the_coordinators_state_that_does_not_outlive_it(
     noticed(ALONE, *first)
 
 
-def test_a_coordinator_that_forgets_all_finds_it_out(monkeypatch: pytest.MonkeyPatch):
+def test_a_coordinator_that_lost_everything_recovers(monkeypatch: pytest.MonkeyPatch):
     """Fences and members know enough together: of a state that is lost whole there is nothing to notice."""
     monkeypatch.setattr(Tables, "record_group", Tables._apply_state)
     for seed in range(2):

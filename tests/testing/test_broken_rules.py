@@ -99,17 +99,17 @@ def caught(rule: type[Invariant] | str, what: Scenario) -> None:
     pytest.fail(f"{SEEDS_MAX} seeds did not break the rule that {name}")
 
 
-def test_there_is_a_test_for_every_invariant():
+def test_every_invariant_has_a_test():
     names = set(globals())
     assert {invariant.__name__ for invariant in INVARIANTS} <= names
 
 
-def test_a_store_that_answers_before_it_is_durable(monkeypatch: pytest.MonkeyPatch):
+def test_answers_before_durability_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Durability, "wait", lambda self, parked, physical_offset=0: parked.succeed())
     caught(AcknowledgedMessageSurvives, scenario(*["cut_power"] * 4))
 
 
-def test_a_store_that_shows_what_is_not_durable(monkeypatch: pytest.MonkeyPatch):
+def test_reads_before_durability_are_caught(monkeypatch: pytest.MonkeyPatch):
     append_batch = MessageStore.append_batch
 
     def append_and_show(self: MessageStore, messages: Sequence[object]) -> object:
@@ -123,7 +123,7 @@ def test_a_store_that_shows_what_is_not_durable(monkeypatch: pytest.MonkeyPatch)
     caught(OneMessageAnOffset, scenario(*["cut_power", "kill", "join"] * 3, group=slow, members=2))
 
 
-def test_a_ledger_that_forgets_its_journal(monkeypatch: pytest.MonkeyPatch):
+def test_a_ledger_that_ignores_its_journal_is_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(OffsetJournal, "replay", lambda self: iter(()))
     caught(CommitIsKept, scenario("kill_broker", "kill_broker"))
 
@@ -140,7 +140,7 @@ def let_files_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MessageStore, "want_flush", lambda *_: None)
 
 
-def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
+def test_a_broker_that_accepts_any_offset_is_caught(monkeypatch: pytest.MonkeyPatch):
     """Where files wait for the log they keep offsets within it, too."""
     let_files_lead(monkeypatch)
     monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
@@ -153,7 +153,7 @@ def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
 
-def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytest.MonkeyPatch):
+def test_offsets_left_ahead_of_a_shortened_queue_are_caught(monkeypatch: pytest.MonkeyPatch):
     let_files_lead(monkeypatch)
     monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
     monkeypatch.setattr(BrokerFiles, "_durable_end", lambda *_: None)
@@ -161,12 +161,12 @@ def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytes
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
 
-def test_files_that_say_done_before_the_log_is_flushed(monkeypatch: pytest.MonkeyPatch):
+def test_progress_files_ahead_of_the_log_are_caught(monkeypatch: pytest.MonkeyPatch):
     let_files_lead(monkeypatch)
     caught(DoneWhenDurable, scenario("join", "join", "join", "join", is_sync=False, producer_interval_ms=100))
 
 
-def test_a_fence_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch):
+def test_a_fence_that_accepts_everything_is_caught(monkeypatch: pytest.MonkeyPatch):
     """And members that do not know when their session is over."""
     monkeypatch.setattr(Fences, "check", lambda *_: None)
     monkeypatch.setattr(Lease, "renew", lambda *_: None)
@@ -174,13 +174,13 @@ def test_a_fence_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch):
     caught(OneReaderAQueue, scenario(*["partition"] * 6, group=OURS, members=3))
 
 
-def test_members_that_do_not_know_when_their_session_is_over(monkeypatch: pytest.MonkeyPatch):
+def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Lease, "renew", lambda *_: None)
     group = replace(OURS, handling=Handling(duration_ms_max=200, concurrency=1))
     caught(NoHandlerAfterTheSession, scenario("pause", "pause", group=group, members=3, duration_ms=20_000))
 
 
-def test_a_member_that_begins_anew_whatever_is_committed(monkeypatch: pytest.MonkeyPatch):
+def test_a_member_that_ignores_committed_offsets_is_caught(monkeypatch: pytest.MonkeyPatch):
     opened = Opening.opened
     monkeypatch.setattr(
         Opening, "opened", lambda self, request, _, now_ms: opened(self, request, Opened(0), now_ms)
@@ -190,7 +190,7 @@ def test_a_member_that_begins_anew_whatever_is_committed(monkeypatch: pytest.Mon
     caught(OwnersGoForward, scenario("join", "join", group=group, producer_interval_ms=60))
 
 
-def test_a_member_that_leaves_messages_out(monkeypatch: pytest.MonkeyPatch):
+def test_a_member_that_skips_messages_is_caught(monkeypatch: pytest.MonkeyPatch):
     pulled = PushConsumerCore.pulled
 
     def leave_out(self, queue, generation, outcome, messages, now_ms, **claim):  # type: ignore[no-untyped-def]
@@ -201,7 +201,7 @@ def test_a_member_that_leaves_messages_out(monkeypatch: pytest.MonkeyPatch):
     caught(OrderWithinOwner, scenario("join", "stop"))
 
 
-def test_an_orderly_member_that_does_not_wait(monkeypatch: pytest.MonkeyPatch):
+def test_an_orderly_member_that_does_not_wait_is_caught(monkeypatch: pytest.MonkeyPatch):
     def arrived(self, owned, messages):  # type: ignore[no-untyped-def]
         self._orderly = False
         return concurrent(self, owned, messages)
@@ -212,7 +212,7 @@ def test_an_orderly_member_that_does_not_wait(monkeypatch: pytest.MonkeyPatch):
     caught(OneAtATimeInOrder, scenario("join", group=group))
 
 
-def test_a_member_that_gives_queues_up_without_a_commit(monkeypatch: pytest.MonkeyPatch):
+def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Commits, "last", lambda self, owned: None)
     commit = Commits.commit
     monkeypatch.setattr(
@@ -223,16 +223,14 @@ def test_a_member_that_gives_queues_up_without_a_commit(monkeypatch: pytest.Monk
     caught(DuplicatesAreExplained, scenario("join", "join", "stop", group=OURS))
 
 
-def test_a_member_that_does_not_say_what_it_gave_up(monkeypatch: pytest.MonkeyPatch):
+def test_unreported_releases_are_caught(monkeypatch: pytest.MonkeyPatch):
     """The coordinator takes it, after a while."""
     monkeypatch.setattr(MemberRequests, "_release", lambda *_: None)
     caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
 
 
 @pytest.mark.parametrize("forgotten", ["replaced", "opened"])
-def test_a_broker_that_does_not_record_what_its_fence_has_opened(
-    monkeypatch: pytest.MonkeyPatch, forgotten: str
-):
+def test_unrecorded_openings_are_caught(monkeypatch: pytest.MonkeyPatch, forgotten: str):
     """Who came back under another client id; who took a queue, and reads nothing of it yet."""
     monkeypatch.setattr(GroupRebalance, forgotten, lambda *_, **options: None)
     if forgotten == "opened":
@@ -241,7 +239,7 @@ def test_a_broker_that_does_not_record_what_its_fence_has_opened(
     caught(HistoryAgreesWithFences, scenario(*["bounce", "join", "stop"] * 2, group=group, members=3))
 
 
-def test_a_static_member_that_was_removed_comes_back_as_another():
+def test_a_removed_static_member_returns_as_another_member():
     """An operator removes it, its queues go to others and come back with its name: recorded as moves."""
     what = scenario("bounce", "remove", group=replace(OURS, is_static=True), members=3)
     for seed in (6, 7, 11):
@@ -251,13 +249,13 @@ def test_a_static_member_that_was_removed_comes_back_as_another():
         assert report.happenings[Happening.CAME_BACK]
 
 
-def test_a_broker_that_tells_members_once(monkeypatch: pytest.MonkeyPatch):
+def test_notifications_sent_only_once_are_caught(monkeypatch: pytest.MonkeyPatch):
     """And the notification is lost."""
     monkeypatch.setattr(PendingNotifications, "due", lambda self, *, now_ms: [])
     caught(EveryQueueOwned, scenario("deafen", "join", "stop", "join"))
 
 
-def test_a_member_that_commits_what_it_has_not_handled(monkeypatch: pytest.MonkeyPatch):
+def test_commits_of_unhandled_messages_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         ProcessQueue,
         "commit_offset",
@@ -267,7 +265,7 @@ def test_a_member_that_commits_what_it_has_not_handled(monkeypatch: pytest.Monke
     caught(ConsumedAtLeastOnce, scenario("kill", "kill", group=group, members=3))
 
 
-def test_a_member_that_remembers_more_than_it_has_read(monkeypatch: pytest.MonkeyPatch):
+def test_offsets_beyond_what_was_read_are_caught(monkeypatch: pytest.MonkeyPatch):
     """And comes back to its file."""
     read = LocalOffsetStore.read
 
@@ -280,7 +278,7 @@ def test_a_member_that_remembers_more_than_it_has_read(monkeypatch: pytest.Monke
     caught(BroadcastReachesEverybody, scenario("bounce", "bounce", group=group))
 
 
-def test_a_broker_that_never_gives_a_message_up(monkeypatch: pytest.MonkeyPatch):
+def test_endless_redelivery_is_caught(monkeypatch: pytest.MonkeyPatch):
     target = Redelivery.target
 
     def again(self, group, **known):  # type: ignore[no-untyped-def]
@@ -291,7 +289,7 @@ def test_a_broker_that_never_gives_a_message_up(monkeypatch: pytest.MonkeyPatch)
     caught(RetriesAreExact, scenario("join", "join", "join", group=group))
 
 
-def test_a_delay_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
+def test_delays_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
     """As it was stored, and as it is now."""
     monkeypatch.setattr(StoredMoments, "moment_of", lambda self, _, store_timestamp_ms: store_timestamp_ms)
     deliver = DelaySchedule.deliver
@@ -300,7 +298,7 @@ def test_a_delay_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
     caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
 
 
-def test_sessions_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
+def test_sessions_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
     tick = Coordination.tick
     set_by_ms: Counter[int] = Counter()
     set_wall = NodeClock.set_wall
@@ -324,7 +322,7 @@ def test_sessions_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
     caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
 
 
-def test_holds_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
+def test_held_pulls_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
     handle = PullMessage.handle
     monkeypatch.setattr(
         PullMessage,
@@ -334,13 +332,13 @@ def test_holds_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
     caught(ClocksChangeNothing, scenario("set_clock", group=OURS))
 
 
-def test_a_service_that_stays_due(monkeypatch: pytest.MonkeyPatch):
+def test_a_service_that_stays_due_is_caught(monkeypatch: pytest.MonkeyPatch):
     """Its broker's clocks would stand still, or spin."""
     monkeypatch.setattr(Cluster, "tick", lambda self, now_ms: None)
     caught(RAISED, scenario("join"))
 
 
-def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):
+def test_a_processor_that_raises_is_caught(monkeypatch: pytest.MonkeyPatch):
     def fails(self: PullMessage, request: object) -> None:
         raise ZeroDivisionError
 
@@ -348,7 +346,7 @@ def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):
     caught(RAISED, scenario("join"))
 
 
-def test_a_coordinator_that_does_not_wait_until_queues_are_released(monkeypatch: pytest.MonkeyPatch):
+def test_grants_before_a_release_are_caught(monkeypatch: pytest.MonkeyPatch):
     retarget = QueueHandover.retarget
 
     def take(self, target, revoke_timeout_ms, *, now_ms):  # type: ignore[no-untyped-def]

@@ -34,7 +34,7 @@ def queues(member: SimulatedConsumer) -> int:
     return len([queue for queue in member.network.core.owned() if queue.topic == "T"])
 
 
-def test_a_consumer_that_finds_no_name_server_is_started_again_until_it_does():
+def test_a_consumer_without_a_name_server_is_restarted_until_it_finds_one():
     made = cluster()
     (name_server,) = made.name_servers
     name_server.kill()
@@ -45,7 +45,7 @@ def test_a_consumer_that_finds_no_name_server_is_started_again_until_it_does():
     until(made, lambda: queues(member) == 2, within_ms=10_000)
 
 
-def test_a_stop_ends_in_time_though_the_broker_says_nothing():
+def test_a_stop_ends_in_time_although_the_broker_is_silent():
     """Handlers have 2 s, the goodbyes of a broker that hangs some more; then the process goes."""
     made = cluster()
     member = made.join(GROUP)
@@ -66,7 +66,7 @@ def test_a_stop_during_the_start_leaves_nothing():
     until(made, lambda: not member.process.is_alive, within_ms=1_000)
 
 
-def test_a_producer_is_acknowledged_though_its_broker_was_away():
+def test_a_send_is_acknowledged_although_its_broker_was_away():
     """Its attempts fail, the program sends again; each message is stored in the end."""
     made = cluster()
     made.produce("T", interval_ms=50, body_bytes=20)

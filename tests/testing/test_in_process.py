@@ -13,7 +13,7 @@ from libramq.errors import LibraError, LocalProtocolError
 from libramq.testing import Broker
 
 
-async def test_a_message_goes_through():
+async def test_a_message_is_sent_and_consumed():
     got: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def handle(messages: list[libramq.MessageExt]) -> None:
@@ -31,7 +31,7 @@ async def test_a_message_goes_through():
             assert await asyncio.wait_for(got.get(), 10) == b"one"
 
 
-def test_in_blocking_code_two_at_once_do_not_disturb_each_other():
+def test_two_brokers_in_blocking_code_are_independent():
     with Broker() as first, Broker() as second:
         assert first.namesrv != second.namesrv
         for broker in (first, second):
@@ -39,7 +39,7 @@ def test_in_blocking_code_two_at_once_do_not_disturb_each_other():
                 assert producer.send(Message("Orders", b"one")).queue_offset == 0
 
 
-def test_what_it_stored_in_a_directory_is_there_again(tmp_path: Path):
+def test_messages_stored_in_a_directory_survive_a_restart(tmp_path: Path):
     for offset in range(2):
         with (
             Broker(tmp_path, default_topic_queue_nums=1) as broker,
@@ -48,7 +48,7 @@ def test_what_it_stored_in_a_directory_is_there_again(tmp_path: Path):
             assert producer.send(Message("Orders", b"one")).queue_offset == offset
 
 
-def test_options_are_the_brokers_own():
+def test_options_are_those_of_broker_conf():
     with (
         Broker(auto_create_topic_enable=False) as broker,
         libramq.sync.Producer(group="orders", namesrv=broker.namesrv) as producer,
@@ -57,6 +57,6 @@ def test_options_are_the_brokers_own():
         producer.send(Message("Orders", b"one"))
 
 
-def test_a_broker_that_does_not_run_has_no_address():
+def test_a_stopped_broker_has_no_address():
     with pytest.raises(LocalProtocolError, match="does not run"):
         _ = Broker().namesrv

@@ -10,7 +10,7 @@ from libramq.testing.virtual_time import MONOTONIC_START_MS, WALL_START_MS, Virt
 HOUR_MS = 3_600_000
 
 
-def test_one_that_nobody_made_wrong_is_right():
+def test_a_clock_without_faults_is_right():
     time = VirtualTime()
     clock = NodeClock(time)
     time.run_until(time.now_ms + HOUR_MS)
@@ -18,7 +18,7 @@ def test_one_that_nobody_made_wrong_is_right():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_runs_a_little_wrong_and_never_back(seed: int):
+def test_a_clock_drifts_a_little_and_never_goes_back(seed: int):
     time = VirtualTime()
     clock = NodeClock(time, random.Random(seed))
     begin_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
@@ -31,7 +31,7 @@ def test_it_runs_a_little_wrong_and_never_back(seed: int):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_delay_is_over_when_it_says_so_and_not_before(seed: int):
+def test_a_delay_ends_at_its_time_and_not_before(seed: int):
     time = VirtualTime()
     clock = NodeClock(time, random.Random(seed))
     for delay_ms in (1, 10, 999, 30_000, HOUR_MS):
@@ -43,7 +43,7 @@ def test_a_delay_is_over_when_it_says_so_and_not_before(seed: int):
         assert due_ms <= clock.monotonic_ms() <= due_ms + 1
 
 
-def test_a_wall_clock_may_be_set_and_keeps_on_over_a_reboot():
+def test_a_wall_clock_can_be_set_and_survives_a_reboot():
     time = VirtualTime()
     clock = NodeClock(time, random.Random(1))
     time.run_until(time.now_ms + HOUR_MS)

@@ -9,7 +9,7 @@ from tests.testing.test_broken_rules import OURS, STOCK, scenario
 
 @pytest.mark.parametrize("group", [OURS, STOCK], ids=["coordinated", "stock"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_that_the_name_server_does_not_see_keeps_its_queues_and_its_groups(
+def test_a_broker_missing_at_one_name_server_keeps_its_queues_and_groups(
     monkeypatch: pytest.MonkeyPatch, group, seed
 ):
     """It is forgotten after 10 s and comes back; members that know it go on, and others join meanwhile."""

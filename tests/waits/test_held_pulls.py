@@ -51,7 +51,7 @@ def test_a_pull_is_woken_by_a_message_at_or_after_its_offset_and_only_by_its_que
     assert len(held) == len(held.purgatory) == 0
 
 
-def test_pulls_of_a_queue_are_taken_out_by_what_they_ask():
+def test_pulls_of_a_queue_are_taken_out_by_their_filter():
     held = Held()
     pulls = [held.add(), held.add(offset=7), held.add(queue=1)]
     assert held.take("T", 0, lambda request: request == pulls[1].request) == [pulls[1]]
@@ -71,7 +71,7 @@ def test_pulls_expire_in_the_order_of_their_deadlines_and_the_woken_do_not():
     assert len(held) == 0
 
 
-def test_a_connection_that_ends_takes_its_pulls_along_and_no_others():
+def test_an_ended_connection_removes_its_own_pulls_only():
     held = Held()
     held.add()
     stays = held.add(owner="other")
@@ -83,13 +83,13 @@ def test_a_connection_that_ends_takes_its_pulls_along_and_no_others():
     assert held.expire(1_000) == []
 
 
-def test_two_pulls_of_one_queue_by_one_connection_are_two():
+def test_one_connection_may_hold_two_pulls_of_one_queue():
     held = Held()
     first, second = held.add(), held.add()
     assert held.wake("T", 0, 1) == [first, second]
 
 
-def test_nobody_holds_more_of_one_queue_than_the_limits(monkeypatch: pytest.MonkeyPatch):
+def test_held_pulls_of_a_queue_are_limited(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(held_pulls, "HELD_PER_QUEUE_MAX", 5)
     monkeypatch.setattr(held_pulls, "HELD_PER_QUEUE_AND_CONNECTION_MAX", 3)
     held = Held()
@@ -106,7 +106,7 @@ def test_nobody_holds_more_of_one_queue_than_the_limits(monkeypatch: pytest.Monk
     assert held.may_hold("c", "T", 0)
 
 
-def test_a_connection_that_ends_costs_what_it_holds_and_not_what_others_hold():
+def test_ending_a_connection_costs_only_its_own_pulls():
     """Ten thousand queues with ten thousand owners: all of them ending once took a minute."""
     held = Held()
     for number in range(10_000):

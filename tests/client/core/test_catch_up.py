@@ -13,7 +13,7 @@ def backlog(*offsets, end=1000):
     return reply._replace(max_offset=end), messages
 
 
-def test_the_backlog_comes_in_small_portions_at_an_even_pace():
+def test_a_backlog_is_pulled_in_small_portions_at_an_even_pace():
     """A tenth of a second's messages a pull, and a pull every tenth of a second."""
     talk = Conversation(catch_up_rate=50).pulling(offset=100)
     times = []
@@ -27,7 +27,7 @@ def test_the_backlog_comes_in_small_portions_at_an_even_pace():
     assert times == list(range(0, 1000, 100))
 
 
-def test_at_the_end_of_the_queue_the_pace_is_over():
+def test_at_the_end_of_the_queue_the_limit_ends():
     """For good."""
     talk = Conversation(catch_up_rate=50).pulling(offset=10)
     talk.pulled(q(0), backlog(10, 11, end=12))
@@ -44,7 +44,7 @@ def test_a_queue_without_messages_is_at_its_end():
     assert talk.of(fx.Pull)[0].count_max == talk.settings.pull_batch_size
 
 
-def test_a_queue_that_nobody_had_read_is_not_held_up():
+def test_a_queue_without_a_former_reader_is_not_slowed_down():
     """There is nothing to catch up with."""
     talk = Conversation(catch_up_rate=50).joined(1)
     talk.committed(q(0), None)
@@ -52,7 +52,7 @@ def test_a_queue_that_nobody_had_read_is_not_held_up():
     assert talk.of(fx.Pull)[0].count_max == talk.settings.pull_batch_size
 
 
-def test_without_a_rate_nothing_is_held_up():
+def test_without_a_rate_nothing_is_slowed_down():
     """The default."""
     talk = Conversation().pulling(offset=100)
     talk.pulled(q(0), backlog(100, 101))
@@ -60,7 +60,7 @@ def test_without_a_rate_nothing_is_held_up():
 
 
 @given(rate=st.integers(1, 100_000), counts=st.lists(st.integers(0, 256), min_size=1, max_size=50))
-def test_never_faster_than_the_rate(rate, counts):
+def test_pulls_are_never_faster_than_the_rate(rate, counts):
     """Whatever the pulls bring."""
     pace, now_ms, brought = CatchUpPace(rate, 0), 0, 0
     for count in counts:

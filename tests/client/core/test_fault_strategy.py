@@ -24,19 +24,19 @@ def test_round_robin_visits_every_queue_once_a_round():
         assert chosen[:6] == chosen[6:]
 
 
-def test_starts_differ():
+def test_producers_start_at_different_queues():
     """Producers that start together do not all fill the same queue first."""
     assert len({FaultStrategy(random.Random(seed)).select(INFO, None, 0) for seed in range(50)}) == 6
 
 
-def test_the_broker_that_failed_is_passed_over():
+def test_the_broker_that_failed_is_skipped():
     """With fault tolerance or without."""
     for enabled in (False, True):
         strategy = FaultStrategy(random.Random(1), enabled=enabled)
         assert {queue.broker_name for queue in choose(strategy, 20, last="a")} == {"b", "c"}
 
 
-def test_the_only_broker_is_tried_again():
+def test_the_only_broker_is_used_again():
     """Where there is no other, the one that failed is better than none."""
     info = publish_info("T", route(2))
     strategy = FaultStrategy(random.Random(1))
@@ -50,7 +50,7 @@ def test_the_only_broker_is_tried_again():
         (3000, 6000), (5000, 10_000), (14_999, 10_000), (15_000, 30_000), (99_999, 30_000),
     ],
 )  # fmt: skip
-def test_upstreams_table(latency_ms, pause_ms):
+def test_the_table_is_upstreams(latency_ms, pause_ms):
     """MQFaultStrategy's numbers, at their edges."""
     assert FaultStrategy(random.Random(1)).pause_ms(latency_ms) == pause_ms
 
@@ -71,7 +71,7 @@ def test_a_failed_broker_rests_ten_seconds():
     assert "a" in {queue.broker_name for queue in choose(strategy, now_ms=10_000)}
 
 
-def test_a_later_word_only_prolongs():
+def test_a_later_result_can_only_prolong_the_rest():
     """A quick send does not free a broker that is resting."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
     strategy.update("a", 1, isolated=True, reachable=True, now_ms=0)
@@ -79,7 +79,7 @@ def test_a_later_word_only_prolongs():
     assert "a" not in {queue.broker_name for queue in choose(strategy, now_ms=5_000)}
 
 
-def test_when_all_rest_the_reachable_ones_serve():
+def test_when_all_brokers_rest_the_reachable_ones_are_used():
     """An error answer makes a broker unreachable; a slow one is still better."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
     for name in "abc":
@@ -89,14 +89,14 @@ def test_when_all_rest_the_reachable_ones_serve():
     assert {queue.broker_name for queue in choose(strategy, now_ms=2)} == {"a", "b", "c"}
 
 
-def test_disabled_remembers_nothing():
+def test_a_disabled_strategy_keeps_no_failures():
     """RocketMQ's default."""
     strategy = FaultStrategy(random.Random(1))
     strategy.update("a", 99_999, isolated=True, reachable=False, now_ms=0)
     assert "a" in {queue.broker_name for queue in choose(strategy)}
 
 
-def test_the_table_can_be_the_users_own():
+def test_the_table_can_be_replaced():
     """550 ms cost three seconds, a second costs a minute; in any order."""
     strategy = FaultStrategy(random.Random(1), table=[BackOff(1000, 60_000), BackOff(550, 3_000)])
     assert [strategy.pause_ms(ms) for ms in (549, 550, 999, 1000)] == [0, 3_000, 3_000, 60_000]

@@ -15,7 +15,7 @@ def test_offsets_only_advance():
     assert store.read(Q) == 5
 
 
-def test_a_loaded_offset_is_known_to_the_broker():
+def test_a_loaded_offset_needs_no_commit():
     """It need not be committed again."""
     store = OffsetStore()
     store.loaded(Q, 5)
@@ -25,7 +25,7 @@ def test_a_loaded_offset_is_known_to_the_broker():
     assert store.to_persist([Q], all_of_them=False) == [(Q, 6)]
 
 
-def test_only_what_was_acknowledged_counts_as_committed():
+def test_only_acknowledged_offsets_count_as_committed():
     """What advanced meanwhile is committed the next time."""
     store = OffsetStore()
     store.advance(Q, 5)

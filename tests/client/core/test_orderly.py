@@ -55,7 +55,7 @@ def test_a_queue_is_locked_before_anything_else():
     assert talk.core.owned() == [q(1)]
 
 
-def test_a_lock_is_ours_a_moment_before_the_offset_is_asked_for():
+def test_a_locked_queue_waits_a_moment_before_its_offset_is_fetched():
     """Java's client commits after it has given its locks back; renewals meanwhile change nothing."""
     talk = InOrder(orderly_takeover_ms=50).joined(1)
     (request,) = talk.of(fx.LockQueues)
@@ -68,7 +68,7 @@ def test_a_lock_is_ours_a_moment_before_the_offset_is_asked_for():
     assert pull.offset == 7
 
 
-def test_a_refused_lock_is_asked_for_again_soon_then_less_often():
+def test_a_refused_lock_is_requested_again_with_growing_pauses():
     """Its owner is on its way out; upstream would come back after 20 s."""
     talk = InOrder().joined(1)
     talk.locks()
@@ -84,7 +84,7 @@ def test_a_refused_lock_is_asked_for_again_soon_then_less_often():
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0),))]
 
 
-def test_one_portion_a_queue_in_order():
+def test_one_portion_of_each_queue_is_handled_at_a_time():
     """The next goes out when the last is done; queues do not wait for each other."""
     talk = InOrder(batch_size=2).owning(2)
     talk.pulled(q(0), found(0, 1, 2))
@@ -161,7 +161,7 @@ def test_a_copy_that_cannot_be_sent_suspends_the_queue():
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [0]
 
 
-def test_without_a_number_a_message_is_tried_for_ever():
+def test_without_a_maximum_a_message_is_retried_for_ever():
     """Upstream's default in order."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0))
@@ -210,7 +210,7 @@ def test_two_commits_of_a_queue_are_never_under_way_at_once():
     assert len(talk.of(fx.UnlockQueues)) == 1
 
 
-def test_a_last_commit_that_fails_is_tried_twice():
+def test_a_failed_last_commit_is_retried_once():
     """Then the queue is let go all the same; the broker's word is what it had before."""
     talk = InOrder().owning(2)
     talk.pulled(q(1), found(0))
@@ -235,7 +235,7 @@ def test_locks_are_renewed_every_20_s():
     assert talk.effects == []
 
 
-def test_a_lock_that_another_has_is_a_lost_queue():
+def test_a_lock_held_by_another_member_loses_the_queue():
     """What was pulled is forgotten, what runs is ignored, nothing committed; the lock is asked for again."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0, 1))
@@ -292,7 +292,7 @@ def test_after_a_lost_connection_the_lock_is_confirmed_first(meanwhile, goes_on)
         assert len(talk.of(fx.LockQueues)) == 1
 
 
-def test_a_connection_lost_while_a_queue_is_handed_over_loses_it():
+def test_a_connection_lost_during_a_handover_loses_the_queue():
     """The next owner may have it already: our commit would take its offset back."""
     talk = InOrder().owning(2)
     talk.pulled(q(1), found(0))
@@ -306,7 +306,7 @@ def test_a_connection_lost_while_a_queue_is_handed_over_loses_it():
     assert talk.of(fx.Lost) == [fx.Lost((q(1),))]
 
 
-def test_a_lock_that_comes_for_a_queue_given_up_is_given_back():
+def test_a_lock_granted_for_a_queue_given_up_is_released():
     """The request was under way."""
     talk = InOrder().joined(2)
     (request,) = talk.of(fx.LockQueues)
@@ -319,7 +319,7 @@ def test_a_lock_that_comes_for_a_queue_given_up_is_given_back():
     assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(0)]
 
 
-def test_the_listener_has_its_time_before_the_lock_is_given_back():
+def test_the_listener_runs_before_the_lock_is_released():
     """At most as long as it was told."""
     talk = InOrder(revoke_is_heard=True, revoke_timeout_ms=3000).owning(4)
     talk.notified()
@@ -331,7 +331,7 @@ def test_the_listener_has_its_time_before_the_lock_is_given_back():
     assert fx.UnlockQueues("a:1", (q(3),)) in talk.at(3000)
 
 
-def test_leaving_unlocks_before_it_says_goodbye():
+def test_leaving_unlocks_before_it_unregisters():
     """Committed, unlocked, unregistered, in this order."""
     talk = InOrder().owning(2)
     talk.pulled(q(0), found(0))
@@ -343,7 +343,7 @@ def test_leaving_unlocks_before_it_says_goodbye():
     assert talk.effects == [fx.UnlockQueues("a:1", (q(0),)), fx.Unregister(("a:1",))]
 
 
-def test_leaving_has_an_end_whatever_does_not_answer():
+def test_leaving_has_a_deadline_whatever_does_not_answer():
     """The handler, the listener, the commit."""
     talk = InOrder(revoke_is_heard=True).owning(3)
     talk.pulled(q(0), found(0, 1))
@@ -366,7 +366,7 @@ def test_a_queue_whose_offset_was_refused_is_not_announced_twice():
     assert len(talk.of(fx.QueryOffset)) == 1
 
 
-def test_a_broker_that_cannot_be_asked_is_tried_again_in_a_second():
+def test_an_unreachable_broker_is_retried_in_a_second():
     """Its queues are not taken without their lock."""
     talk = InOrder().joined(1)
     talk.locks(error=ConnectionLost("x"))
@@ -375,7 +375,7 @@ def test_a_broker_that_cannot_be_asked_is_tried_again_in_a_second():
     assert len(talk.of(fx.LockQueues)) == 1
 
 
-def test_a_retry_topic_without_a_route_is_made_by_the_messages_own_broker():
+def test_a_copy_for_an_unrouted_retry_topic_goes_to_the_messages_broker():
     """Which knows it before any name server does."""
     talk = InOrder(max_reconsume_times=0).owning(1)
     talk.pulled(q(0), found(0))
@@ -384,7 +384,7 @@ def test_a_retry_topic_without_a_route_is_made_by_the_messages_own_broker():
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
 
 
-def test_a_lock_is_given_back_where_it_was_taken():
+def test_a_lock_is_released_where_it_was_taken():
     """The name server has forgotten the broker for a moment; the lock would keep the queue for a minute."""
     talk = InOrder().owning(1, 0)
     talk.routes(T=route(1, brokers=("b",)))
@@ -393,7 +393,7 @@ def test_a_lock_is_given_back_where_it_was_taken():
     assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]
 
 
-def test_what_was_given_back_when_the_connection_ended_is_given_back_again():
+def test_an_unlock_lost_with_its_connection_is_repeated():
     """The broker may not have heard it, and keeps the lock for us when we come back."""
     talk = InOrder().owning(2, 0, "me")
     talk.notified()

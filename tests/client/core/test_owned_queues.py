@@ -19,7 +19,7 @@ from tests.client.core.examples import route
         (ConsumeFrom.FIRST_OFFSET, fx.Pull),
     ],
 )
-def test_a_new_group_starts_where_it_was_told(consume_from, question):
+def test_a_new_group_starts_at_the_configured_position(consume_from, question):
     """The end, a time, or the beginning."""
     talk = Conversation(consume_from=consume_from, consume_timestamp_ms=777).joined(1)
     (asked,) = talk.committed(q(0), None)
@@ -32,7 +32,7 @@ def test_a_new_group_starts_where_it_was_told(consume_from, question):
 
 
 @pytest.mark.parametrize("error", [RequestTimeout("x"), broker_error(1, "x")])
-def test_an_offset_that_cannot_be_told_is_asked_for_again(error):
+def test_an_offset_that_cannot_be_fetched_is_fetched_again(error):
     """Never does a queue start from zero by accident; the next round takes it again in a second."""
     talk = Conversation().joined(1)
     assert talk.committed(q(0), error) == [fx.Revoked((q(0),))]
@@ -96,7 +96,7 @@ def test_a_commit_that_failed_is_repeated():
     assert talk.at(2000) == [commit]
 
 
-def test_nothing_new_moves_the_offset_only_when_nothing_waits():
+def test_an_empty_pull_moves_the_offset_only_when_nothing_waits():
     """What the broker skipped for us need not be looked at again."""
     talk = Conversation().pulling()
     (pull,) = talk.pulled(q(0), nothing(8, ResponseCode.PULL_RETRY_IMMEDIATELY))
@@ -118,7 +118,7 @@ def test_tags_are_compared_exactly():
     assert talk.deliveries() == []
 
 
-def test_messages_know_the_ends_of_their_queue():
+def test_messages_carry_the_bounds_of_their_queue():
     """MIN_OFFSET and MAX_OFFSET, for those who measure lag."""
     talk = Conversation().pulling()
     talk.pulled(q(0), found(0))
@@ -141,7 +141,7 @@ def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
     assert talk.at(200) == []
 
 
-def test_flow_control_looks_again_by_itself():
+def test_flow_control_is_rechecked_by_a_timer():
     """Every 50 ms, should nothing else wake it."""
     talk = Conversation(pull_threshold_for_queue=1).pulling()
     talk.pulled(q(0), found(0, 1))
@@ -182,7 +182,7 @@ def test_a_broker_that_answers_again_is_pulled_from_at_once():
 
 
 @pytest.mark.parametrize("code", [24, 25])
-def test_a_broker_that_does_not_know_our_subscription_is_told(code):
+def test_a_broker_without_our_subscription_gets_a_heartbeat(code):
     """It restarted, or the pull overtook the heartbeat."""
     talk = Conversation().pulling()
     talk.pulled(q(0), broker_error(code, "subscription"))
@@ -202,7 +202,7 @@ def test_the_broker_may_suggest_a_slave():
     assert [effect.address for effect in talk.at(1000) if isinstance(effect, fx.Pull)] == ["a:1"]
 
 
-def test_a_refused_offset_is_replaced_committed_and_begun_anew():
+def test_a_refused_offset_is_replaced_committed_and_pulled_from():
     """Frozen against late results; the queue starts again only when the broker has our word."""
     talk = Conversation().pulling(offset=50)
     talk.pulled(q(0), found(50))
@@ -219,7 +219,7 @@ def test_a_refused_offset_is_replaced_committed_and_begun_anew():
 
 
 @pytest.mark.parametrize("committed", [50, None])
-def test_a_queue_that_is_shorter_than_what_was_read_is_begun_where_the_group_is_committed(committed):
+def test_a_shortened_queue_restarts_at_the_committed_offset(committed):
     """Its end was lost, or its topic made again: what was pulled and not handled is not passed over."""
     talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET).pulling(offset=50)
     talk.pulled(q(0), found(50, 51, 52))
@@ -232,7 +232,7 @@ def test_a_queue_that_is_shorter_than_what_was_read_is_begun_where_the_group_is_
     assert talk.offset(q(0)) == committed
 
 
-def test_a_topic_that_was_deleted_and_made_again_is_begun_anew():
+def test_a_recreated_topic_is_read_from_its_beginning():
     """What of the former one was handled is not committed: its offsets mean other messages now."""
     talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET, persist_ms=100).pulling(offset=0)
     talk.pulled(q(0), found(0, 1))
@@ -246,7 +246,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_begun_anew():
     assert talk.offset(q(0)) is None
 
 
-def test_a_committed_offset_beyond_the_queue_is_brought_back_to_it():
+def test_a_committed_offset_beyond_the_queue_is_lowered():
     """Of a broker that does not do so itself when its machine has lost power, as Apache's."""
     talk = Conversation().pulling(offset=50)
     talk.pulled(q(0), found(50))
@@ -256,7 +256,7 @@ def test_a_committed_offset_beyond_the_queue_is_brought_back_to_it():
     assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
 
 
-def test_where_an_operator_set_the_offset_we_commit_it_and_go_on_there():
+def test_an_operators_reset_is_committed_and_followed():
     """What handlers have under way changes nothing; other topics and queues are none of it."""
     talk = Conversation().pulling(offset=50)
     talk.pulled(q(0), found(50))
@@ -271,7 +271,7 @@ def test_where_an_operator_set_the_offset_we_commit_it_and_go_on_there():
     assert talk.committed(q(0), 7)[0].offset == 7
 
 
-def test_an_offset_refused_again_and_again_is_not_asked_for_in_a_circle():
+def test_a_repeatedly_refused_offset_is_retried_after_a_pause():
     """The second time, it waits a second."""
     talk = Conversation().pulling()
     for turn in range(3):

@@ -9,7 +9,7 @@ from tests.client.core.coordinated import Member, assigned
 from tests.client.core.examples import route
 
 
-def test_a_granted_queue_of_a_broker_that_no_route_names_has_the_routes_asked_for():
+def test_a_granted_queue_of_an_unrouted_broker_causes_a_route_query():
     """Once a second while that lasts; then it is opened, and the regular look keeps its time."""
     talk = Member(route_refresh_ms=30_000).member()
     talk.routes(**{"T": route(4), "%RETRY%g": route(1)})
@@ -40,7 +40,7 @@ def reading():
 
 
 @pytest.mark.parametrize("what", ["pull", "commit"])
-def test_whatever_finds_no_broker_for_a_queue_of_ours_has_the_routes_asked_for(what):
+def test_an_owned_queue_without_a_broker_causes_a_route_query(what):
     """A name server that has just started lists some brokers only, and the next regular look is far away."""
     talk = reading()
     if what == "pull":
@@ -55,7 +55,7 @@ def test_whatever_finds_no_broker_for_a_queue_of_ours_has_the_routes_asked_for(w
             assert len(talk.of(fx.FetchRoutes)) == 1
 
 
-def test_a_queue_whose_broker_was_on_no_route_is_read_as_soon_as_it_answers():
+def test_a_queue_is_read_as_soon_as_the_route_of_its_broker_is_known():
     """Not when its pull is tried again."""
     talk = reading()
     talk.pulled(q(0), nothing(1))

@@ -20,7 +20,7 @@ def removed(queue, *offsets):
     return queue.remove([message(offset) for offset in offsets])
 
 
-def test_the_smallest_offset_left_is_committed():
+def test_the_smallest_unfinished_offset_is_committed():
     """Later ones that are done wait for it."""
     queue = queue_with(5, 6, 7)
     assert removed(queue, 6) == 5
@@ -28,7 +28,7 @@ def test_the_smallest_offset_left_is_committed():
     assert removed(queue, 7) == 8
 
 
-def test_an_empty_queue_says_nothing():
+def test_repeated_results_of_an_empty_queue_change_nothing():
     """A result that comes twice moves nothing."""
     queue = queue_with(5)
     assert removed(queue, 5) == 6
@@ -36,14 +36,14 @@ def test_an_empty_queue_says_nothing():
     assert ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0).commit_offset is None
 
 
-def test_gaps_are_passed_over():
+def test_gaps_are_skipped():
     """Filtered messages leave holes: the offset is that of a message that is there, or the end."""
     queue = queue_with(5, 9)
     assert removed(queue, 5) == 9
     assert removed(queue, 9) == 10
 
 
-def test_what_is_pulled_twice_is_there_once():
+def test_a_message_pulled_twice_is_kept_once():
     """Duplicates replace."""
     queue = queue_with(5, 6)
     queue.put([message(6, body=b"longer")])
@@ -52,7 +52,7 @@ def test_what_is_pulled_twice_is_there_once():
     assert (queue.count, queue.size) == (0, 0)
 
 
-def test_count_size_and_span():
+def test_count_size_and_span_are_measured():
     """What flow control looks at."""
     queue = queue_with(10, 11, 30)
     assert (queue.count, queue.size, queue.span) == (3, 3, 20)
@@ -63,7 +63,7 @@ def test_count_size_and_span():
 
 
 @given(st.lists(st.integers(0, 40), min_size=1), st.randoms())
-def test_no_order_of_results_commits_what_is_not_done(offsets, randomness):
+def test_no_order_of_results_commits_unfinished_messages(offsets, randomness):
     """Whatever arrives and ends in whatever order: nothing at or above the offset is unfinished below it."""
     queue = queue_with(*offsets)
     left = set(offsets)
@@ -87,7 +87,7 @@ def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
 
 
 @pytest.mark.parametrize("sending_back", [0, 1])
-def test_a_message_on_its_way_back_keeps_the_queue_busy(sending_back):
+def test_a_message_being_sent_back_keeps_the_queue_busy(sending_back):
     """It is not done before the broker has it."""
     queue = queue_with(1)
     queue.sending_back = sending_back

@@ -22,14 +22,14 @@ def test_queues_come_by_broker_name_and_number():
 
 
 @pytest.mark.parametrize(("perm", "to_write", "to_read"), [(6, 2, 2), (4, 0, 2), (2, 2, 0), (0, 0, 0)])
-def test_permission_decides(perm, to_write, to_read):
+def test_permissions_decide_who_uses_a_queue(perm, to_write, to_read):
     """2 lets producers in, 4 lets consumers in."""
     data = route(2, perm=perm)
     assert len(publish_info("T", data).queues) == to_write
     assert len(subscribe_queues("T", data)) == to_read
 
 
-def test_a_broker_without_master_can_be_read_only():
+def test_a_broker_without_master_is_read_only():
     """A slave serves consumers while its master is away."""
     data = TopicRouteData(
         queue_datas=[QueueData(broker_name="a", read_queue_nums=3, write_queue_nums=3, perm=6)],
@@ -39,7 +39,7 @@ def test_a_broker_without_master_can_be_read_only():
     assert len(subscribe_queues("T", data)) == 3
 
 
-def test_read_and_write_numbers_are_told_apart():
+def test_read_and_write_queue_counts_are_kept_apart():
     """A topic that shrinks has fewer queues to write than to read."""
     data = TopicRouteData(
         queue_datas=[QueueData(broker_name="a", read_queue_nums=4, write_queue_nums=2, perm=6)],
@@ -58,7 +58,7 @@ def test_an_ordered_topic_has_exactly_the_queues_listed():
 
 
 @pytest.mark.parametrize("text", ["a", "a:x", ":2", "a:2;;", "a:99999999999"])
-def test_a_broken_order_is_refused(text):
+def test_an_invalid_order_configuration_is_refused(text):
     """What a name server says is checked before it is used."""
     with pytest.raises(RemoteProtocolError, match="order of topic T"):
         publish_info("T", TopicRouteData(order_topic_conf=text))
@@ -78,7 +78,7 @@ def test_an_enormous_route_is_refused():
         subscribe_queues("T", data)
 
 
-def test_the_template_gives_no_more_queues_than_asked():
+def test_a_new_topic_has_no_more_queues_than_requested():
     """TBW102 has 8 queues; a topic made by a send gets 4."""
     template = as_template(route(8), 4)
     assert [(data.read_queue_nums, data.write_queue_nums) for data in template.queue_datas] == [(4, 4)]

@@ -21,12 +21,12 @@ def queue_with(messages):
     return queue
 
 
-def test_upstreams_defaults():
+def test_the_defaults_are_upstreams():
     """1000 messages, 100 MiB, a span of 2000."""
     assert pull_limits(settings(), 4) == PullLimits(1000, 100, 2000)
 
 
-def test_a_thousand_messages_may_wait_and_one_more_is_too_many():
+def test_a_thousand_waiting_messages_are_allowed_and_one_more_is_not():
     """The limit itself is allowed."""
     limits = pull_limits(settings(), 1)
     queue = queue_with([message(offset) for offset in range(1000)])
@@ -35,7 +35,7 @@ def test_a_thousand_messages_may_wait_and_one_more_is_too_many():
     assert "1001 messages" in (limits.exceeded_by(queue) or "")
 
 
-def test_whole_mebibytes_count():
+def test_sizes_are_compared_in_whole_mebibytes():
     """Upstream divides and compares: 1 MiB more, less one byte, is still allowed."""
     limits = pull_limits(settings(pull_threshold_mib_for_queue=1), 1)
     queue = queue_with([message(0, body=bytes(2 * 1024 * 1024 - 1))])
@@ -44,7 +44,7 @@ def test_whole_mebibytes_count():
     assert "2 MiB" in (limits.exceeded_by(queue) or "")
 
 
-def test_a_wide_span_waits_for_its_slowest_message():
+def test_a_wide_span_of_offsets_pauses_pulling():
     """2000 apart is allowed, 2001 is not."""
     limits = pull_limits(settings(), 1)
     assert limits.exceeded_by(queue_with([message(0), message(2000)])) is None
@@ -74,7 +74,7 @@ def test_settings_outside_upstreams_ranges_are_refused(change):
         settings(**change)
 
 
-def test_sixteen_retries_unless_said_otherwise():
+def test_the_default_is_sixteen_retries():
     """maxReconsumeTimes −1."""
     assert settings().retries_max == 16
     assert settings(max_reconsume_times=0).retries_max == 0

@@ -23,7 +23,7 @@ def test_a_member_joins_in_four_steps():
     assert pull == fx.Pull(q(0), talk.generation(q(0)), "a:1", 17)
 
 
-def test_the_heartbeat_tells_group_subscriptions_and_start():
+def test_the_heartbeat_has_group_subscriptions_and_start_position():
     """The retry topic is subscribed whole; the version is the wall clock's time."""
     talk = Conversation(expression="b || a", consume_from=ConsumeFrom.FIRST_OFFSET)
     talk.start()
@@ -37,7 +37,7 @@ def test_the_heartbeat_tells_group_subscriptions_and_start():
     assert (retry.topic, retry.sub_string, retry.tags_set) == (RETRY, "*", [])
 
 
-def test_every_broker_gets_a_heartbeat_slaves_too():
+def test_every_broker_gets_a_heartbeat_including_slaves():
     """At once, not only the one that is asked for the members."""
     talk = Conversation()
     talk.start()
@@ -45,7 +45,7 @@ def test_every_broker_gets_a_heartbeat_slaves_too():
     assert [effect.address for effect in talk.effects] == ["a:1", "a:2", "b:1", "b:2"]
 
 
-def test_a_topic_without_route_is_asked_for_again_soon_then_less_often():
+def test_a_topic_without_route_is_queried_again_with_growing_pauses():
     """The retry topic comes into being with our first heartbeat; user topics when somebody makes them."""
     talk = Conversation(route_refresh_ms=5000)
     talk.start()
@@ -57,7 +57,7 @@ def test_a_topic_without_route_is_asked_for_again_soon_then_less_often():
     assert len(talk.of(fx.SendHeartbeat)) == 1
 
 
-def test_alone_it_starts_at_once_among_others_it_waits_for_them_to_commit():
+def test_a_single_member_starts_at_once_and_others_wait_for_commits():
     """The last owner needs a moment; nobody waits for nobody."""
     alone = Conversation().joined(1)
     assert len(alone.of(fx.QueryOffset)) == 1
@@ -67,7 +67,7 @@ def test_alone_it_starts_at_once_among_others_it_waits_for_them_to_commit():
     assert [effect.queue for effect in among.at(100)] == [q(0)]
 
 
-def test_when_somebody_joins_the_member_gives_up_its_surplus():
+def test_a_member_gives_up_its_surplus_when_another_joins():
     """Code 40 → list → the queues that are no longer ours are committed and let go."""
     talk = Conversation().pulling(4)
     talk.pulled(q(3), found(0, 1))
@@ -91,7 +91,7 @@ def test_queues_that_stay_are_not_disturbed():
     assert len(talk.pulled(q(0), found(0))) == 2
 
 
-def test_a_queue_with_a_running_handler_drains_before_it_is_let_go():
+def test_a_queue_with_a_running_handler_drains_before_its_release():
     """No further handler begins; the running one is committed."""
     talk = Conversation().pulling(2)
     talk.pulled(q(1), found(0, 1))
@@ -105,7 +105,7 @@ def test_a_queue_with_a_running_handler_drains_before_it_is_let_go():
     assert talk.effects == [fx.CommitOffset(q(1), talk.generation(q(1)), 1, "a:1"), fx.Revoked((q(1),))]
 
 
-def test_draining_has_an_end():
+def test_draining_has_a_deadline():
     """After 75 ms the queue is let go; what the handler reports later is ignored."""
     talk = Conversation().pulling(2)
     talk.pulled(q(1), found(0))
@@ -149,7 +149,7 @@ def test_notifications_during_a_round_cause_one_more_round():
     assert talk.of(fx.FetchConsumerList) == []
 
 
-def test_every_twenty_seconds_it_looks_for_itself():
+def test_the_member_list_is_fetched_every_twenty_seconds():
     """In case a notification was lost; a second after a round that failed."""
     talk = Conversation(heartbeat_ms=60_000, route_refresh_ms=60_000).pulling(1)
     assert talk.of(fx.FetchConsumerList) == []
@@ -159,7 +159,7 @@ def test_every_twenty_seconds_it_looks_for_itself():
     assert fx.FetchConsumerList("a:1", ("T",)) in talk.at(21_000)
 
 
-def test_a_failed_list_changes_nothing():
+def test_a_failed_member_list_changes_nothing():
     """What we have we keep."""
     talk = Conversation().pulling(2)
     talk.notified()
@@ -167,7 +167,7 @@ def test_a_failed_list_changes_nothing():
     assert talk.core.owned() == [q(0), q(1)]
 
 
-def test_a_broker_that_has_forgotten_us_is_told_at_once():
+def test_a_broker_that_lost_the_member_gets_a_heartbeat_at_once():
     """Our queues went to others; a second later we look again."""
     talk = Conversation().pulling(2)
     talk.notified()
@@ -186,7 +186,7 @@ def test_more_queues_cause_a_rebalance():
     assert talk.of(fx.Assigned) == [fx.Assigned((q(2),))]
 
 
-def test_a_broker_that_comes_and_goes_causes_rebalances():
+def test_arriving_and_departing_brokers_cause_rebalances():
     """Its queues are shared when it is there, and lost when its route is gone: nothing can be committed."""
     talk = Conversation().pulling(1)
     talk.routes(T=route(1, brokers=("a", "b")))
@@ -212,7 +212,7 @@ def test_a_lost_connection_is_mended_by_a_heartbeat_and_a_rebalance():
     assert talk.heartbeat() == [fx.FetchConsumerList("a:1", ("T",))]
 
 
-def test_a_dead_broker_is_tried_once_a_second_however_long_it_is_dead():
+def test_a_dead_broker_is_retried_once_a_second_for_ever():
     """The regular heartbeats add nothing to that."""
     talk = Conversation(heartbeat_ms=5000).pulling(1)
     talk.lost()
@@ -225,7 +225,7 @@ def test_a_dead_broker_is_tried_once_a_second_however_long_it_is_dead():
     assert 50 <= tries <= 60
 
 
-def test_the_members_are_asked_of_a_broker_that_answers():
+def test_the_member_list_is_fetched_from_a_broker_that_answers():
     """One dead broker does not stop the rebalance of a topic that others have too."""
     talk = Conversation()
     talk.start()
@@ -234,7 +234,7 @@ def test_the_members_are_asked_of_a_broker_that_answers():
     assert talk.heartbeat("b:1") == [fx.FetchConsumerList("b:1", ("T",))]
 
 
-def test_topics_at_one_broker_share_a_question():
+def test_topics_at_one_broker_share_a_member_list():
     """One list for both."""
     talk = Conversation(topics=("T", "U"))
     talk.start()
@@ -244,7 +244,7 @@ def test_topics_at_one_broker_share_a_question():
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(0, topic="U")))]
 
 
-def test_a_queue_not_pulled_for_two_minutes_is_taken_anew():
+def test_a_queue_not_pulled_for_two_minutes_is_taken_again():
     """A pull whose answer never came, in whatever way."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(1)
     talk.at(120_001)
@@ -295,7 +295,7 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
     assert talk.core.phase is Phase.STOPPED
 
 
-def test_leaving_does_not_wait_for_ever():
+def test_leaving_has_a_deadline():
     """A handler that does not end is given up on."""
     talk = Conversation().pulling(1)
     talk.pulled(q(0), found(0))
@@ -335,7 +335,7 @@ def test_the_first_commits_of_a_topic_go_one_after_the_other():
     assert talk.of(fx.Unregister) == [fx.Unregister(("a:1",))]
 
 
-def test_who_has_committed_before_commits_all_at_once():
+def test_after_an_acknowledged_commit_all_queues_are_committed_at_once():
     """The broker has the table."""
     talk = Conversation().pulling(3, offset=5)
     for number in range(3):
@@ -360,7 +360,7 @@ def test_a_first_commit_that_failed_lets_the_next_one_go():
     assert len(talk.of(fx.CommitOffset)) == 1
 
 
-def test_after_leaving_nothing_is_taken():
+def test_after_leaving_no_queue_is_taken():
     """Whatever still comes in."""
     talk = Conversation().pulling(2)
     generation = talk.generation(q(0))
@@ -374,6 +374,6 @@ def test_after_leaving_nothing_is_taken():
     assert talk.stop() == []
 
 
-def test_who_has_not_begun_has_nothing_to_leave():
+def test_a_member_that_never_started_has_nothing_to_leave():
     """Stop before start."""
     assert Conversation().stop() == [fx.Stopped()]

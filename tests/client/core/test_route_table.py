@@ -13,7 +13,7 @@ def test_the_same_route_in_another_order_is_no_change():
     assert table.update("T", route(3, brokers=("b", "a")))
 
 
-def test_an_unknown_topic_has_nothing():
+def test_an_unknown_topic_has_no_queues():
     """And asking does not make it known."""
     table = RouteTable()
     assert table.publish_info("T") is None
@@ -22,7 +22,7 @@ def test_an_unknown_topic_has_nothing():
     assert table.topics() == []
 
 
-def test_masters_write_and_any_reads():
+def test_writes_go_to_masters_and_reads_to_any_broker():
     """A read goes to the broker suggested, else to one that is there."""
     table = RouteTable()
     table.update("T", route(slaves=True))
@@ -35,7 +35,7 @@ def test_masters_write_and_any_reads():
     assert table.masters() == {"a:1"}
 
 
-def test_a_broker_that_is_asked_for_in_vain_may_have_a_neighbour():
+def test_a_missing_broker_id_falls_back_to_the_next_id():
     """findBrokerAddressInSubscribe looks at the next id."""
     table = RouteTable()
     data = BrokerData(broker_name="a", broker_addrs={0: "a:1", 2: "a:3"})
@@ -58,7 +58,7 @@ def test_without_its_master_a_broker_is_still_read():
     assert table.reader("a") == "a:2"
 
 
-def test_a_broker_that_moved_is_known_by_its_new_address():
+def test_a_broker_that_moved_has_its_new_address():
     """The newest word counts, and an address no route names is forgotten."""
     table = RouteTable()
     table.update("T", route())

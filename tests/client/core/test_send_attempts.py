@@ -34,7 +34,7 @@ def attempts(*, chosen_queue=None, retries=2, timeout_ms=3000, not_safe=False, e
     )
 
 
-def test_stored_is_the_end():
+def test_a_stored_message_ends_the_attempts():
     """One attempt, with the whole time."""
     send = attempts()
     first = send.first(100)
@@ -44,7 +44,7 @@ def test_stored_is_the_end():
 
 
 @pytest.mark.parametrize("error", TRANSPORT, ids=lambda error: type(error).__name__)
-def test_transport_failures_go_to_the_other_broker_until_the_tries_are_used_up(error):
+def test_transport_failures_alternate_brokers_until_the_attempts_are_used_up(error):
     """1 + 2 attempts, alternating brokers, in what is left of the time; then the last error itself."""
     send = attempts()
     first = send.first(100)
@@ -58,7 +58,7 @@ def test_transport_failures_go_to_the_other_broker_until_the_tries_are_used_up(e
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
-def test_some_error_answers_are_worth_another_broker(code):
+def test_retryable_error_answers_go_to_another_broker(code):
     """retryResponseCodes."""
     send = attempts()
     first = send.first(100)
@@ -68,7 +68,7 @@ def test_some_error_answers_are_worth_another_broker(code):
 
 
 @pytest.mark.parametrize("code", [13, 26, 29, 3, 9999])
-def test_other_error_answers_end_it(code):
+def test_other_error_answers_end_the_attempts(code):
     """Another broker would say the same."""
     send = attempts()
     send.first(100)
@@ -76,7 +76,7 @@ def test_other_error_answers_end_it(code):
     assert send.failed(error, 200) == GiveUp(error)
 
 
-def test_our_own_errors_end_it():
+def test_local_errors_end_the_attempts():
     """A message that cannot be encoded is not sent twice."""
     send = attempts()
     send.first(100)
@@ -84,7 +84,7 @@ def test_our_own_errors_end_it():
     assert send.failed(error, 200) == GiveUp(error)
 
 
-def test_time_used_up_ends_it():
+def test_an_exhausted_timeout_ends_the_attempts():
     """However many tries are left."""
     send = attempts(retries=9)
     send.first(100)
@@ -93,7 +93,7 @@ def test_time_used_up_ends_it():
     assert send.failed(error, 3100) == GiveUp(error)
 
 
-def test_a_given_queue_is_kept():
+def test_a_named_queue_is_kept():
     """Transport failures are tried again there; what the broker says is final."""
     queue = INFO.queues[1]
     send = attempts(chosen_queue=queue)
@@ -105,7 +105,7 @@ def test_a_given_queue_is_kept():
     assert send.failed(error, 300) == GiveUp(error)
 
 
-def test_stored_but_not_safe_is_tried_elsewhere_only_on_request():
+def test_a_message_stored_less_safely_is_retried_only_on_request():
     """retryAnotherBrokerWhenNotStoreOK."""
     plain = attempts()
     plain.first(100)
@@ -118,7 +118,7 @@ def test_stored_but_not_safe_is_tried_elsewhere_only_on_request():
     assert careful.stored(300, safe=True) is None
 
 
-def test_failures_are_remembered_for_the_next_send():
+def test_failures_affect_the_next_send():
     """The strategy is shared: the next send keeps away from the broker that failed."""
     strategy = FaultStrategy(random.Random(5), enabled=True)
 

@@ -28,7 +28,7 @@ def test_the_request_names_the_stored_message():
     }  # fmt: skip
 
 
-def test_the_copy_is_what_the_broker_would_have_made():
+def test_the_copy_equals_the_brokers():
     """Retry topic, one more try, a delay that grows with the tries; the unique id stays."""
     failed = message(7, tag="a")
     failed.reconsume_times = 2
@@ -42,7 +42,7 @@ def test_the_copy_is_what_the_broker_would_have_made():
     assert call.ext["a"] == "CLIENT_INNER_PRODUCER"
 
 
-def test_a_copy_of_a_copy_remembers_the_first_id():
+def test_a_copy_of_a_copy_keeps_the_first_id():
     """ORIGIN_MESSAGE_ID is set once."""
     failed = message(7)
     failed.properties["ORIGIN_MESSAGE_ID"] = "first"
@@ -59,13 +59,13 @@ def test_a_delay_becomes_the_next_level(after_ms, level):
     assert delay_level(after_ms) == level
 
 
-def test_a_copy_carries_the_delay_that_was_asked_for():
+def test_a_copy_carries_the_requested_delay():
     """Instead of the one that grows with the tries."""
     copy = retry_copy(message(7), SETTINGS, 9)
     assert properties_from_text(copy.properties)["DELAY"] == "9"
 
 
-def test_a_copy_of_a_rejected_message_has_been_tried_too_often():
+def test_a_copy_of_a_rejected_message_exceeds_the_maximum_attempts():
     """So that the broker puts it among the dead letters."""
     copy = retry_copy(message(7), SETTINGS, DEAD_LETTER)
     assert copy.reconsume_times > copy.max_reconsume_times

@@ -30,7 +30,7 @@ def ids():
     return map("id-{}".format, itertools.count()).__next__
 
 
-def test_one_message_gets_an_id_and_waits():
+def test_a_single_message_gets_an_id_and_waits_for_the_store():
     """UNIQ_KEY and WAIT are added; tags, keys and the user's own are kept."""
     message = Message("T", b"body", tags="a", keys=["k1", "k2"], properties={"colour": "red"}, flag=9)
     prepared = prepare_one(message, ids(), compress_over_bytes=4096)

@@ -25,42 +25,42 @@ def holders(found: GroupInquiry, **claims: dict[int, int]) -> dict[int, tuple[st
     return {queue.queue_id: (holding.member, holding.epoch) for queue, holding in held.items()}
 
 
-def test_members_hold_what_they_claim():
+def test_members_hold_the_queues_they_claim():
     """Opened, or granted and not opened yet, or the fence has forgotten; not what was never granted."""
     found = inquiry((0, "x", 2), (1, "y", 3))
     assert holders(found, x={0: 2, 2: 5, 3: 6}, y={1: 3}) == {0: ("x", 2), 1: ("y", 3), 2: ("x", 5)}
 
 
-def test_a_queue_that_was_given_up_is_free():
+def test_a_released_queue_is_free():
     """Its broker was gone and is back: the opening there is from before."""
     assert holders(inquiry((0, "x", 2), (1, "x", 2)), x={1: 2}) == {1: ("x", 2)}
 
 
-def test_a_queue_that_somebody_else_has_opened_since_is_not_the_claimants():
+def test_a_queue_opened_by_another_member_since_is_not_the_claimants():
     """Neither is it anybody else's, if that one says it is not."""
     assert holders(inquiry((0, "y", 4), (1, "y", 1)), x={0: 2}, y={1: 1}) == {1: ("y", 1)}
 
 
-def test_of_claims_that_no_fence_knows_the_latest_counts():
+def test_of_claims_unknown_to_fences_the_latest_counts():
     """The power was cut; who was stopped before it was given up does not know."""
     found = inquiry((0, "x", 2))
     assert holders(found, x={0: 2}, y={0: 4}, z={0: 3}) == {0: ("y", 4)}
 
 
-def test_nobody_holds_what_another_has_opened_under_the_same_epoch():
+def test_a_queue_opened_by_another_under_the_same_epoch_is_not_held():
     """It was granted by two coordinators."""
     assert holders(inquiry((0, "x", 2)), y={0: 2}, x={0: 2}) == {0: ("x", 2)}
     assert holders(inquiry((0, "x", 2)), y={0: 2}, x={1: 2}) == {1: ("x", 2)}
 
 
-def test_who_claims_nothing_gets_back_what_it_had():
+def test_a_member_that_claims_nothing_keeps_its_recorded_queues():
     """Who is not there does not."""
     found = inquiry((0, "x", 2), (1, "gone", 2))
     assert list(found.awaited) == ["x", "gone"]
     assert holders(found, x={}) == {0: ("x", 2)}
 
 
-def test_who_has_come_and_gone_while_fences_were_asked_is_not_awaited():
+def test_a_member_that_joined_and_left_during_the_gathering_is_not_awaited():
     """The fences still know what it had open; so may the coordinator before us."""
     found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     found.left("gone")
@@ -71,7 +71,7 @@ def test_who_has_come_and_gone_while_fences_were_asked_is_not_awaited():
     assert not found.awaited
 
 
-def test_only_those_are_awaited_that_were_members_in_the_end():
+def test_only_the_latest_members_are_awaited():
     """As the last coordinator said; what another one knew long ago does not count."""
     openings = {q(number): Claim(member, 5) for number, member in enumerate(("x", "y", "left"))}
     fence = FenceReport(epoch=5, openings=openings)

@@ -17,7 +17,7 @@ HASHES = {
 
 
 @pytest.mark.parametrize(("text", "value"), HASHES.items(), ids=map(ascii, HASHES))
-def test_javas_hash(text, value):
+def test_the_hash_equals_javas(text, value):
     assert java_string_hash(text) == value
 
 
@@ -25,11 +25,11 @@ def test_javas_hash(text, value):
     ("group", "partition"),
     [("test-group", 12), ("orders", 31), ("order-created", 21), ("polygenelubricants", 0)],
 )
-def test_partitions(group, partition):
+def test_partitions_map_to_brokers(group, partition):
     assert partition_of(group) == partition
 
 
-def test_partitions_spread_and_few_move():
+def test_partitions_are_spread_and_few_move():
     groups = [f"group-{n}" for n in range(2_000)]
     assert {partition_of(group) for group in groups} == set(range(PARTITIONS))
     three = {group: coordinator_of(group, ["a", "b", "c"]) for group in groups}

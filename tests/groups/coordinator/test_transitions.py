@@ -171,7 +171,7 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
 
 
 @pytest.mark.parametrize("state", ALIVE, ids=lambda state: state.name)
-def test_a_group_can_come_into_every_state(state: State):
+def test_every_state_is_reachable(state: State):
     assert core(WAYS[state]()).state is state
 
 
@@ -192,7 +192,9 @@ def test_every_cell_leads_where_the_table_says(
     ("kind", "state"), [(kind, state) for kind, row in TABLE.items() for state in ALIVE if state not in row],
     ids=lambda each: each.name if isinstance(each, State) else each.__name__,
 )  # fmt: skip
-def test_what_is_not_in_the_table_is_refused_and_changes_nothing(kind: type[ev.Event], state: State, caplog):
+def test_an_event_outside_the_table_is_refused_and_changes_nothing(
+    kind: type[ev.Event], state: State, caplog
+):
     group = core(WAYS[state]())
     epoch, members = group.epoch, len(group.members)
     event = kind.__new__(kind)
@@ -216,7 +218,7 @@ def test_a_request_that_cannot_happen_is_answered_and_changes_nothing(
     assert len(group.view.members) == 2
 
 
-def test_a_state_that_nobody_expected_is_kept_and_logged(monkeypatch: pytest.MonkeyPatch, caplog):
+def test_an_unexpected_state_is_kept_and_logged(monkeypatch: pytest.MonkeyPatch, caplog):
     group = stable()
     cell = TABLE[ev.Left][State.STABLE]
     row = {**TABLE[ev.Left], State.STABLE: cell._replace(then=frozenset({State.STABLE}))}
@@ -465,7 +467,7 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
     assert unreachable(seen) == []
 
 
-def test_a_large_group_that_has_granted_all_is_not_looked_at_without_end(monkeypatch: pytest.MonkeyPatch):
+def test_a_large_group_with_all_queues_granted_is_not_checked_endlessly(monkeypatch: pytest.MonkeyPatch):
     """Queues waited for their turn, and a new target gave them away before: the turn stayed due for ever."""
     monkeypatch.setattr(group_balance, "GRANTED_SINGLY_MAX", 1)
     group = reconciling()
@@ -480,7 +482,7 @@ def test_a_large_group_that_has_granted_all_is_not_looked_at_without_end(monkeyp
     assert group.coordinator.next_due_ms > group.now_ms
 
 
-def test_the_document_has_the_table_as_it_is():
+def test_the_document_shows_the_current_table():
     """`python -m libramq.groups.coordinator.transitions` draws it."""
     lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
     assert lines[lines.index(BEGIN) + 1 : lines.index(END)] == ["", *draw(), ""]
