@@ -122,7 +122,7 @@ def test_the_first_member_starts_a_rebalance_that_settles_when_it_has_all_queues
     assert group.rebalance.is_settled
 
 
-def test_nothing_settles_before_it_has_been_quiet():
+def test_a_rebalance_settles_after_a_quiet_second():
     group = Group()
     group.join("alice")
     group.pull("alice", 0, 1, 2, 3)
@@ -130,7 +130,7 @@ def test_nothing_settles_before_it_has_been_quiet():
     assert group.settle(1)
 
 
-def test_a_join_moves_half_and_measures_the_pause_and_what_is_delivered_again():
+def test_a_join_moves_half_and_measures_pause_and_redelivery():
     group = steady("alice")
     group.deliver("alice", 2, 150)
     group.deliver("alice", 3, 70)
@@ -164,7 +164,7 @@ def test_a_held_pull_reads_until_the_rebalance_begins():
     assert [move.pause_ms for move in moved.moves] == [1_000, 1_000]
 
 
-def test_a_pull_that_was_answered_with_nothing_is_a_read():
+def test_an_empty_pull_counts_as_a_read():
     group = steady("alice")
     group.now_ms += 14_000
     group.deliver("alice", 3, None)
@@ -178,7 +178,7 @@ def test_a_pull_that_was_answered_with_nothing_is_a_read():
     assert pauses == {0: 500, 1: 500, 2: 500, 3: 510}
 
 
-def test_a_clean_leave_and_a_kill_are_told_apart():
+def test_a_clean_departure_and_a_kill_are_distinguished():
     group = steady("alice", "bob")
     assert group.leave("bob").reason == "member_left"
     group.pull("alice", 2, 3)
@@ -190,7 +190,7 @@ def test_a_clean_leave_and_a_kill_are_told_apart():
     assert group.leave("bob", Reason.CONNECTION_CLOSED).reason == "connection_closed"
 
 
-def test_queues_of_the_dead_have_no_owner_until_somebody_pulls_them():
+def test_queues_of_a_dead_member_have_no_owner_until_the_next_pull():
     group = steady("alice", "bob")
     group.leave("bob", Reason.CONNECTION_CLOSED)
     assert group.settle(SETTLE_MS_MAX - 1) == []
@@ -198,7 +198,7 @@ def test_queues_of_the_dead_have_no_owner_until_somebody_pulls_them():
     assert (settled.unowned, settled.moved, settled.loads) == (2, 0, {"alice": 2})
 
 
-def test_changes_while_unsettled_are_one_rebalance():
+def test_changes_before_settling_are_one_rebalance():
     """bob joins and dies before anything moved, carol joins: one rebalance, three epochs."""
     group = steady("alice")
     epochs = [group.join("bob").epoch]
@@ -214,7 +214,7 @@ def test_changes_while_unsettled_are_one_rebalance():
     assert [event.kind for event in group.events].count("settled") == 2
 
 
-def test_a_queue_that_comes_back_did_not_move_but_what_was_delivered_twice_counts():
+def test_a_queue_that_returns_did_not_move_but_its_redelivery_counts():
     group = steady("alice")
     group.deliver("alice", 3, 40)
     group.join("bob")
@@ -228,7 +228,7 @@ def test_a_queue_that_comes_back_did_not_move_but_what_was_delivered_twice_count
     assert settled.redelivered_upper_bound == 10 + 15
 
 
-def test_of_a_queue_that_was_read_before_the_broker_began_nobody_knows_what_comes_again():
+def test_the_redelivery_of_a_queue_read_before_the_broker_started_is_unknown():
     """A restarted broker does not know what the owner before was sent: that is not none."""
     group = Group()
     group.rebalance = GroupRebalance("G", sent_before=lambda queue: None if queue == Q[3] else 0)
@@ -248,7 +248,7 @@ def test_of_a_queue_that_was_read_before_the_broker_began_nobody_knows_what_come
     assert group.settled().redelivered_upper_bound == 22, "known from here on"
 
 
-def test_what_a_group_was_sent_before_everybody_left_comes_again_to_who_comes_next():
+def test_uncommitted_messages_of_an_empty_group_are_redelivered_to_the_next_member():
     group = Group()
     group.rebalance = GroupRebalance("G", sent_before={Q[0]: 40, Q[1]: 10}.get)
     group.rebalance.opened(Q[0], "alice", now_ms=group.now_ms)
@@ -258,7 +258,7 @@ def test_what_a_group_was_sent_before_everybody_left_comes_again_to_who_comes_ne
 
 
 @pytest.mark.parametrize(("sent", "bound"), [(0, 0), (5, None), (None, None)])
-def test_of_a_queue_whose_new_owner_has_not_begun_nobody_knows_what_comes_again(sent, bound):
+def test_the_redelivery_of_a_queue_not_yet_read_by_its_new_owner_is_unknown(sent, bound):
     """It has paused; where nothing was sent before, nothing can come again."""
     group = Group()
     group.rebalance = GroupRebalance("G", sent_before=lambda _: sent)
@@ -269,7 +269,7 @@ def test_of_a_queue_whose_new_owner_has_not_begun_nobody_knows_what_comes_again(
     assert group.settled().redelivered_upper_bound == bound
 
 
-def test_an_opening_by_somebody_who_had_nothing_committed_is_not_the_first():
+def test_an_opening_without_a_commit_is_not_the_first():
     group = Group()
     group.join("alice")
     for queue in Q:
@@ -278,7 +278,7 @@ def test_an_opening_by_somebody_who_had_nothing_committed_is_not_the_first():
     assert group.settled().redelivered_upper_bound is None
 
 
-def test_who_comes_and_goes_at_once_has_moved_nothing():
+def test_a_member_that_joins_and_leaves_at_once_moves_nothing():
     """Nobody had the queues before, and nobody has them now."""
     group = Group()
     group.join("alice")
@@ -290,7 +290,7 @@ def test_who_comes_and_goes_at_once_has_moved_nothing():
     assert (settled.moved, settled.minimum, settled.member_count) == (0, 0, 0)
 
 
-def test_a_queue_that_goes_through_two_hands_moved_once_from_the_first_to_the_last():
+def test_a_queue_that_passes_through_two_members_moved_once():
     group = steady("alice")
     stopped_ms = group.now_ms
     group.deliver("alice", 3, 1)
@@ -305,7 +305,7 @@ def test_a_queue_that_goes_through_two_hands_moved_once_from_the_first_to_the_la
     assert (last.from_, last.to, last.stopped_ms) == ("alice", "carol", stopped_ms)
 
 
-def test_members_without_a_queue_keep_a_rebalance_open_for_one_round():
+def test_idle_members_keep_a_rebalance_open_for_one_round():
     group = steady("alice")
     group.join("bob")
     assert group.settle(IDLE_MS_MAX - 1) == []
@@ -322,7 +322,7 @@ def test_more_members_than_queues_do_not_keep_it_open():
     assert group.settled().loads == {"alice": 0, "bob": 1}
 
 
-def test_the_last_member_goes_and_the_group_can_be_forgotten():
+def test_a_group_can_be_forgotten_after_its_last_member_left():
     group = steady("alice")
     group.leave("alice")
     assert not group.rebalance.is_forgettable
@@ -341,7 +341,7 @@ def test_a_pull_by_another_outside_a_rebalance_changes_the_owner_quietly():
     assert [(move.from_, move.to) for move in moved.moves] == [("alice", "carol")]
 
 
-def test_what_is_opened_before_the_start_is_heard_of_moves_in_that_rebalance():
+def test_an_opening_before_its_rebalance_is_known_counts_for_it():
     """As where a link to the coordinator is blocked: members get their grants sooner than we PEER_STARTED."""
     rebalance = GroupRebalance("G")
     rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
@@ -371,7 +371,7 @@ def test_what_is_opened_before_the_start_is_heard_of_moves_in_that_rebalance():
 
 
 @pytest.mark.parametrize(("opened_ms", "moved"), [(10_000, 1), (9_999, 0)])
-def test_who_opened_a_queue_first_long_before_a_start_is_its_owner(opened_ms: int, moved: int):
+def test_a_queue_opened_long_before_a_rebalance_has_its_owner(opened_ms: int, moved: int):
     """It did so in a rebalance that we did not hear of; the next has not moved the queue."""
     rebalance = GroupRebalance("G")
     rebalance.opened(Q[0], "alice", now_ms=opened_ms)
@@ -384,7 +384,7 @@ def test_who_opened_a_queue_first_long_before_a_start_is_its_owner(opened_ms: in
     assert (settled.moved, settled.loads, settled.unowned) == (moved, {"alice": 1, "bob": 0}, 0)
 
 
-def test_a_rebalance_is_not_over_before_it_is_known_who_opened_a_queue():
+def test_a_rebalance_settles_only_when_every_opener_is_known():
     """As where the member's heartbeat is late, and the coordinator, which knows its name, is elsewhere."""
     rebalance = GroupRebalance("G")
     rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
@@ -426,7 +426,7 @@ def fewest(before: list[str | None], loads: dict[str, int]) -> int:
 
 
 @given(st.data())
-def test_the_minimum_is_what_trying_everything_finds(data):
+def test_the_minimum_of_moves_equals_brute_force(data):
     members = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True))
     before = data.draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=5))
     after = data.draw(st.lists(st.sampled_from(members), min_size=len(before), max_size=len(before)))
@@ -438,7 +438,7 @@ def test_the_minimum_is_what_trying_everything_finds(data):
     assert minimum <= sum(a != b for a, b in zip(before, after, strict=True))
 
 
-def test_the_minimum_of_an_even_allocation_that_was_even_is_nothing():
+def test_between_even_allocations_the_minimum_is_zero():
     before = {queue: "ab"[queue.queue_id // 2] for queue in Q}
     assert minimum_moves(before, {"a": 2, "b": 2}) == 0
     assert minimum_moves(before, {"a": 4}) == 2
@@ -446,7 +446,7 @@ def test_the_minimum_of_an_even_allocation_that_was_even_is_nothing():
 
 
 @given(st.lists(st.tuples(st.sampled_from("jlkps"), st.integers(0, 3), st.integers(0, 3)), max_size=40))
-def test_whatever_happens_loads_and_moves_add_up(steps):
+def test_loads_and_moves_always_add_up(steps):
     """Joins, leaves, kills, pulls by members and passing time, in any order."""
     group = Group()
     for step, who, queue in steps:
@@ -519,7 +519,7 @@ def test_moves_are_split_in_order_and_none_is_lost():
     assert list(split_moves([])) == []
 
 
-def test_the_largest_loads_are_kept_where_not_all_fit():
+def test_only_the_largest_loads_are_kept_where_not_all_fit():
     loads = {f"{n:05}" + "x" * 200: n for n in range(1_000)}
     kept = bounded_loads(loads)
     assert 0 < len(kept) < 1_000
@@ -528,7 +528,7 @@ def test_the_largest_loads_are_kept_where_not_all_fit():
     assert bounded_members(["a", "b"]) == ["a", "b"]
 
 
-def test_two_that_read_a_queue_at_once_are_told_for_as_long_as_the_old_one_read_on():
+def test_double_reading_is_recorded_until_the_former_owner_stops():
     """bob takes queue 2 at 1,000 ms; alice, who has not looked yet, pulls it once more 300 ms later."""
     group = steady("alice")
     group.join("bob")
@@ -543,7 +543,7 @@ def test_two_that_read_a_queue_at_once_are_told_for_as_long_as_the_old_one_read_
     assert settled.time_to_stable_ms == 1_300
 
 
-def test_the_peak_of_catching_up_is_the_busiest_second_until_a_pull_had_to_wait():
+def test_the_catch_up_peak_is_the_busiest_second_before_a_pull_waited():
     """bob reads 32 messages every 10 ms of a backlog in queue 2, then waits at its end."""
     group = steady("alice")
     group.join("bob")
@@ -573,7 +573,7 @@ def test_messages_of_different_seconds_are_not_one_peak():
     assert group.settled().peak_catch_up_rate == 32
 
 
-def test_members_that_take_a_queue_from_each_other_read_it_both():
+def test_members_that_alternate_on_a_queue_are_double_readers():
     """Both pull queue 2 in turn: one move may be late, the second taking means two."""
     group = steady("alice", "bob")
     since_ms = group.now_ms
@@ -589,7 +589,7 @@ def test_members_that_take_a_queue_from_each_other_read_it_both():
     assert group.rebalance.contested.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
 
 
-def test_queues_that_nobody_reads_once_all_is_settled():
+def test_unread_queues_of_a_settled_group_are_recorded():
     group = steady("alice", "bob")
     assert group.rebalance.read_by_none(Q) == []
     group.leave("bob")
@@ -599,7 +599,7 @@ def test_queues_that_nobody_reads_once_all_is_settled():
 
 
 @pytest.mark.parametrize("set_by_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
-def test_a_wall_clock_that_is_set_changes_nothing_of_a_rebalance(set_by_ms):
+def test_setting_the_wall_clock_does_not_change_a_rebalance(set_by_ms):
     """An hour between its start and its end, and it settles as soon, with the same pauses."""
     group = steady("alice")
     group.join("bob")

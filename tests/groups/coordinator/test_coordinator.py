@@ -44,7 +44,7 @@ def reasons(group: Surroundings) -> list[Reason]:
 # Members come and go.
 
 
-def test_the_first_member_gets_all_and_the_second_half():
+def test_the_first_member_gets_all_queues_and_the_second_half_of_them():
     group = Surroundings()
     alice = group.add("alice")
     group.run(100)
@@ -61,7 +61,7 @@ def test_the_first_member_gets_all_and_the_second_half():
     assert [grant.grant.complete for grant in group.take(Grant)] == [True, False]
 
 
-def test_what_one_that_leaves_has_drained_goes_to_others_before_it_is_gone():
+def test_drained_queues_of_a_leaving_member_are_reassigned_before_it_is_gone():
     """Each queue moves once, none comes back to it, and there is one rebalance with one reason."""
     group = group_of("alice", "bob", "carol", queues=queues_of("T", 9))
     alice = group.consumers["alice"]
@@ -85,7 +85,7 @@ def test_what_one_that_leaves_has_drained_goes_to_others_before_it_is_gone():
     assert reasons(group) == []
 
 
-def test_the_last_one_that_leaves_is_given_nothing_back():
+def test_the_last_leaving_member_gets_nothing_back():
     group = group_of("alice")
     alice = group.consumers["alice"]
     first = min(alice.held)
@@ -97,7 +97,7 @@ def test_the_last_one_that_leaves_is_given_nothing_back():
     assert list(bob.held) == [first]
 
 
-def test_one_that_joins_again_does_not_leave_any_more():
+def test_a_member_that_joins_again_is_no_longer_leaving():
     group = group_of("alice", "bob")
     alice = group.consumers["alice"]
     group.depart(alice, min(alice.held))
@@ -109,7 +109,7 @@ def test_one_that_joins_again_does_not_leave_any_more():
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
-def test_a_coordinator_that_starts_again_hears_of_it_by_the_next_poll():
+def test_a_restarted_coordinator_learns_of_a_leaving_member_by_its_next_poll():
     group = group_of("alice", "bob")
     alice = group.consumers["alice"]
     group.depart(alice, *sorted(alice.held)[:3])
@@ -120,7 +120,7 @@ def test_a_coordinator_that_starts_again_hears_of_it_by_the_next_poll():
     assert group.loads() == {"alice": 1, "bob": 7}
 
 
-def test_what_was_held_longest_stays():
+def test_queues_held_longest_stay():
     group = group_of("alice", "bob")
     before = set(group.consumers["bob"].held)
     group.leave(group.consumers["alice"])
@@ -144,7 +144,7 @@ def test_a_hundred_joins_at_once_are_one_rebalance():
     assert group.records == 1
 
 
-def test_a_queue_is_nobodys_else_until_its_holder_gives_it_up():
+def test_a_queue_is_granted_only_after_its_release():
     group = group_of("alice")
     alice = group.consumers["alice"]
     alice.drains = False
@@ -161,7 +161,7 @@ def test_a_queue_is_nobodys_else_until_its_holder_gives_it_up():
     assert settled.time_to_stable_ms == 1_000
 
 
-def test_who_does_not_give_a_queue_up_loses_it():
+def test_a_member_that_does_not_release_a_queue_loses_it():
     group = group_of("alice")
     group.consumers["alice"].drains = False
     bob = group.add("bob")
@@ -172,7 +172,7 @@ def test_who_does_not_give_a_queue_up_loses_it():
 
 
 @pytest.mark.parametrize(("requested_ms", "waits_ms"), [(30_000, 30_000), (2_000, 2_000), (0, 1_000)])
-def test_a_member_has_as_long_to_give_a_queue_up_as_it_asked_for(requested_ms, waits_ms):
+def test_a_member_has_its_own_revoke_timeout(requested_ms, waits_ms):
     """Each its own time; those that asked for none have 10 s."""
     group = Surroundings()
     group.add("alice", revoke_timeout_ms=requested_ms, session_ms=60_000)
@@ -193,7 +193,7 @@ def test_a_member_has_as_long_to_give_a_queue_up_as_it_asked_for(requested_ms, w
     assert asked_back <= set(carol.held)
 
 
-def test_one_that_stays_after_all_has_its_time_from_when_it_was_asked():
+def test_a_member_that_stays_after_all_has_its_revoke_timeout_from_the_revocation():
     group = group_of("alice")
     alice = group.consumers["alice"]
     alice.drains = False
@@ -212,7 +212,7 @@ def test_one_that_stays_after_all_has_its_time_from_when_it_was_asked():
 
 
 @pytest.mark.parametrize("session_ms", [1_000, 3_000])
-def test_a_coordinator_that_stood_still_expels_nobody_who_spoke_meanwhile(session_ms):
+def test_a_stalled_coordinator_expels_no_member_that_polled_meanwhile(session_ms):
     """5 s: what members sent lies in sockets, and timers are due before these are read."""
     group = Surroundings()
     for name in ("alice", "bob"):
@@ -232,7 +232,7 @@ def test_a_coordinator_that_stood_still_expels_nobody_who_spoke_meanwhile(sessio
     assert reasons(group)[2:] == []
 
 
-def test_who_is_silent_besides_is_expelled_all_the_same():
+def test_a_member_silent_beyond_the_stall_is_expelled():
     """It has what was left of its session, and no other standstill gives it more."""
     group = group_of("alice", "bob")
     group.consumers["bob"].is_silent = True
@@ -245,7 +245,7 @@ def test_who_is_silent_besides_is_expelled_all_the_same():
     assert set(group.owners().values()) == {"alice"}
 
 
-def test_a_grace_and_a_revocation_do_not_end_while_nobody_listens():
+def test_grace_periods_and_revocations_are_extended_by_a_stall():
     group = group_of("alice", "bob")
     alice, bob = group.consumers["alice"], group.consumers["bob"]
     alice.drains = False
@@ -263,7 +263,7 @@ def test_a_grace_and_a_revocation_do_not_end_while_nobody_listens():
     assert held & set(carol.held), "released, not taken"
 
 
-def test_leaving_frees_at_once_and_says_why():
+def test_leaving_frees_queues_at_once_and_records_the_reason():
     group = group_of("alice", "bob", "carol")
     group.leave(group.consumers["carol"])
     group.run(COLLECT_MS)
@@ -274,7 +274,7 @@ def test_leaving_frees_at_once_and_says_why():
     assert reasons(group) == [Reason.MEMBER_LEFT, Reason.PROCESSING_TIMEOUT]
 
 
-def test_the_last_one_leaves_and_the_epoch_goes_on():
+def test_the_epoch_continues_after_the_last_member_left():
     group = group_of("alice")
     group.leave(group.consumers["alice"])
     group.run(100)
@@ -286,7 +286,7 @@ def test_the_last_one_leaves_and_the_epoch_goes_on():
     assert min(bob.held.values()) > before
 
 
-def test_to_leave_and_come_back_within_the_swarm_is_fine():
+def test_leaving_and_returning_within_the_collection_time_is_one_change():
     group = group_of("alice", "bob")
     bob = group.consumers["bob"]
     group.leave(bob)
@@ -321,7 +321,7 @@ def test_another_connection_ends_the_grace():
     assert (reasons(group), group.view.epoch) == ([], 1)
 
 
-def test_the_end_of_a_former_connection_means_nothing():
+def test_the_end_of_a_former_connection_is_ignored():
     group = group_of("alice", "bob")
     bob = group.consumers["bob"]
     old, bob.peer = bob.peer, "another"
@@ -359,7 +359,7 @@ def test_a_second_poll_answers_the_first():
     assert len(alice.polls) == 1
 
 
-def test_what_a_member_says_it_holds_is_the_truth():
+def test_the_queues_a_member_reports_are_believed():
     group = group_of("alice", "bob")
     alice = group.consumers["alice"]
     lost = dict(alice.held)
@@ -372,7 +372,7 @@ def test_what_a_member_says_it_holds_is_the_truth():
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
-def test_a_release_under_an_earlier_epoch_is_passed_over():
+def test_a_release_under_an_earlier_epoch_is_ignored():
     group = group_of("alice")
     alice = group.consumers["alice"]
     queue, epoch = next(iter(alice.held.items()))
@@ -381,7 +381,7 @@ def test_a_release_under_an_earlier_epoch_is_passed_over():
     assert group.view.owners[queue].epoch == epoch
 
 
-def test_a_revoked_queue_that_its_holder_does_not_list_is_free():
+def test_a_revoked_queue_missing_from_its_holders_poll_is_free():
     """It never heard of it, or its release was lost."""
     group = group_of("alice")
     alice = group.consumers["alice"]
@@ -395,7 +395,7 @@ def test_a_revoked_queue_that_its_holder_does_not_list_is_free():
     assert bob.held == {queue: 2}
 
 
-def test_an_answer_that_was_lost_is_said_again():
+def test_a_lost_answer_is_repeated():
     group = Surroundings()
     alice = group.add("alice")
     group.work()
@@ -412,7 +412,7 @@ def test_an_answer_that_was_lost_is_said_again():
     assert len(alice.held) == 8, "over another one it is said at once"
 
 
-def test_a_queue_that_was_given_up_unasked_is_granted_anew():
+def test_a_queue_released_unprompted_is_granted_anew():
     group = group_of("alice")
     alice = group.consumers["alice"]
     queue, epoch = next(iter(alice.held.items()))
@@ -435,7 +435,7 @@ def test_a_member_that_joins_again_keeps_its_queues():
     assert (bob.held, group.view.epoch, reasons(group)) == (before, 1, [])
 
 
-def test_a_join_that_is_repeated_is_one_member():
+def test_a_repeated_join_is_one_member():
     group = Surroundings()
     alice = group.add("alice")
     first, alice.member = alice.member, None
@@ -444,7 +444,7 @@ def test_a_join_that_is_repeated_is_one_member():
     assert len(group.view.members) == 1
 
 
-def test_an_id_that_nobody_has_is_kept_and_a_strange_one_is_not():
+def test_an_unused_member_id_is_kept_and_an_invalid_one_is_replaced():
     group = Surroundings()
     alice = Consumer("alice", "peer", member="0123456789abcdef" * 2)
     mallory = Consumer("mallory", "another peer", member="x")
@@ -455,7 +455,7 @@ def test_an_id_that_nobody_has_is_kept_and_a_strange_one_is_not():
     assert len(mallory.member) == 32
 
 
-def test_other_subscriptions_are_a_rebalance_other_expressions_are_none():
+def test_changed_topics_cause_a_rebalance_and_changed_expressions_do_not():
     group = group_of("alice", "bob", queues=[*queues_of("T", 4), *queues_of("U", 4)])
     bob = group.consumers["bob"]
     bob.topics = ("T", "U")
@@ -475,7 +475,7 @@ def test_other_subscriptions_are_a_rebalance_other_expressions_are_none():
     assert group.coordinator.topics() == ["T"]
 
 
-def test_a_static_member_takes_over_what_its_name_held():
+def test_a_static_member_takes_over_the_queues_of_its_name():
     group = group_of("alice")
     bob = group.add("bob@1", instance="bob")
     group.run(100)
@@ -495,7 +495,7 @@ def test_a_static_member_takes_over_what_its_name_held():
     assert {each.member for each in grant.grant.claims.values()} == {again.member}
 
 
-def test_the_former_self_of_a_static_member_is_turned_away():
+def test_the_former_process_of_a_static_member_is_refused():
     group = group_of("alice", instance="a")
     alice = group.consumers["alice"]
     former = alice.member
@@ -507,7 +507,7 @@ def test_the_former_self_of_a_static_member_is_turned_away():
     assert group.loads() == {"alice@2": 8}
 
 
-def test_a_former_self_gets_its_name_back_when_nobody_has_it():
+def test_a_former_process_gets_its_name_back_when_it_is_free():
     """It takes nobody's place, whatever it says it was; afterwards it is a new member."""
     group = group_of("alice", instance="a")
     alice = group.consumers["alice"]
@@ -529,7 +529,7 @@ def test_a_former_self_gets_its_name_back_when_nobody_has_it():
     assert group.loads() == {"alice": 8}
 
 
-def test_who_asks_for_the_id_of_a_former_self_without_its_name_is_somebody_new():
+def test_the_id_of_a_static_member_is_not_given_without_its_name():
     group = group_of("alice", instance="a")
     former = group.consumers["alice"].member
     group.add("alice@2", instance="a")
@@ -538,7 +538,7 @@ def test_who_asks_for_the_id_of_a_former_self_without_its_name_is_somebody_new()
     assert bob.member not in (None, former)
 
 
-def test_a_new_life_of_a_static_member_is_no_move():
+def test_a_restart_of_a_static_member_is_no_move():
     group = group_of("alice", "carol", instance=None)
     group.add("bob@1", instance="bob")
     group.run(100)
@@ -552,7 +552,7 @@ def test_a_new_life_of_a_static_member_is_no_move():
     assert len(settled.moves) == settled.minimum
 
 
-def test_a_static_member_gives_nothing_up_for_a_former_self_that_was_asked_to():
+def test_a_revocation_of_the_former_process_does_not_bind_a_static_member():
     group = group_of("alice", instance="a")
     group.consumers["alice"].drains = False
     bob = group.add("bob")
@@ -566,7 +566,7 @@ def test_a_static_member_gives_nothing_up_for_a_former_self_that_was_asked_to():
 # Operators.
 
 
-def test_an_operator_removes_a_static_member_that_will_not_come_back():
+def test_an_operator_removes_a_lost_static_member():
     group = group_of("alice")
     bob = group.add("bob", instance="two", session_ms=SESSION_MS * 6)
     group.run(100)
@@ -583,7 +583,7 @@ def test_an_operator_removes_a_static_member_that_will_not_come_back():
     assert (len(settled.moves), settled.minimum) == (4, 4)
 
 
-def test_who_is_removed_and_alive_joins_again():
+def test_a_removed_member_that_is_alive_joins_again():
     group = group_of("alice", "bob")
     bob = group.consumers["bob"]
     assert group.remove("bob", operator=None) == ResponseCode.SUCCESS
@@ -596,7 +596,7 @@ def test_who_is_removed_and_alive_joins_again():
     assert [event.who for event in group.take(Started)] == [("10.0.0.9 removed bob",), ("bob",)]
 
 
-def test_all_of_one_client_id_are_removed_but_a_name_comes_first():
+def test_a_removal_matches_an_instance_id_before_client_ids():
     group = group_of("alice", "bob")
     group.add("twin")
     group.consumers["twin of bob"] = twin = Consumer("twin of bob", peer="elsewhere")
@@ -649,20 +649,20 @@ def test_stock_members_cannot_be_removed():
         ("bob", "\x1b[31m", ResponseCode.INVALID_PARAMETER),
     ],
 )
-def test_a_removal_that_makes_no_sense(name, operator, code):
+def test_an_invalid_removal_is_refused(name, operator, code):
     group = group_of("alice", "bob")
     assert group.remove(name, operator) == code
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
-def test_a_removal_from_a_group_that_nobody_has_joined():
+def test_a_removal_from_an_empty_group_is_refused():
     assert Surroundings().remove("bob") == ResponseCode.UNKNOWN_MEMBER
 
 
 # Queues and brokers.
 
 
-def test_queues_come_and_go():
+def test_queues_are_added_and_removed():
     group = group_of("alice", "bob")
     group.tell("T", queues_of("T", 10))
     group.run(100)
@@ -674,7 +674,7 @@ def test_queues_come_and_go():
     assert reasons(group) == [Reason.QUEUE_COUNT_CHANGED] * 2
 
 
-def test_queues_that_vanish_need_not_be_given_up():
+def test_removed_queues_need_no_release():
     group = group_of("alice")
     alice = group.consumers["alice"]
     alice.drains = False
@@ -684,7 +684,7 @@ def test_queues_that_vanish_need_not_be_given_up():
     assert len(alice.revoked) == 2, "it is told all the same"
 
 
-def test_queues_of_a_topic_that_was_made_again_are_granted_anew():
+def test_queues_of_a_recreated_topic_are_granted_anew():
     """Nobody has seen that they were gone. Those of other brokers stay, their epochs included."""
     group = Surroundings([*queues_of("T", 4), *queues_of("T", 4, "c")])
     for name in ("alice", "bob"):
@@ -704,7 +704,7 @@ def test_queues_of_a_topic_that_was_made_again_are_granted_anew():
     assert group.view.is_settled
 
 
-def test_a_topic_that_was_deleted_at_its_only_broker_and_made_again_at_once():
+def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_anew():
     """The group hears all three, one after the other, before it looks."""
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
@@ -716,7 +716,7 @@ def test_a_topic_that_was_deleted_at_its_only_broker_and_made_again_at_once():
     assert all(holding.epoch > before[queue].epoch for queue, holding in group.view.owners.items())
 
 
-def test_a_group_that_was_deleted_at_another_broker_is_gathered_and_granted_again():
+def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
     """Its fence there knows nobody any more; nothing moves."""
     group = group_of("alice", "bob")
     group.run(1_000)
@@ -730,7 +730,7 @@ def test_a_group_that_was_deleted_at_another_broker_is_gathered_and_granted_agai
     assert (grant.grant.complete, len(grant.grant.claims)) == (True, 8)
 
 
-def test_queues_whose_offsets_an_operator_set_are_granted_anew():
+def test_queues_reset_by_an_operator_are_granted_anew():
     """Those of the one group; of another group of the topic nothing moves."""
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
@@ -745,7 +745,7 @@ def test_queues_whose_offsets_an_operator_set_are_granted_anew():
     assert reasons(group) == [Reason.OPERATOR]
 
 
-def test_nobody_waits_for_the_reader_of_a_queue_that_an_operator_closed():
+def test_a_queue_closed_by_an_operator_needs_no_release():
     """A group is taken over: its claims on that queue are void, the others count."""
     group = group_of("alice")
     first = min(group.view.owners)
@@ -762,7 +762,7 @@ def test_nobody_waits_for_the_reader_of_a_queue_that_an_operator_closed():
     assert all(after[queue].epoch == before[queue].epoch for queue in before if queue != first)
 
 
-def test_a_broker_that_comes_is_another_reason():
+def test_an_arriving_broker_is_a_separate_reason():
     group = group_of("alice", "bob")
     group.tell("T", [*queues_of("T", 8), *queues_of("T", 8, "c")])
     group.run(100)
@@ -775,7 +775,7 @@ def test_a_broker_that_comes_is_another_reason():
     assert (group.loads(), reasons(group)) == ({"alice": 4, "bob": 4}, [Reason.BROKER_CHANGED])
 
 
-def test_topics_that_nobody_tells_of_are_waited_for_a_second():
+def test_topics_with_unknown_queues_are_awaited_for_a_second():
     group = Surroundings([])
     alice = group.add("alice", topics=("T", "U"))
     group.run(500)
@@ -789,7 +789,7 @@ def test_topics_that_nobody_tells_of_are_waited_for_a_second():
     assert len(alice.held) == 4
 
 
-def test_a_topic_that_is_told_of_is_not_waited_for():
+def test_assignment_starts_when_a_topics_queues_become_known():
     group = Surroundings([])
     alice = group.add("alice")
     group.run(300)
@@ -801,7 +801,7 @@ def test_a_topic_that_is_told_of_is_not_waited_for():
 # Strategies.
 
 
-def test_the_strategy_that_most_members_name():
+def test_the_strategy_named_by_most_members_is_used():
     group = group_of("alice", strategy="AVG")
     group.add("bob", strategy="AVG_BY_CIRCLE")
     group.run(100)
@@ -837,7 +837,7 @@ register_strategy("twice", TopicStrategy(lambda _, queues, __: queues))
 register_strategy("foreign", TopicStrategy(lambda *_: [MessageQueue("T", "b", 99)]))
 
 
-def test_capacities_weigh():
+def test_capacities_are_respected():
     group = Surroundings(queues_of("T", 9))
     group.add("small")
     group.add("large", capacity=2)
@@ -845,7 +845,7 @@ def test_capacities_weigh():
     assert group.loads() == {"small": 3, "large": 6}
 
 
-def test_members_of_one_client_id_are_told_apart():
+def test_members_with_equal_client_ids_are_distinguished():
     group = Surroundings()
     group.add("same")
     other = Consumer("same", "another peer")
@@ -867,7 +867,7 @@ def test_a_restart_moves_nothing():
     assert reasons(group) == []
 
 
-def test_a_member_that_changed_its_subscriptions_need_not_say_so_again():
+def test_a_changed_subscription_survives_a_restart():
     group = group_of("alice", queues=[*queues_of("T", 2), *queues_of("U", 2)])
     alice = group.consumers["alice"]
     alice.topics = ("T", "U")
@@ -878,7 +878,7 @@ def test_a_member_that_changed_its_subscriptions_need_not_say_so_again():
     assert len(alice.held) == 4
 
 
-def test_who_does_not_come_back_after_a_restart_is_expelled():
+def test_a_member_that_does_not_return_after_a_restart_is_expelled():
     group = group_of("alice", "bob")
     del group.consumers["bob"]
     group.restart()
@@ -888,7 +888,7 @@ def test_who_does_not_come_back_after_a_restart_is_expelled():
     assert (group.loads(), reasons(group)) == ({"alice": 8}, [Reason.SESSION_EXPIRED])
 
 
-def test_a_restart_in_the_middle_of_a_handover():
+def test_a_handover_continues_after_a_restart():
     group = group_of("alice")
     alice = group.consumers["alice"]
     alice.drains = False
@@ -902,7 +902,7 @@ def test_a_restart_in_the_middle_of_a_handover():
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
-def test_nothing_is_granted_while_the_disk_refuses():
+def test_nothing_is_granted_while_the_disk_refuses_writes():
     group = Surroundings()
     group.is_disk_full = True
     alice = group.add("alice")
@@ -917,7 +917,7 @@ def test_nothing_is_granted_while_the_disk_refuses():
     assert group.slowest_ms == SESSION_MS // 3, "a poll waits for the disk, and not for ever"
 
 
-def test_time_goes_on_while_fences_are_asked_after_the_disk_has_refused():
+def test_the_gathering_times_out_after_a_failed_write():
     """Who is due in the past is late at every look: an engine would take it for having stood still, and
     give everybody, the inquiry too, that time again.
     """
@@ -936,7 +936,7 @@ def test_time_goes_on_while_fences_are_asked_after_the_disk_has_refused():
     assert group.loads() == {"alice": 5, "bob": 5}, "carol is awaited for a session, and no longer"
 
 
-def test_a_repeated_answer_that_is_overdue_is_sent_at_once():
+def test_an_overdue_repeated_answer_is_sent_at_once():
     """Members learn of the mode once more, under a higher epoch, long after they heard of it first."""
     group = group_of("alice", "bob")
     group.stock("stock")
@@ -947,7 +947,7 @@ def test_a_repeated_answer_that_is_overdue_is_sent_at_once():
     assert group.coordinator.next_due_ms > group.now_ms
 
 
-def test_who_joins_while_fences_are_asked_waits_for_no_disk():
+def test_a_join_during_a_gathering_does_not_wait_for_the_disk():
     """Nothing is recorded then, so nothing is refused; what is known in the end is recorded."""
     group = group_of("alice", "bob")
     group.is_disk_full = True
@@ -989,7 +989,7 @@ def taken_over(group: Surroundings) -> Surroundings:
     return other
 
 
-def test_a_group_that_is_taken_over_does_not_move():
+def test_a_takeover_by_another_coordinator_moves_nothing():
     group = group_of("alice", "bob")
     owners = group.owners()
     held = {name: dict(each.held) for name, each in group.consumers.items()}
@@ -1009,7 +1009,7 @@ def test_a_group_that_is_taken_over_does_not_move():
     assert len(grant.grant.claims) == 8
 
 
-def test_members_that_do_not_come_are_waited_for_one_session():
+def test_absent_members_are_awaited_for_one_session():
     group = group_of("alice", "bob")
     other = taken_over(group)
     del other.consumers["bob"]
@@ -1022,7 +1022,7 @@ def test_members_that_do_not_come_are_waited_for_one_session():
     assert len(settled.moves) == settled.minimum == 4
 
 
-def test_fences_that_do_not_answer_are_not_waited_for_long():
+def test_silent_fences_are_not_awaited_for_long():
     group = Surroundings()
     group.must_gather = True
     alice = group.add("alice")
@@ -1032,7 +1032,7 @@ def test_fences_that_do_not_answer_are_not_waited_for_long():
     assert len(alice.held) == 8
 
 
-def test_a_refused_coordinator_goes_above_what_the_fence_has_seen():
+def test_a_refused_coordinator_raises_its_epoch_above_the_fences():
     group = group_of("alice", "bob")
     owners = group.owners()
     group.fences = {"b": FenceReport(epoch=70, openings=opened(group).openings)}
@@ -1045,7 +1045,7 @@ def test_a_refused_coordinator_goes_above_what_the_fence_has_seen():
     assert len(group.take(Gather)) == 1
 
 
-def test_a_grant_that_was_refused_is_not_forgotten_over_a_later_one():
+def test_a_refused_grant_gathers_the_group_although_a_later_one_was_accepted():
     """The later one is taken, but speaks of other queues."""
     group = group_of("alice", "bob")
     epoch = group.view.epoch
@@ -1058,7 +1058,7 @@ def test_a_grant_that_was_refused_is_not_forgotten_over_a_later_one():
 
 
 @pytest.mark.parametrize("first", ["alice", "bob"])
-def test_what_the_disk_lost_with_the_power_members_know(first):
+def test_members_restore_what_the_disk_lost_in_a_power_cut(first):
     """Coordinator and fence come back as they were before carol came and went: nobody gives up anything."""
     group = group_of("alice", "bob")
     alice, bob = group.consumers.values()
@@ -1081,7 +1081,7 @@ def test_what_the_disk_lost_with_the_power_members_know(first):
     assert {"alice": alice.held, "bob": bob.held} == held
 
 
-def test_while_others_are_awaited_polls_are_answered_in_time():
+def test_polls_are_answered_in_time_while_members_are_awaited():
     group = group_of("alice", "bob")
     group.fences = {"b": opened(group)}
     group.restart()
@@ -1091,7 +1091,7 @@ def test_while_others_are_awaited_polls_are_answered_in_time():
     assert group.slowest_ms <= SESSION_MS // 3
 
 
-def test_a_member_that_knows_epochs_out_of_this_world_is_not_believed():
+def test_impossible_epochs_of_members_are_ignored():
     group = group_of("alice")
     alice = group.consumers["alice"]
     for ahead, is_believed in ((1_000, True), (1_001, False)):
@@ -1104,7 +1104,7 @@ def test_a_member_that_knows_epochs_out_of_this_world_is_not_believed():
         assert (group.view.epoch > told) is is_believed
 
 
-def test_in_client_mode_an_epoch_above_ours_is_gone_beyond():
+def test_in_client_mode_a_higher_epoch_is_exceeded():
     """Else the member, which goes by a later word, would not listen."""
     group = group_of("alice")
     group.stock("java")
@@ -1117,7 +1117,7 @@ def test_in_client_mode_an_epoch_above_ours_is_gone_beyond():
     assert (alice.mode, alice.epoch) == ("client", group.view.epoch)
 
 
-def test_a_group_that_lives_elsewhere_is_dropped():
+def test_a_group_with_another_coordinator_is_dropped():
     group = group_of("alice")
     group.do(group.coordinator.drop(GROUP, "10.0.0.2:10911", now_ms=group.now_ms))
     (answer,) = group.take(Answer)
@@ -1147,7 +1147,7 @@ def test_stock_members_put_the_group_into_client_mode_and_back():
     assert reasons(group) == [Reason.MODE_CHANGED] * 2
 
 
-def test_what_two_hold_or_one_too_many_is_settled_after_client_mode():
+def test_double_holdings_are_resolved_after_client_mode():
     group = group_of("alice", "bob")
     alice, bob = group.consumers.values()
     group.stock("java")
@@ -1163,7 +1163,7 @@ def test_what_two_hold_or_one_too_many_is_settled_after_client_mode():
     assert alice.held.keys().isdisjoint(bob.held)
 
 
-def test_a_group_that_is_joined_while_stock_members_are_there():
+def test_a_join_beside_stock_members_starts_in_client_mode():
     group = Surroundings()
     group.stock("java")
     alice = group.add("alice")
@@ -1177,7 +1177,7 @@ def test_a_group_that_is_joined_while_stock_members_are_there():
     assert len(alice.held) == 8
 
 
-def test_the_last_commits_of_a_stock_member_come_after_its_goodbye():
+def test_the_last_commits_of_a_stock_member_are_awaited_after_it_unregisters():
     """Until they are here the group stays as it was."""
     group = group_of("alice")
     group.stock("java")
@@ -1189,7 +1189,7 @@ def test_the_last_commits_of_a_stock_member_come_after_its_goodbye():
     assert group.view.mode == "epochs"
 
 
-def test_a_stock_member_that_comes_back_while_we_ask():
+def test_a_stock_member_that_returns_during_a_gathering_keeps_client_mode():
     group = group_of("alice")
     group.stock("java")
     group.run(100)
@@ -1233,7 +1233,7 @@ def test_a_join_out_of_bounds_is_refused(fields):
     assert answer.remark
 
 
-def test_a_group_takes_so_many_members(monkeypatch):
+def test_the_members_of_a_group_are_limited(monkeypatch):
     monkeypatch.setattr(group_membership, "MEMBERS_MAX", 2)
     group = group_of("alice", "bob")
     group.add("carol")
@@ -1241,7 +1241,7 @@ def test_a_group_takes_so_many_members(monkeypatch):
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
-def test_a_poll_that_is_always_behind_is_not_answered_all_the_time():
+def test_a_poll_that_always_lags_is_answered_at_intervals():
     """A client that never takes its grants up would else keep its coordinator busy."""
     group = group_of("alice")
     alice = group.consumers["alice"]
@@ -1256,7 +1256,7 @@ def test_a_poll_that_is_always_behind_is_not_answered_all_the_time():
     assert answers <= 11
 
 
-def test_who_is_not_known_is_told_so():
+def test_an_unknown_member_is_refused():
     group = Surroundings()
     poll = Poll(group="H", member="x", epoch=0)
     (answer,) = group.coordinator.poll("ticket", "peer", poll, now_ms=0)
@@ -1266,7 +1266,7 @@ def test_who_is_not_known_is_told_so():
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
-def test_who_loses_queues_that_are_gone_hears_of_it_in_the_order_in_which_they_were_granted():
+def test_removed_queues_are_revoked_in_the_order_they_were_granted():
     """Not in that of a set, which differs from process to process: one seed has one history."""
     names = [f"c{number}" for number in range(8)]
     group = group_of(*names, queues=queues_of("T", 8))
