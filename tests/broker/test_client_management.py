@@ -219,13 +219,15 @@ def test_a_member_that_omits_its_subscriptions_after_a_restart_must_send_them_ag
 # Filters that may be asked for.
 
 
-def test_tag_filters_are_served_and_sql_filters_are_refused(talk, peer):
+def test_which_filters_can_be_served(talk, peer):
     def check(**fields):
         body = encode_body({"clientId": "c", "group": "G", "subscriptionData": subscription("T", **fields)})
         return talk.ask(peer, R.CHECK_CLIENT_CONFIG, None, body).code
 
     assert check() == C.SUCCESS
-    assert check(expression_type="SQL92") == C.SYSTEM_ERROR
+    assert check(expression_type="SQL92", sub_string="a > 3") == C.SUCCESS
+    assert check(expression_type="SQL92") == C.SUBSCRIPTION_PARSE_FAILED
+    assert check(expression_type="CLASS") == C.SUBSCRIPTION_PARSE_FAILED
     assert talk.ask(peer, R.CHECK_CLIENT_CONFIG, None, b"{}").code == C.SUCCESS
 
 

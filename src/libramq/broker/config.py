@@ -162,6 +162,17 @@ class BrokerConfig:
     short_polling_time_ms: int = _option(
         1_000, "shortPollingTimeMills", "How long a pull is held when `longPollingEnable` is false, in ms."
     )
+    enable_property_filter: bool = _option(  # Ours: Apache's is false.
+        True,
+        "enablePropertyFilter",
+        "Serve SQL92 filters. Apache's broker refuses them by default; with `false` this one does too.",
+    )
+    filter_support_retry: bool = _option(
+        False,
+        "filterSupportRetry",
+        "Filter a group's retry topic, if it subscribes to that by SQL92: by the filter of the topic that a "
+        "message came from. Java's consumers read their retry topics whole.",
+    )
     reject_transaction_message: bool = _option(
         False,
         "rejectTransactionMessage",
@@ -188,12 +199,6 @@ class BrokerConfig:
         "maxIndexNum",
         "The entries of an index file; each key of a message takes one. Do not change it for a store that "
         "exists.",
-    )
-    enable_retry_topic_v2: bool = _option(
-        False,
-        "enableRetryTopicV2",
-        "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which no other group's can be taken for. Messages "
-        "under the old name, `%RETRY%GROUP_TOPIC`, are delivered as well.",
     )
     message_delay_level: str = _option(
         DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."

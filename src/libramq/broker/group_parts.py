@@ -11,6 +11,7 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.pull_filters import PullFilters
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
@@ -47,6 +48,13 @@ class GroupParts:
             clock=clock,
             fences=tables.fences,
             offsets=offsets,
+        )
+        self.filters = PullFilters(
+            self.consumers,
+            tables.filters,
+            clock=clock,
+            is_enabled=config.enable_property_filter,
+            for_retries=config.filter_support_retry,
         )
         view = ClusterView(name, config.address, is_alone_for_good=not config.namesrv_addr)
         peers = self._open_peers(config, view, kernel)

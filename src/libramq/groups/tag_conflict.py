@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from libramq.errors import ConfigError
+from libramq.filter.sql import SQL92
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.message.names import RETRY_PREFIX
 
@@ -40,7 +41,9 @@ def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
 
 
 def canonical(expression: str) -> str:
-    """Return an expression in the form shared by all that mean the same."""
+    """Return an expression in the form shared by all that mean the same; an SQL92 one as it is."""
+    if expression.startswith(f"{SQL92}: "):
+        return expression
     try:
         tag_filter = parse_tag_filter(expression)
     except ConfigError:

@@ -10,14 +10,23 @@ import contextlib
 from collections.abc import Iterator
 
 from libramq.filesystem import FileSystem
+from libramq.filter.message_filter import MessageFilter
 from libramq.message.message import MessageExt
 from libramq.message.record import decode_record
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE, UNIT
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
 from libramq.store.open_files import OpenFiles
-from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, unit_tag_codes, warm
+from libramq.store.read import (
+    NO_QUEUE,
+    ReadResult,
+    find_record,
+    read_queue,
+    unit_tag_codes,
+    warm,
+)
 from libramq.store.segments import FileRange
 from libramq.store.timestamp_search import Boundary, search_timestamp
 
@@ -59,9 +68,55 @@ class StoreContents:
         result = read_queue(
             self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
         )
+        self.count_read(result)
+        return result
+
+    def filtered_read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        message_filter: MessageFilter,
+        *,
+        may_wait: bool = True,
+    ) -> FilteredRead | None:
+        """Return a read in steps, of messages that pass a filter; pass its result to `count_read`.
+
+        None if there is no such queue.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        return FilteredRead(
+            self._log,
+            self._queues,
+            queue,
+            self.config,
+            offset,
+            max_count,
+            max_bytes,
+            message_filter,
+            may_wait=may_wait,
+        )
+
+    def count_read(self, result: ReadResult) -> None:
+        """Count what a read returned."""
         self._get_count += result.count
         self._get_bytes += result.size
-        return result
+
+    def properties(self, topic: str, queue_id: int, offset: int, *, end: int) -> list[bytes] | None:
+        """Return the stored properties of the messages [offset, end), to check them before reading.
+
+        None if there are too many, or if they are not in memory.
+        """
+        queue = self._queues.get(topic, queue_id)
+        count = end - offset
+        if queue is None or not 0 < count <= STEP_COUNT_MAX:
+            return None
+        read = read_queue(self._log, queue, self.config, offset, count, STEP_BYTES_MAX, None, may_wait=False)
+        return properties_of(read.data) if read.data and read.next_offset >= end else None
 
     def tag_codes(self, topic: str, queue_id: int, offset: int, *, end: int) -> frozenset[int] | None:
         """Return the tag codes of the messages [offset, end), to check them before reading.

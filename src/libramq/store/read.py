@@ -136,7 +136,7 @@ def _read(
     if outside is not None:
         return outside
     in_memory, on_disk = _limits(config, max_count, max_bytes)
-    count_max = in_memory[0] if tag_codes is None else _scan_count(config, max_count)
+    count_max = in_memory[0] if tag_codes is None else scan_count(config, max_count)
     scan = min(max(count_max, 1), max_offset - offset)
     units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
     if isinstance(units, FileRange):
@@ -225,7 +225,7 @@ def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int]
     )
 
 
-def _scan_count(config: StoreConfig, max_count: int) -> int:
+def scan_count(config: StoreConfig, max_count: int) -> int:
     """Return how many units a read with a filter examines."""
     return max(config.max_filter_message_size // UNIT_BYTES, min(max_count, config.bulk_transfer_count))
 
@@ -241,6 +241,11 @@ def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
             filesystem.pread(file, size, offset)
         finally:
             filesystem.close(file)
+
+
+def transfer_limits(config: StoreConfig, max_count: int, max_bytes: int | None) -> tuple[int, int]:
+    """Return count and bytes of one read of messages in memory."""
+    return _limits(config, max_count, max_bytes)[0]
 
 
 def _limits(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
+from libramq.filter.message_filter import MessageFilter
 from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Parked, Purgatory
 
@@ -29,9 +30,20 @@ class HeldPull(Parked, Generic[T]):
     """One held pull: its queue and offset, its connection, and its (monotonic) deadline.
 
     expired: called with the pull when its time is up. tag_codes: of the wanted messages; None: all.
+    message_filter: what these must pass as well, if anything.
     """
 
-    __slots__ = ("_expired", "_held", "offset", "queue_id", "request", "tag_codes", "topic", "until_ms")
+    __slots__ = (
+        "_expired",
+        "_held",
+        "message_filter",
+        "offset",
+        "queue_id",
+        "request",
+        "tag_codes",
+        "topic",
+        "until_ms",
+    )
 
     def __init__(
         self,
@@ -43,6 +55,7 @@ class HeldPull(Parked, Generic[T]):
         request: T,
         expired: Callable[["HeldPull[T]"], None],
         tag_codes: frozenset[int] | None = None,
+        message_filter: MessageFilter | None = None,
     ) -> None:
         super().__init__(connection)
         self.topic = topic
@@ -51,6 +64,7 @@ class HeldPull(Parked, Generic[T]):
         self.until_ms = until_ms
         self.request = request
         self.tag_codes = tag_codes
+        self.message_filter = message_filter
         self._expired = expired
         self._held: HeldPulls[T] | None = None
 
@@ -66,6 +80,8 @@ class HeldPull(Parked, Generic[T]):
 
 #: Returns the tag codes of a queue's messages from an offset on; None where they are not in memory.
 NewCodes = Callable[[int], frozenset[int] | None]
+#: Returns their stored properties, likewise.
+NewProperties = Callable[[int], list[bytes] | None]
 
 
 class _Queue(Generic[T]):
@@ -76,6 +92,28 @@ class _Queue(Generic[T]):
     def __init__(self) -> None:
         self.pulls: dict[HeldPull[T], None] = {}
         self.by_connection: dict[Connection, int] = {}
+
+
+class _Passes:
+    """Which filters pass one of a queue's new messages. Most of its pulls have the same filter and offset."""
+
+    __slots__ = ("_found", "_new_properties", "_read")
+
+    def __init__(self, new_properties: NewProperties) -> None:
+        self._new_properties = new_properties
+        self._read: dict[int, list[bytes] | None] = {}
+        self._found: dict[tuple[int, int], bool] = {}
+
+    def any(self, offset: int, message_filter: MessageFilter) -> bool:
+        """Return whether a message from an offset on passes, or may: those not in memory are read later."""
+        key = (offset, id(message_filter))
+        found = self._found.get(key)
+        if found is None:
+            if offset not in self._read:
+                self._read[offset] = self._new_properties(offset)
+            new = self._read[offset]
+            found = self._found[key] = new is None or any(map(message_filter.matches, new))
+        return found
 
 
 class HeldPulls(Generic[T]):
@@ -120,13 +158,19 @@ class HeldPulls(Generic[T]):
         self._purgatory.park(pull, pull.until_ms)
 
     def wake(
-        self, topic: str, queue_id: int, max_offset: int, new_codes: NewCodes = lambda _: None
+        self,
+        topic: str,
+        queue_id: int,
+        max_offset: int,
+        new_codes: NewCodes = lambda _: None,
+        new_properties: NewProperties = lambda _: None,
     ) -> list[HeldPull[T]]:
         """Take out the pulls that match a message below `max_offset`; move the others on to there."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         known: dict[int, frozenset[int] | None] = {}
+        passes = _Passes(new_properties)
         woken = []
         for pull in queue.pulls:
             offset, tag_codes = pull.offset, pull.tag_codes
@@ -139,6 +183,9 @@ class HeldPulls(Generic[T]):
                 if codes is not None and codes.isdisjoint(tag_codes):
                     pull.offset = max_offset
                     continue
+            if pull.message_filter is not None and not passes.any(offset, pull.message_filter):
+                pull.offset = max_offset
+                continue
             woken.append(pull)
         return self._release(woken)
 

@@ -8,15 +8,12 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.files.tables import Tables
-from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
-from libramq.broker.pop.state import PopState
 from libramq.catalog.config_file import ConfigFile
 from libramq.clock import Clock, read_clock
 from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.message.names import REVIVE_TOPIC_PREFIX
 from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
@@ -28,6 +25,8 @@ log = get_logger(__name__)
 
 #: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
 SCHEDULE_SAVE_MS: Final = 10_000
+#: BrokerController.initializeBrokerScheduledTasks.
+FILTERS_SAVE_MS: Final = 10_000
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
@@ -77,7 +76,7 @@ class BrokerFiles:
         config_directory = Path(self._config.store_path) / "config"
         self.ledger = OffsetLedger(self.filesystem, config_directory)
         self.ledger.open(self._clock.wall_ms(), self._durable_end)
-        self.tables = Tables(self._config, self.filesystem)
+        self.tables = Tables(self._config, self.filesystem, wall_ms=self._clock.wall_ms())
         recovery = self.store.recovery
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings()
@@ -90,21 +89,12 @@ class BrokerFiles:
             now=read_clock(self._clock),
         )
         self._schedule_saved = self.schedule.version
-        self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
-        self.pop = PopState(
-            self.store,
-            self.ledger,
-            self.filesystem,
-            log=self.log,
-            revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
-            clock=self._clock,
-            is_group=self.tables.groups.__contains__,
-        )
+        self._filters_saved = self.tables.filters.version
         interval_ms = self._config.flush_consumer_offset_interval_ms
         self.progress = (
             ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
-            self.pop.progress,
+            ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
 
     @property
@@ -113,9 +103,8 @@ class BrokerFiles:
         return (
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved
-            or self.progress[0].taken is not None
-            or self.progress[1].taken is not None
-            or self.pop.has_progress
+            or self.tables.filters.version != self._filters_saved
+            or any(file.taken is not None for file in self.progress)
         )
 
     def key_index(self) -> KeyIndex:
@@ -134,7 +123,6 @@ class BrokerFiles:
             stack.callback(self.store.close)
             stack.callback(self.ledger.abandon)
             stack.callback(self._finish_progress)
-            stack.callback(self.pop.close)
             stack.callback(self.tables.close)
 
     def _finish_progress(self) -> None:
@@ -167,6 +155,21 @@ class BrokerFiles:
             write=lambda: self._schedule_file.save(ScheduleFile(offset_table=offsets)),
             written=written,
             failed=lambda: None,
+        )
+
+    def _filters_progress(self) -> Progress | None:
+        filters = self.tables.filters
+        filters.clean(wall_ms=self._clock.wall_ms())
+        version = filters.version
+        if version == self._filters_saved:
+            return None
+        content = filters.file()
+
+        def written() -> None:
+            self._filters_saved = version
+
+        return Progress(
+            write=lambda: self.tables.filters_file.save(content), written=written, failed=lambda: None
         )
 
     def _offset_progress(self) -> Progress | None:

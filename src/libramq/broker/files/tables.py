@@ -1,7 +1,7 @@
-"""The tables of a broker that are kept in files: topics, groups, fences, coordinated groups.
+"""The tables of a broker that are kept in files: topics, groups, fences, coordinated groups, filters.
 
-Each has a ledger: a change is in its journal before it takes effect, and the whole table is written soon
-after, by a thread (`plan_folds`).
+Each but the last has a ledger: a change is in its journal before it takes effect, and the whole table is
+written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,25 @@ from typing import Any, TypeVar
 
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.topic_table import TopicRules, TopicsFile
+from libramq.clock import WallMs
+from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
+from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
 from libramq.formats.tables import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
 )
 from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
+from libramq.logs import get_logger
 from libramq.offsets import Fences
 from libramq.offsets.fence_file import FencesFile, Opening
+
+log = get_logger(__name__)
 
 C = TypeVar("C")
 
@@ -39,7 +46,7 @@ class Fold:
 class Tables:
     """The tables below `config/`, as last written."""
 
-    def __init__(self, config: BrokerConfig, filesystem: FileSystem) -> None:
+    def __init__(self, config: BrokerConfig, filesystem: FileSystem, *, wall_ms: WallMs) -> None:
         self._config = config
         self._filesystem = filesystem
         #: Under SYNC_FLUSH no table content is sent before its journal is on the disk.
@@ -50,6 +57,8 @@ class Tables:
         self.topics = self._load_topics()
         self.groups = self._load_groups()
         self.fences = self._load_fences()
+        self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")
+        self.filters = ConsumerFilters(self._load_filters(), wall_ms=wall_ms)
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
 
@@ -109,6 +118,13 @@ class Tables:
         ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
         self._folded.append((ledger, table.wrapper))
         return table
+
+    def _load_filters(self) -> ConsumerFiltersFile | None:
+        try:
+            return self.filters_file.load(ConsumerFiltersFile)
+        except StoreCorrupt as error:  # Members' heartbeats register them again.
+            log.warning("consumer filters not loaded", reason=str(error))
+            return None
 
     def _load_fences(self) -> Fences:
         ledger = self._ledger("groupFences.json", Opening)

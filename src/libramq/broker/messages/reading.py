@@ -9,6 +9,7 @@ The order of the checks and their codes are upstream's: PullMessageProcessor.jav
 PullRequestHoldService.java.
 """
 
+from collections.abc import Callable, Generator
 from enum import Enum, auto
 from functools import partial
 from typing import Final
@@ -17,22 +18,22 @@ import msgspec
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.metrics.throughput import Throughput
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.codes import ResponseCode
-from libramq.errors import ConfigError, broker_error
-from libramq.filter.tag import parse_tag_filter
+from libramq.errors import broker_error
+from libramq.filter.message_filter import MessageFilter
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.waiter import Waiter
 from libramq.offsets import Fences
+from libramq.store.filtered_read import FilteredRead
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
-from libramq.waits.shared_tag_codes import SharedTagCodes
 
-_SQL92: Final = "SQL92"
 #: Ours: a pull needs two, for units and for records. Where memory is so short that what a thread has read is
 #: gone again, the loop waits for the disk in the end.
 WARMINGS_MAX: Final = 8
@@ -76,10 +77,11 @@ class PullResult(msgspec.Struct, frozen=True):
 class Pull(msgspec.Struct, eq=False, kw_only=True):
     """A read on behalf of a consumer. A Struct, because one is made for every pull.
 
-    expression: the wanted messages, by tag; None: the group's subscription (from heartbeats), of which the
-    reader knows `subscription_version`. member, epoch: of a coordinated group; the member must have the queue
-    open under that epoch as long as the pull lasts. commit_offset: what the group has read before. hold_ms:
-    how long to wait for a message; None: not at all. tag_codes: filled in by `Reading`.
+    expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
+    of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
+    have the queue open under that epoch as long as the pull lasts. commit_offset: what the group has read
+    before. hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: filled in by
+    `Reading`.
     """
 
     waiter: Waiter[PullResult]
@@ -97,6 +99,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     commit_offset: int | None = None
     hold_ms: int | None = None
     tag_codes: frozenset[int] | None = None
+    message_filter: MessageFilter | None = None
 
 
 class Reading:
@@ -108,6 +111,7 @@ class Reading:
         store: MessageStore,
         requirements: Requirements,
         clients: ConsumerClients,
+        filters: PullFilters,
         offsets: OffsetCommits,
         fences: Fences,
         held: HeldPulls[Pull],
@@ -121,6 +125,7 @@ class Reading:
         self._store = store
         self._requirements = requirements
         self._clients = clients
+        self._filters = filters
         self._offsets = offsets
         self._fences = fences
         self._held = held
@@ -130,7 +135,6 @@ class Reading:
         self._long_polling = long_polling
         self._short_polling_ms = short_polling_ms
         self._throughput = throughput
-        self._shared = SharedTagCodes()
 
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
@@ -162,7 +166,8 @@ class Reading:
         if not self._held.has_any(topic, queue_id):  # True of most queues.
             return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
-        for held in self._held.wake(topic, queue_id, end, new_codes):
+        new_properties = partial(self._store.properties, topic, queue_id, end=end)
+        for held in self._held.wake(topic, queue_id, end, new_codes, new_properties):
             # It stays held if no message matches.
             held.request.offset = held.offset
             self._run_again(held.request, held.until_ms, _Cause.WOKEN)
@@ -191,10 +196,15 @@ class Reading:
         group = self._requirements.consuming_group(pull.group, wall_ms)
         self._requirements.queue_to_read(pull.topic, pull.queue_id, pull.waiter.connection.address)
         if pull.expression is not None:
-            codes = tag_codes(pull.expression, pull.expression_type)
+            wanted = self._filters.own(pull.expression, pull.expression_type)
         else:
-            codes = self._subscribed_codes(pull, group.consume_broadcast_enable)
-        pull.tag_codes = self._shared.share(codes) if codes is not None else None
+            wanted = self._filters.subscribed(
+                pull.group,
+                pull.topic,
+                pull.subscription_version,
+                may_broadcast=group.consume_broadcast_enable,
+            )
+        pull.tag_codes, pull.message_filter = wanted
 
     def _check_fence(self, pull: Pull) -> None:
         if pull.member is not None:
@@ -203,32 +213,6 @@ class Reading:
     def _may_commit(self, pull: Pull) -> bool:
         """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""
         return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
-
-    def _subscribed_codes(self, pull: Pull, may_broadcast: bool) -> frozenset[int] | None:
-        group = self._clients.group(pull.group)
-        if group is None:
-            raise broker_error(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                "the consumer's group info not exist; send a heartbeat first",
-            )
-        if not may_broadcast and group.is_broadcasting:
-            raise broker_error(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{group.name}] can not consume by broadcast way",
-            )
-        subscription = group.subscriptions.get(pull.topic)
-        if subscription is None:
-            raise broker_error(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {group.name}, topic {pull.topic}",
-            )
-        _refuse_sql92(subscription.expression_type)
-        # A newer version means that a heartbeat is under way, or that the Java client dropped it because
-        # another of its threads was sending one. Upstream refuses (SUBSCRIPTION_NOT_LATEST) until the next,
-        # up to 30 s later. Clients check tags exactly, so returning all messages meanwhile is right.
-        if subscription.sub_string == "*" or subscription.sub_version < pull.subscription_version:
-            return None
-        return frozenset(subscription.code_set)
 
     def _read(
         self,
@@ -240,15 +224,69 @@ class Reading:
         warmings: int = 0,
     ) -> None:
         """Read, and answer or hold. warmings: how often a thread has read for it what was not in memory."""
-        result = self._store.read(
+        may_wait = warmings >= WARMINGS_MAX
+        finish = partial(self._finish, pull, hold_until_ms, now_ms, cause, warmings)
+        if pull.message_filter is None:
+            result = self._store.read(
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                pull.count_max,
+                pull.bytes_max,
+                pull.tag_codes,
+                may_wait=may_wait,
+            )
+            finish(result)
+        else:
+            self._read_filtered(pull, pull.message_filter, finish, may_wait=may_wait)
+
+    def _read_filtered(
+        self,
+        pull: Pull,
+        message_filter: MessageFilter,
+        finish: Callable[[ReadResult], None],
+        *,
+        may_wait: bool,
+    ) -> None:
+        """Read what passes a filter: at once if it takes one step, in turns with others if it takes more."""
+        read = self._store.filtered_read(
             pull.topic,
             pull.queue_id,
             pull.offset,
             pull.count_max,
             pull.bytes_max,
-            pull.tag_codes,
-            may_wait=warmings >= WARMINGS_MAX,
+            message_filter,
+            may_wait=may_wait,
         )
+        result = read.step() if read is not None else NO_QUEUE
+        if result is not None:
+            self._store.count_read(result)
+            finish(result)
+        elif read is not None:
+            self._effects.proceed(pull.waiter.connection, self._steps(pull, read, finish))
+
+    def _steps(self, pull: Pull, read: FilteredRead, finish: Callable[[ReadResult], None]) -> Generator[None]:
+        try:
+            while True:
+                yield
+                result = read.step()
+                if result is not None:
+                    self._check_fence(pull)
+                    self._store.count_read(result)
+                    finish(result)
+                    return
+        except Exception as error:  # As in `_run_again`.
+            pull.waiter.refuse(error)
+
+    def _finish(
+        self,
+        pull: Pull,
+        hold_until_ms: MonotonicMs | None,
+        now_ms: MonotonicMs,
+        cause: _Cause,
+        warmings: int,
+        result: ReadResult,
+    ) -> None:
         if result.status is ReadStatus.WOULD_WAIT:
             again = partial(self._run_again, pull, hold_until_ms, cause, warmings=warmings + 1)
             connection = pull.waiter.connection
@@ -263,7 +301,11 @@ class Reading:
             if status is PullStatus.NOTHING_YET:
                 self._hold(pull, hold_until_ms)
                 return
-            if cause is _Cause.WOKEN and status is PullStatus.NOTHING_MATCHED:
+            if (
+                cause is _Cause.WOKEN
+                and status is PullStatus.NOTHING_MATCHED
+                and result.next_offset >= result.max_offset
+            ):
                 # All new messages were filtered out: wait behind them rather than answer with none.
                 pull.offset = result.next_offset
                 self._hold(pull, hold_until_ms)
@@ -301,6 +343,7 @@ class Reading:
                 pull,
                 self._expired,
                 pull.tag_codes,
+                pull.message_filter,
             )
         )
 
@@ -311,19 +354,3 @@ def _status(pull: Pull, result: ReadResult) -> PullStatus:
     if result.status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):
         return PullStatus.OFFSET_MOVED if pull.offset else PullStatus.NOTHING_YET
     return _STATUSES[result.status]
-
-
-def tag_codes(expression: str, expression_type: str | None) -> frozenset[int] | None:
-    """Return the tag codes that an expression wants, None for all; raises BrokerError."""
-    _refuse_sql92(expression_type)
-    try:
-        return parse_tag_filter(expression).codes
-    except ConfigError as error:
-        raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-
-
-def _refuse_sql92(expression_type: str | None) -> None:
-    if expression_type == _SQL92:
-        raise broker_error(
-            ResponseCode.SYSTEM_ERROR, "the broker does not support consumer to filter message by SQL92"
-        )

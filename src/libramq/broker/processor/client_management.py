@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.processor.notices import requests_of
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs
@@ -52,12 +53,14 @@ class ClientManagement:
         topics: TopicTable,
         groups: GroupTable,
         gone: Callable[[Connection], None],
+        filters: PullFilters,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._topics = topics
         self._groups = groups
         self._gone = gone
+        self._filters = filters
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -104,6 +107,8 @@ class ClientManagement:
             )
             group = self._consumers.group(consumer.group_name)
             if group is not None:
+                if not data.without_sub:
+                    self._filters.register(consumer.group_name, consumer.subscription_data_set)
                 is_changed = _fingerprint_changed(group, data.heartbeat_fingerprint) or is_changed
                 # A client that omits its subscriptions must send them again after this broker's restart.
                 is_changed = is_changed or (data.without_sub and not group.subscriptions)
@@ -129,17 +134,14 @@ class ClientManagement:
         return Reply(notify=requests_of(notices))
 
     def check_config(self, request: Request) -> Outcome:
-        """Check whether a client's filter is supported: tags always, SQL92 not yet."""
+        """Check a client's filter before it subscribes, so that its `start` raises rather than its pulls."""
         return with_body(request, CheckClientBody, self._check_config)
 
     def _check_config(self, body: CheckClientBody) -> Outcome:
         data = body.subscription_data
-        if data is None or data.expression_type in (None, "TAG"):
-            return SUCCESS
-        return Reply(
-            ResponseCode.SYSTEM_ERROR,
-            f"The broker does not support consumer to filter message by {data.expression_type}",
-        )
+        if data is not None:
+            self._filters.check(data.sub_string, data.expression_type)
+        return SUCCESS
 
     def consumer_list(self, request: Request) -> Outcome:
         """Return the client ids of a group."""

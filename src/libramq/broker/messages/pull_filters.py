@@ -1,0 +1,145 @@
+"""The filter of a pull: from its own expression, or from its group's subscription and registered filter.
+
+            own expression          the group's subscription
+    TAG     its hashes              its hashes, once it is as new as the reader's
+    SQL92   parsed                  the group's consumer filter; refused while that is missing or older
+
+Upstream: PullMessageProcessor.processRequest, ClientManageProcessor.checkClientConfig.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.clock import Clock
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, ConfigError, broker_error
+from libramq.filter.consumer_filters import ConsumerFilters, RetryTopicFilter, is_tag, parse_filter
+from libramq.filter.message_filter import MessageFilter
+from libramq.filter.subscription import SubscriptionData
+from libramq.filter.tag import ALL, parse_tag_filter
+from libramq.message.names import RETRY_PREFIX
+from libramq.waits.shared_tag_codes import SharedTagCodes
+
+
+class Wanted(NamedTuple):
+    """The messages that a pull wants. tag_codes: None: all; message_filter: what they must pass as well."""
+
+    tag_codes: frozenset[int] | None = None
+    message_filter: MessageFilter | None = None
+
+
+_EVERYTHING = Wanted()
+
+
+class PullFilters:
+    """Finds the filters of pulls. is_enabled: enablePropertyFilter; for_retries: filterSupportRetry."""
+
+    def __init__(
+        self,
+        clients: ConsumerClients,
+        filters: ConsumerFilters,
+        *,
+        clock: Clock,
+        is_enabled: bool,
+        for_retries: bool,
+    ) -> None:
+        self._clients = clients
+        self._filters = filters
+        self._is_enabled = is_enabled
+        self._for_retries = for_retries
+        self._clock = clock
+        self._shared = SharedTagCodes()
+        clients.observe_members(self._members_changed)
+
+    def register(self, group_name: str, subscriptions: Sequence[SubscriptionData]) -> None:
+        """Keep the expressions of a member's heartbeat for its group."""
+        self._filters.register(group_name, subscriptions, wall_ms=self._clock.wall_ms())
+
+    def _members_changed(self, group_name: str) -> None:
+        if self._clients.group(group_name) is None:
+            self._filters.unregister(group_name, wall_ms=self._clock.wall_ms())
+
+    def own(self, expression: str, expression_type: str | None) -> Wanted:
+        """Return what an expression wants; raises BrokerError."""
+        try:
+            if is_tag(expression_type):
+                return self._by_codes(parse_tag_filter(expression).codes)
+            message_filter = parse_filter(expression, expression_type)
+        except ConfigError as error:
+            raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+        self._check_enabled(expression_type)
+        return Wanted(None, message_filter)
+
+    def subscribed(self, group_name: str, topic: str, version: int, *, may_broadcast: bool) -> Wanted:
+        """Return what a group wants of a topic; version: the reader's. Raises BrokerError."""
+        subscription = self._subscription(group_name, topic, may_broadcast=may_broadcast)
+        if is_tag(subscription.expression_type):
+            # A newer version means that a heartbeat is under way, or that the Java client dropped it because
+            # another of its threads was sending one. Upstream refuses (SUBSCRIPTION_NOT_LATEST) until the
+            # next, up to 30 s later. Clients check tags exactly, so returning all messages meanwhile is
+            # right.
+            if subscription.sub_string == ALL or subscription.sub_version < version:
+                return _EVERYTHING
+            return self._by_codes(frozenset(subscription.code_set))
+        if subscription.sub_version < version:  # Clients do not check other expressions.
+            raise broker_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if self._for_retries and topic.startswith(RETRY_PREFIX):
+            self._check_enabled(subscription.expression_type)
+            return Wanted(None, RetryTopicFilter(self._filters, group_name))
+        found = self._filters.get(group_name, topic)
+        if found is None:
+            raise broker_error(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.version < version:
+            raise broker_error(
+                ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+            )
+        self._check_enabled(subscription.expression_type)
+        return Wanted(None, found.filter)
+
+    def check(self, expression: str, expression_type: str | None) -> None:
+        """Check an expression for a client that will subscribe by it; raises BrokerError."""
+        if is_tag(expression_type):
+            return
+        self._check_enabled(expression_type)
+        try:
+            parse_filter(expression, expression_type)
+        except ConfigError as error:
+            raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+    def _subscription(self, group_name: str, topic: str, *, may_broadcast: bool) -> SubscriptionData:
+        group = self._clients.group(group_name)
+        if group is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist; send a heartbeat first",
+            )
+        if not may_broadcast and group.is_broadcasting:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.name}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(topic)
+        if subscription is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {group.name}, topic {topic}",
+            )
+        return subscription
+
+    def _by_codes(self, codes: frozenset[int] | None) -> Wanted:
+        return Wanted(self._shared.share(codes)) if codes is not None else _EVERYTHING
+
+    def _check_enabled(self, expression_type: str | None) -> None:
+        if not self._is_enabled:
+            raise _not_supported(expression_type)
+
+
+def _not_supported(expression_type: str | None) -> BrokerError:
+    return broker_error(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {expression_type}",
+    )

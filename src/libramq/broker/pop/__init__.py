@@ -1,1 +1,0 @@
-"""POP's services: popping, acknowledging, and what becomes visible again."""

@@ -1,0 +1,223 @@
+"""Consumer filters: the expressions of groups that filter by something else than tags, by topic.
+
+Heartbeats register them, with a version that grows with each change of a client's subscriptions; the highest
+one counts. A group without members leaves *dead* filters, which the next heartbeat revives or replaces, and
+which are forgotten after a day. What was loaded from `consumerFilter.json` is dead at first.
+
+Upstream: broker/filter/ConsumerFilterManager.java, ConsumerFilterData.java.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.clock import WallMs
+from libramq.errors import ConfigError
+from libramq.filter.bloom import BloomFilterData, bloom_filter_data
+from libramq.filter.message_filter import MessageFilter
+from libramq.filter.sql import SQL92, parse_sql
+from libramq.filter.subscription import SubscriptionData
+from libramq.filter.tag import TAG
+from libramq.formats.document import Document
+from libramq.message.properties import RETRY_TOPIC, find_property
+
+#: BrokerConfig.filterDataCleanTimeSpan.
+DEAD_KEPT_MS: Final = 24 * 3600 * 1000
+#: ConsumerFilterManager.decode: how long filters that are loaded have been dead.
+DEAD_BEFORE_START_MS: Final = 30 * 1000
+#: Ours: filters of dead groups that are kept; the oldest ones go.
+DEAD_MAX: Final = 10_000
+
+
+class ConsumerFilterData(Document, frozen=True, kw_only=True):
+    """One group's filter of a topic, in the file."""
+
+    consumer_group: str
+    topic: str
+    expression: str = ""
+    expression_type: str = ""
+    born_time: int = 0
+    dead_time: int = 0
+    bloom_filter_data: BloomFilterData | None = None
+    client_version: int = 0
+
+
+class FiltersOfTopic(Document, frozen=True, kw_only=True):
+    """The filters of a topic, by group, in the file."""
+
+    group_filter_data: dict[str, ConsumerFilterData] = {}
+    topic: str | None = None
+
+
+class ConsumerFiltersFile(Document, frozen=True, kw_only=True):
+    """The content of `consumerFilter.json`."""
+
+    filter_data_by_topic: dict[str, FiltersOfTopic] = {}
+
+
+def is_tag(expression_type: str | None) -> bool:
+    """Return whether an expression consists of tags (ExpressionType.isTagType)."""
+    return not expression_type or expression_type == TAG
+
+
+def parse_filter(expression: str, expression_type: str | None) -> MessageFilter:
+    """Parse an expression that is not one of tags; raises ConfigError."""
+    if expression_type != SQL92:
+        raise ConfigError(f"expressions of the type {expression_type!r} are not known; TAG and SQL92 are")
+    return parse_sql(expression)
+
+
+@dataclass(slots=True)
+class ConsumerFilter:
+    """One group's filter of a topic. dead_ms: since when the group has no members; None: it has some."""
+
+    group: str
+    topic: str
+    expression: str
+    expression_type: str
+    filter: MessageFilter
+    version: int
+    born_ms: WallMs
+    dead_ms: WallMs | None = None
+
+    def is_same(self, expression: str, expression_type: str) -> bool:
+        """Return whether this is the filter of an expression."""
+        return self.expression == expression and self.expression_type == expression_type
+
+
+class ConsumerFilters:
+    """The filters of all groups. version: grows with every change, for the file."""
+
+    def __init__(self, loaded: ConsumerFiltersFile | None, *, wall_ms: WallMs) -> None:
+        self.version = 0
+        self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
+        for data in _data_in(loaded):
+            try:
+                found = parse_filter(data.expression, data.expression_type)
+            except ConfigError:  # Apache's parser accepts more: the group's next heartbeat reports it.
+                continue
+            born_ms = WallMs(data.born_time)
+            dead_ms = max(wall_ms - DEAD_BEFORE_START_MS, born_ms)
+            if data.dead_time:
+                dead_ms = WallMs(data.dead_time)
+            self._by_group.setdefault(data.consumer_group, {})[data.topic] = ConsumerFilter(
+                data.consumer_group,
+                data.topic,
+                data.expression,
+                data.expression_type,
+                found,
+                data.client_version,
+                born_ms,
+                dead_ms,
+            )
+
+    def get(self, group: str, topic: str) -> ConsumerFilter | None:
+        """Return a group's filter of a topic."""
+        return self._by_group.get(group, {}).get(topic)
+
+    def register(self, group: str, subscriptions: Iterable[SubscriptionData], *, wall_ms: WallMs) -> None:
+        """Apply the subscriptions of a heartbeat: other topics' filters of the group die."""
+        topics = set()
+        for data in subscriptions:
+            topics.add(data.topic)
+            if not is_tag(data.expression_type):
+                self._register(group, data, wall_ms)
+        for topic, consumer_filter in self._by_group.get(group, {}).items():
+            if topic not in topics:
+                self._die(consumer_filter, wall_ms)
+
+    def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> None:
+        known = self.get(group, data.topic)
+        if known is not None and known.dead_ms is None and data.sub_version <= known.version:
+            return
+        expression_type = data.expression_type or ""
+        if known is not None and known.is_same(data.sub_string, expression_type):
+            known.version, known.dead_ms = data.sub_version, None
+            self.version += 1
+            return
+        try:
+            found = parse_filter(data.sub_string, expression_type)
+        except ConfigError:  # The client learns it from its pulls: FILTER_DATA_NOT_EXIST.
+            if known is not None:
+                self._remove(group, data.topic)
+            return
+        self._by_group.setdefault(group, {})[data.topic] = ConsumerFilter(
+            group, data.topic, data.sub_string, expression_type, found, data.sub_version, wall_ms
+        )
+        self.version += 1
+
+    def _remove(self, group: str, topic: str) -> None:
+        del self._by_group[group][topic]
+        if not self._by_group[group]:
+            del self._by_group[group]
+        self.version += 1
+
+    def unregister(self, group: str, *, wall_ms: WallMs) -> None:
+        """Let the filters of a group die: its last member has left."""
+        for consumer_filter in self._by_group.get(group, {}).values():
+            self._die(consumer_filter, wall_ms)
+
+    def _die(self, consumer_filter: ConsumerFilter, wall_ms: WallMs) -> None:
+        if consumer_filter.dead_ms is None:
+            consumer_filter.dead_ms = max(wall_ms, consumer_filter.born_ms)
+            self.version += 1
+
+    def clean(self, *, wall_ms: WallMs) -> None:
+        """Forget filters that have been dead for a day, and the oldest dead ones if there are many."""
+        dead = sorted(
+            (found.dead_ms, found.group, found.topic) for found in self._all() if found.dead_ms is not None
+        )
+        surplus = len(dead) - DEAD_MAX
+        for number, (dead_ms, group, topic) in enumerate(dead):
+            if number >= surplus and wall_ms < dead_ms + DEAD_KEPT_MS:
+                break
+            self._remove(group, topic)
+
+    def file(self) -> ConsumerFiltersFile:
+        """Return the content of `consumerFilter.json`."""
+        by_topic: dict[str, dict[str, ConsumerFilterData]] = {}
+        for found in self._all():
+            by_topic.setdefault(found.topic, {})[found.group] = ConsumerFilterData(
+                consumer_group=found.group,
+                topic=found.topic,
+                expression=found.expression,
+                expression_type=found.expression_type,
+                born_time=int(found.born_ms),
+                dead_time=int(found.dead_ms) if found.dead_ms is not None else 0,
+                bloom_filter_data=bloom_filter_data(found.group, found.topic),
+                client_version=found.version,
+            )
+        return ConsumerFiltersFile(
+            filter_data_by_topic={
+                topic: FiltersOfTopic(group_filter_data=filters, topic=topic)
+                for topic, filters in by_topic.items()
+            }
+        )
+
+    def _all(self) -> Iterator[ConsumerFilter]:
+        for filters in self._by_group.values():
+            yield from filters.values()
+
+
+def _data_in(loaded: ConsumerFiltersFile | None) -> Iterator[ConsumerFilterData]:
+    for filters in loaded.filter_data_by_topic.values() if loaded is not None else ():
+        yield from filters.group_filter_data.values()
+
+
+class RetryTopicFilter:
+    """The filter of a group's retry topic: each message passes by the filter of the topic it came from.
+
+    Upstream: ExpressionForRetryMessageFilter.java (filterSupportRetry).
+    """
+
+    __slots__ = ("_filters", "_group")
+
+    def __init__(self, filters: ConsumerFilters, group: str) -> None:
+        self._filters = filters
+        self._group = group
+
+    def matches(self, properties: bytes) -> bool:
+        """Return whether a message passes; it does if its topic has no filter."""
+        topic = find_property(properties, RETRY_TOPIC.encode())
+        found = self._filters.get(self._group, topic.decode("utf-8", "replace")) if topic else None
+        return found is None or found.filter.matches(properties)

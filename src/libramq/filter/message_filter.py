@@ -1,0 +1,11 @@
+"""The message filter: what decides by a message's properties whether a consumer receives it."""
+
+from typing import Protocol
+
+
+class MessageFilter(Protocol):
+    """A filter by properties, beside the one by tag codes, which needs no message."""
+
+    def matches(self, properties: bytes) -> bool:
+        """Return whether a message with these stored properties matches."""
+        ...
