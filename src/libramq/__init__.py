@@ -10,12 +10,12 @@ from libramq import errors
 from libramq.errors import *  # noqa: F403 (every public error; errors.__all__ is the one list of them)
 
 if TYPE_CHECKING:
-    from libramq.client import Producer, PushConsumer, Reject, Retry
+    from libramq.client import Producer, PushConsumer, Reject, Retry, Sql
     from libramq.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.2.0.dev0"
 
-__all__ = ["Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry"]
+__all__ = ["Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry", "Sql"]
 __all__ += errors.__all__
 
 _MODULES: Final = {
@@ -26,6 +26,7 @@ _MODULES: Final = {
     "PushConsumer": "libramq.client",
     "Reject": "libramq.client",
     "Retry": "libramq.client",
+    "Sql": "libramq.client",
 }
 
 

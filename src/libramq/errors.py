@@ -43,6 +43,7 @@ __all__ = [
     "ConnectionLost",
     "ConsumerNotOnline",
     "Fenced",
+    "FilterRefused",
     "HandlerTooSlow",
     "InvalidMessage",
     "InvalidName",
@@ -226,6 +227,12 @@ class VersionNotSupported(BrokerError):
     """15: the peer does not support the request's protocol version."""
 
     remedy = "Upgrade whichever of the two is older."
+
+
+class FilterRefused(BrokerError):
+    """The broker does not filter by the subscription's SQL92 expression, and returns no messages for it."""
+
+    remedy = "Set enablePropertyFilter=true at Apache's broker, or subscribe by tags."
 
 
 class NoPermission(BrokerError):

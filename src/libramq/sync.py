@@ -31,6 +31,7 @@ from libramq.client.producer import check_hand_over, hand_over, report_failure
 from libramq.client.send_pipeline import Callback
 from libramq.client.send_result import SendResult
 from libramq.errors import BufferFull, LocalProtocolError
+from libramq.filter.selector import Sql
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.message import Message
@@ -225,7 +226,7 @@ class PushConsumer(BlockingClient):
         """Return the client id by which brokers know it."""
         return self._consumer.client_id
 
-    def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
+    def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> None:
         """Set the handler of a topic's messages."""
         self._consumer.subscribe(topic, expression, handler)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from libramq.client.push_consumer import PushConsumer as PushConsumer
     from libramq.client.send_result import SendResult as SendResult
     from libramq.client.send_result import SendStatus as SendStatus
+    from libramq.filter.selector import Sql as Sql
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
 
@@ -35,6 +36,7 @@ _HOME: Final = {
     "Retry": "libramq.client.core.handler_result",
     "SendResult": "libramq.client.send_result",
     "SendStatus": "libramq.client.send_result",
+    "Sql": "libramq.filter.selector",
     "Tls": "libramq.transport.tls",
     "by_hash": "libramq.client.core.queue_selector",
     "by_random": "libramq.client.core.queue_selector",
@@ -52,6 +54,7 @@ __all__ = [
     "Retry",
     "SendResult",
     "SendStatus",
+    "Sql",
     "Tls",
     "by_hash",
     "by_random",

@@ -23,7 +23,7 @@ from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, NameServerUnavailable
-from libramq.filter.tag import TagFilter
+from libramq.filter.selector import Selector
 from libramq.formats.document import decode_body
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
@@ -78,7 +78,7 @@ class ConsumerNetwork:
     def __init__(
         self,
         settings: ConsumerSettings,
-        subscriptions: Mapping[str, TagFilter],
+        subscriptions: Mapping[str, Selector],
         *,
         name_server_addresses: Sequence[str],
         dialer: Dialer,
@@ -92,6 +92,7 @@ class ConsumerNetwork:
     ) -> None:
         self.core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms)
         self._settings = settings
+        self._subscriptions = subscriptions
         self._timers = timers
         self._clock = clock
         self._run = run
@@ -117,7 +118,7 @@ class ConsumerNetwork:
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the function that performs each effect."""
         run = self._run
-        requests = ConsumerRequests(self._settings, self.core, self._clock, self.ask)
+        requests = ConsumerRequests(self._settings, self._subscriptions, self.core, self._clock, self.ask)
         member_requests = MemberRequests(self._settings.group, self.core, self.ask)
         return {
             **requests.by_effect(),

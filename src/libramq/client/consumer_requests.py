@@ -4,7 +4,7 @@ receiver.
 Upstream: impl/MQClientAPIImpl.java.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from libramq.client.ask import Ask
@@ -15,7 +15,10 @@ from libramq.client.core.send_back import INNER_PRODUCER, retry_copy, send_back_
 from libramq.client.core.send_request import send_call
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import LibraError
+from libramq.errors import BrokerError, FilterRefused, LibraError
+from libramq.filter.selector import Selector, kind_of
+from libramq.filter.sql import SQL92
+from libramq.filter.tag import TAG
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -34,6 +37,12 @@ PULL_TIMEOUT_MS: Final = 30_000
 #: RemoteBrokerOffsetStore, and sendMessageBack.
 OFFSET_TIMEOUT_MS: Final = 5_000
 SEND_BACK_TIMEOUT_MS: Final = 5_000
+#: The answers to a pull that its expression is the cause of. SYSTEM_ERROR: enablePropertyFilter is off.
+_FILTER_REFUSED: Final = frozenset({
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+})  # fmt: skip
 #: RebalanceImpl.lock.
 LOCK_TIMEOUT_MS: Final = 1_000
 
@@ -41,8 +50,16 @@ LOCK_TIMEOUT_MS: Final = 1_000
 class ConsumerRequests:
     """Sends the requests: one method per effect."""
 
-    def __init__(self, settings: ConsumerSettings, core: PushConsumerCore, clock: Clock, ask: Ask) -> None:
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
+        core: PushConsumerCore,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
         self._settings = settings
+        self._kinds = {topic: kind_of(selector) for topic, selector in subscriptions.items()}
         self._core = core
         self._clock = clock
         self._ask = ask
@@ -112,6 +129,8 @@ class ConsumerRequests:
 
     def _pull(self, effect: fx.Pull) -> None:
         queue = effect.queue
+        kind = self._kinds.get(queue.topic, TAG)
+        is_by_sql = kind == SQL92
         header = PullMessageHeader(
             consumer_group=self._settings.group,
             topic=queue.topic,
@@ -122,7 +141,8 @@ class ConsumerRequests:
             commit_offset=0,
             suspend_timeout_millis=HOLD_MS,
             max_msg_bytes=self._settings.pull_batch_bytes,
-            expression_type="TAG",
+            expression_type=kind,
+            sub_version=self._core.subscription_version if is_by_sql else 0,
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
         )
@@ -134,6 +154,8 @@ class ConsumerRequests:
                     messages = decode_records(outcome.body, broker_name=queue.broker_name)
                 except LibraError as error:
                     outcome = error
+            elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:
+                outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
             effects = self._core.pulled(
                 queue, effect.generation, outcome, messages, now_ms, claim=effect.claim
             )

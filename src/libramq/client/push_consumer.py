@@ -40,7 +40,7 @@ from libramq.client.queue_listener import ErrorHook, Hooks, QueueHook
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem
-from libramq.filter.tag import TagFilter, parse_tag_filter
+from libramq.filter.selector import Selector, Sql, selector
 from libramq.logs import get_logger
 from libramq.message.names import validate_group, validate_topic
 from libramq.message.queue import MessageQueue
@@ -88,9 +88,10 @@ class PushConsumer:
     at the latest after revoke_timeout_ms. Messages of a lost queue may already be handled by another member.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     on_error: called once at the beginning of each problem that stops deliveries: MemberReplaced (another
-    client has its instance_id), NoPermission, HandlerTooSlow, SubscriptionsDiffer (members of the group
-    subscribe to different messages of a topic, and the group loses some). The consumer continues when the
-    problem is over; `wait_closed` raises the first two meanwhile.
+    client has its instance_id), NoPermission, FilterRefused (a broker does not filter by SQL92),
+    HandlerTooSlow, SubscriptionsDiffer (members of the group subscribe to different messages of a topic, and
+    the group loses some). The consumer continues when the problem is over; `wait_closed` raises the first two
+    meanwhile.
     tuning: further fields of ConsumerSettings, each a whole number.
     """
 
@@ -150,12 +151,12 @@ class PushConsumer:
             revoke_is_heard=on_revoked is not None,
             **tuning,
         )
-        self._filters: dict[str, TagFilter] = {}
+        self._filters: dict[str, Selector] = {}
         self._handlers: dict[str, Handler] = {}
         self._run: ConsumerRun | None = None
 
-    def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
-        """Set the handler of a topic's messages: "*" for all, or "tagA || tagB".
+    def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> None:
+        """Set the handler of a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3") by properties.
 
         A plain function runs on a thread, a coroutine function on the loop the consumer is started on. Either
         may return an awaitable, which is awaited on that loop. None (or True) means that all messages are
@@ -167,7 +168,7 @@ class PushConsumer:
             raise LocalProtocolError("subscribe before the consumer is started")
         validate_topic(topic)
         check_handler(handler, topic)
-        self._filters[topic] = parse_tag_filter(expression)
+        self._filters[topic] = selector(expression)
         self._handlers[topic] = handler
 
     async def start(self) -> None:

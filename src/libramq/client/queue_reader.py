@@ -23,6 +23,7 @@ from libramq.client.identity import local_address, new_client_id
 from libramq.clock import MonotonicMs, SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
+from libramq.filter.selector import Sql, kind_of, selector
 from libramq.filter.subscription import SubscriptionData
 from libramq.message.queue import MessageQueue
 from libramq.remoting.headers import PullMessageHeader
@@ -52,10 +53,16 @@ GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
 
 
 class PullFilter(NamedTuple):
-    """A filter that brokers apply. kind: TAG or SQL92, as in ExpressionType.java."""
+    """A filter that brokers apply. kind: TAG or SQL92, as in ExpressionType.java; `of` takes both forms."""
 
     expression: str = "*"
     kind: str = "TAG"
+
+    @classmethod
+    def of(cls, expression: str | Sql) -> "PullFilter":
+        """Return the filter of a text with tags, or of an Sql."""
+        selected = selector(expression)
+        return cls(selected.expression, kind_of(selected))
 
     @property
     def is_everything(self) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
+from libramq.filter.selector import named_expression
 from libramq.filter.subscription import BROADCASTING, SubscriptionData
-from libramq.filter.tag import TAG
 from libramq.groups.consumer import Consumer
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.groups.memberships import Memberships
@@ -217,7 +217,9 @@ class ConsumerGroup(Generic[P]):
                 changed = changed or (is_change and not topic.startswith(RETRY_PREFIX))
         member = self.members[peer]
         before = member.subscriptions
-        expressions = {topic: _expression(data) for topic, data in wanted.items()}
+        expressions = {
+            topic: named_expression(data.sub_string, data.expression_type) for topic, data in wanted.items()
+        }
         if before == expressions:
             return changed
         self.version += 1
@@ -238,12 +240,6 @@ class ConsumerGroup(Generic[P]):
         if self._common != expressions:
             self._common = expressions
         return self._common
-
-
-def _expression(data: SubscriptionData) -> str:
-    """Return a subscription's expression, prefixed with its language unless that is TAG."""
-    language = data.expression_type
-    return data.sub_string if language in (None, "", TAG) else f"{language}: {data.sub_string}"
 
 
 class ConsumerGroups(Generic[P]):

@@ -18,7 +18,7 @@ from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError
-from libramq.filter.tag import TagFilter
+from libramq.filter.selector import Selector
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.broker_calls import COORDINATED
 from libramq.rpc.call import Call
@@ -46,7 +46,7 @@ class MemberPlan:
     """
 
     settings: ConsumerSettings
-    subscriptions: Mapping[str, TagFilter]
+    subscriptions: Mapping[str, Selector]
     handling: Handling
     is_stock: bool = False
     asks: bool = False

@@ -27,7 +27,7 @@ from libramq.errors import (
     UnknownMember,
     VersionNotSupported,
 )
-from libramq.filter.tag import TagFilter
+from libramq.filter.selector import Selector, kind_of, named_expression
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader
@@ -72,12 +72,14 @@ class Membership:
     def __init__(
         self,
         settings: ConsumerSettings,
-        subscriptions: Mapping[str, TagFilter],
+        subscriptions: Mapping[str, Selector],
         timers: DueItems[Due],
         brokers: Callable[[], Sequence[str]],
     ) -> None:
         self._settings = settings
-        self._subscriptions = {topic: each.expression for topic, each in subscriptions.items()}
+        self._subscriptions = {
+            topic: named_expression(each.expression, kind_of(each)) for topic, each in subscriptions.items()
+        }
         self._timers = timers
         self._brokers = brokers
         self._step = Step.OFF

@@ -30,7 +30,7 @@ from libramq.client.core.subscription import with_retry_topic
 from libramq.client.core.timers import DueItems
 from libramq.client.core.troubles import Troubles
 from libramq.clock import MonotonicMs
-from libramq.filter.tag import TagFilter
+from libramq.filter.selector import Selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Parts:
     def of(
         cls,
         settings: ConsumerSettings,
-        subscriptions: Mapping[str, TagFilter],
+        subscriptions: Mapping[str, Selector],
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> Self:
         """Build the parts of one consumer."""

@@ -43,13 +43,15 @@ class Presence:
         self._route_missing_ms = ROUTE_MISSING_MS
         self._started: Now | None = None
         self._version = 0
+        #: The version of the subscriptions as they were declared first. They do not change; the version does.
+        self.first_version = 0
         self._look_at_ms = MonotonicMs(0)
         self._looked_at_ms: MonotonicMs | None = None
 
     def start(self, now: Now) -> list[fx.Effect]:
         """Start by fetching the routes."""
         self._started = now
-        self._version = int(now.wall_ms)
+        self._version = self.first_version = int(now.wall_ms)
         self._timers.at(now.monotonic_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.look()
 

@@ -27,6 +27,7 @@ from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
+from libramq.filter.selector import Selector
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.message import properties as names
@@ -51,7 +52,7 @@ class Pulling:
     def __init__(
         self,
         settings: ConsumerSettings,
-        subscriptions: Mapping[str, TagFilter],
+        subscriptions: Mapping[str, Selector],
         routes: RouteTable,
         offsets: OffsetStore,
         timers: DueItems[Due],
@@ -196,9 +197,9 @@ class Pulling:
 
     def _accept(self, topic: str, messages: Sequence[MessageExt], reply: PullReply) -> Sequence[MessageExt]:
         """Return the messages of our subscription, under the topic they were sent to."""
-        tag_filter = self._subscriptions[topic]
-        if tag_filter.tags:
-            messages = [message for message in messages if tag_filter.matches(message.tags)]
+        selector = self._subscriptions[topic]
+        if isinstance(selector, TagFilter) and selector.tags:  # Brokers compare hashes only.
+            messages = [message for message in messages if selector.matches(message.tags)]
         bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
         for message in messages:
             message.properties.update(bounds)

@@ -22,7 +22,7 @@ from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
-from libramq.filter.tag import TagFilter
+from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -53,7 +53,7 @@ class PushConsumerCore:
     def __init__(
         self,
         settings: ConsumerSettings,
-        subscriptions: Mapping[str, TagFilter],
+        subscriptions: Mapping[str, Selector],
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         """monotonic_ms: the clock that the times of events come from; handler threads read it, too."""
@@ -178,6 +178,11 @@ class PushConsumerCore:
         effects = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
         self._locking.confirm(address)
         return self._settled(effects + self._rebalance(now_ms), now_ms)
+
+    @property
+    def subscription_version(self) -> int:
+        """Return how new a broker's idea of the subscriptions must be at least."""
+        return self._presence.first_version
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> Effects:
         """Report to the user if a request was denied."""

@@ -6,15 +6,17 @@ Upstream: impl/consumer/RebalanceImpl.subscriptionInner, common/filter/FilterAPI
 from collections.abc import Mapping
 
 from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.filter.selector import Selector, Sql
+from libramq.filter.sql import SQL92
 from libramq.filter.subscription import BROADCASTING, CLUSTERING, SubscriptionData
-from libramq.filter.tag import EVERYTHING, TagFilter
+from libramq.filter.tag import EVERYTHING
 from libramq.message.names import retry_topic
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 
-Subscriptions = Mapping[str, TagFilter]
+Subscriptions = Mapping[str, Selector]
 
 
-def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, TagFilter]:
+def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, Selector]:
     """Return the user's subscriptions and that of the group's retry topic, which is read whole."""
     return {**subscriptions, retry_topic(group): EVERYTHING}
 
@@ -26,17 +28,21 @@ def heartbeat_data(settings: ConsumerSettings, subscriptions: Subscriptions, ver
         message_model=BROADCASTING if settings.broadcasting else CLUSTERING,
         consume_from_where=settings.consume_from.value,
         subscription_data_set=[
-            _subscription(topic, tag_filter, version) for topic, tag_filter in subscriptions.items()
+            _subscription(topic, selector, version) for topic, selector in subscriptions.items()
         ],
     )
     return HeartbeatData(client_id=settings.client_id, consumer_data_set=[consumer])
 
 
-def _subscription(topic: str, tag_filter: TagFilter, version: int) -> SubscriptionData:
+def _subscription(topic: str, selector: Selector, version: int) -> SubscriptionData:
+    if isinstance(selector, Sql):
+        return SubscriptionData(
+            topic=topic, sub_string=selector.expression, sub_version=version, expression_type=SQL92
+        )
     return SubscriptionData(
         topic=topic,
-        sub_string=tag_filter.expression,
-        tags_set=sorted(tag_filter.tags),
-        code_set=sorted(tag_filter.codes or ()),
+        sub_string=selector.expression,
+        tags_set=sorted(selector.tags),
+        code_set=sorted(selector.codes or ()),
         sub_version=version,
     )

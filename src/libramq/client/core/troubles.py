@@ -6,7 +6,7 @@ From those it recovers by itself when they are over.
 
 from libramq.client.core import effects as fx
 from libramq.client.core.effects import Effects
-from libramq.errors import LibraError, NoPermission
+from libramq.errors import FilterRefused, LibraError, NoPermission
 
 
 class Troubles:
@@ -28,8 +28,8 @@ class Troubles:
             self._effects.append(fx.Recovered())
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
-        """Handle a result: a denied request is a trouble, until another is not denied."""
-        if isinstance(outcome, NoPermission):
+        """Handle a result: a denied request or filter is a trouble, until another is not denied."""
+        if isinstance(outcome, NoPermission | FilterRefused):
             self.begin(about, outcome, keeps_out=keeps_out)
         elif not isinstance(outcome, LibraError):
             self.over(about)
