@@ -9,6 +9,8 @@ import pytest
 from libramq.errors import SyncFailed
 from libramq.filesystem import FLUSHES_AT_ONCE, LocalFileSystem
 from libramq.store.flush import PATHS_MIN, FlushPlan, run_flush
+from libramq.store.recovery_point import RecoveryPointFile
+from tests.store.stores import bodies, kill, message, open_store
 
 
 class Waiting(LocalFileSystem):
@@ -84,3 +86,71 @@ def test_where_none_failed_but_some_could_not_be_opened_the_plan_may_be_run_agai
     disk = Failing({"004": errno.EMFILE})
     with pytest.raises(OSError, match="Too many open files"):
         run_flush(disk, FlushPlan(paths=files(tmp_path, 4 * PATHS_MIN)))
+
+
+def test_many_new_queues_are_made_in_slices(tmp_path: Path):
+    """50,000 new queues kept everybody waiting for 20 s; what came meanwhile belongs to the next round."""
+    store = open_store(tmp_path, mapped_file_size_commit_log=1 << 20)
+
+    def made() -> int:
+        return sum(1 for path in (tmp_path / "consumequeue").rglob("*") if path.is_file())
+
+    for queue_id in range(200):
+        store.append_batch([message("first", queue_id=queue_id)])
+    end = store.end
+    slices = 0
+    while True:
+        before = made()
+        plan = store.plan_queue_flush(1 << 40)
+        assert made() - before <= 32
+        store.append_batch([message("later", topic="U", queue_id=slices)])
+        slices += 1
+        if plan is not None:
+            run_flush(store._filesystem, plan)
+            store.complete_flush(plan)
+        if not store.is_writing_queues:
+            break
+    assert slices == 200 // 32 + 1
+    assert made() == 200
+    plan = store.plan_log_flush(1 << 40)
+    assert plan is not None
+    run_flush(store._filesystem, plan)
+    store.complete_flush(plan)
+    point = RecoveryPointFile(store._filesystem, tmp_path).load()
+    assert point is not None
+    assert (point.dispatched, point.units) == (end, 200)
+    kill(store)
+
+    again = open_store(tmp_path, mapped_file_size_commit_log=1 << 20)
+    assert again.recovery is not None
+    assert again.recovery.start == end
+    assert all(bodies(again, queue_id=queue_id) == [b"first"] for queue_id in range(200))
+    assert all(bodies(again, "U", queue_id) == [b"later"] for queue_id in range(slices))
+    again.close()
+
+
+def test_a_topic_deleted_during_a_round_does_not_look_lost_later(tmp_path: Path):
+    """The round's recovery point counts no units: after a crash all queues would be built anew."""
+    store = open_store(tmp_path, queue_slice_cost=1)
+    for topic in ("T", "U"):
+        store.append_batch([message("a", topic=topic)])
+    end = store.end
+    is_deleted = False
+    while not is_deleted or store.is_writing_queues:
+        plan = store.plan_queue_flush(1 << 40)
+        if not is_deleted:
+            store.delete_topic("U")
+            is_deleted = True
+        if plan is not None:
+            run_flush(store._filesystem, plan)
+            store.complete_flush(plan)
+    plan = store.plan_log_flush(1 << 40)
+    assert plan is not None
+    run_flush(store._filesystem, plan)
+    store.complete_flush(plan)
+    kill(store)
+    again = open_store(tmp_path)
+    assert again.recovery is not None
+    assert again.recovery.start == end
+    assert bodies(again) == [b"a"]
+    again.close()

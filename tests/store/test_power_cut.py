@@ -58,7 +58,8 @@ def test_a_queue_file_whose_size_was_lost_is_filled_from_the_log(seed: int):
     store = open_on(disk)
     texts = [f"{number:02}" for number in range(25)]  # Three queue files.
     append(store, *texts)
-    store._queues.write_out()
+    (queue,) = store._queues.pending
+    store._queues.write_out_queue(queue)
     for path in store._log.segments.paths_between(0, store._log.end):
         disk.fsync(disk.open(path))
     for directory in store._log.segments.take_new_directories():

@@ -43,6 +43,8 @@ class SteppingTime(VirtualTime):
 class Run:
     """One store, what was done to it, and what must be true of it."""
 
+    queue_slice_cost = 256
+
     def __init__(self, seed: int, *, flips: bool) -> None:
         self.random = random.Random(seed)
         self.time = SteppingTime()
@@ -61,7 +63,7 @@ class Run:
     def open(self, damaged: Damaged | None = None) -> MessageStore:
         config = StoreConfig(
             root=Path("/store"), mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=400,
-            tail_bytes=4096, damaged=damaged,
+            tail_bytes=4096, damaged=damaged, queue_slice_cost=self.queue_slice_cost,
         )  # fmt: skip
         store = MessageStore(config, self.disk, self.time)
         store.open()
@@ -221,6 +223,28 @@ class Run:
             elif key not in self.damaged:
                 del self.ends[key]
                 self.durable.pop(key, None)
+
+
+class SlicedRun(Run):
+    """A run whose queues are flushed one at a time, while other things happen between two of them."""
+
+    queue_slice_cost = 1
+
+    def flush_all(self) -> None:
+        for _ in range(self.random.randint(1, 4)):
+            plan = self.store.plan_queue_flush(self.time.monotonic_ms())
+            if plan is not None:
+                run_flush(self.disk, plan)
+                self.store.complete_flush(plan)
+        self.flush_log()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_was_durable_survives_where_queues_are_flushed_in_slices(seed: int):
+    run = SlicedRun(seed, flips=False)
+    for _ in range(150):
+        run.step()
+    assert not run.was_refused
 
 
 @pytest.mark.parametrize("seed", range(60))

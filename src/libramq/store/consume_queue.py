@@ -74,6 +74,11 @@ class ConsumeQueue:
         """Return the number after the last unit in the files."""
         return self._written
 
+    @property
+    def needs_file(self) -> bool:
+        """Return whether `write_out` has to make a file."""
+        return self.max_offset * UNIT_BYTES > self.segments.end
+
     def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
         """Append units; `max_offset` is the number after them."""
         self._pending += units

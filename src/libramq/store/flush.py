@@ -29,6 +29,8 @@ from libramq.store.consume_queue import ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.deletions import Deletions
 from libramq.store.open_files import NO_DESCRIPTORS
+from libramq.store.queue_round import QueueRound, thorough_checkpoint
+from libramq.store.recovery_point import UNKNOWN
 
 #: Ours: fewer files are not worth threads; a second's flush of queues has a few.
 PATHS_MIN: Final = 8
@@ -40,7 +42,7 @@ class FlushPlan:
 
     files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues up
     to a number. checkpoint: the one that may be written once the log is flushed up to `checkpoint_end`; None
-    while some units are not covered.
+    while some units are not covered. units: how many all queues had at that end.
     """
 
     files: tuple[int, ...] = ()
@@ -50,6 +52,7 @@ class FlushPlan:
     queues: tuple[tuple[ConsumeQueue, int], ...] = ()
     checkpoint: Checkpoint | None = None
     checkpoint_end: int = 0
+    units: int = UNKNOWN
 
 
 def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
@@ -129,6 +132,7 @@ class Flusher:
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._log_flush_ms = self._log_thorough_ms = MonotonicMs(0)
         self._queue_flush_ms = self._queue_thorough_ms = MonotonicMs(0)
+        self._round: QueueRound | None = None
         #: The log's end that it waits for, and the checkpoint that may be written then.
         self._due_checkpoint: tuple[int, Checkpoint] | None = None
 
@@ -177,26 +181,35 @@ class Flusher:
         )
 
     def plan_queues(
-        self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool = False
+        self,
+        now_ms: MonotonicMs,
+        store_timestamp_ms: WallMs,
+        *,
+        thorough: bool = False,
+        cost_max: int | None = None,
     ) -> FlushPlan | None:
-        """Return what is due of the queues; units are written first (`write_failure` if that fails)."""
-        config = self._config
-        since_thorough_ms = now_ms - self._queue_thorough_ms
-        all_queues = thorough or since_thorough_ms >= config.flush_consume_queue_thorough_interval_ms
-        since_flush_ms = now_ms - self._queue_flush_ms
-        if not all_queues and since_flush_ms < config.flush_interval_consume_queue_ms:
+        """Return what is due of the queues; units are written first (`write_failure` if that fails).
+
+        cost_max: how much of it at once, see `queue_round`; the rest is due with the next call.
+        """
+        self.write_failure = None
+        if thorough or self._round is None:
+            self._round = self._due_round(now_ms, store_timestamp_ms, thorough=thorough)
+        current = self._round
+        if current is None:
             return None
-        self._queue_flush_ms = now_ms
-        self._write_out()
-        all_queues = all_queues and self.write_failure is None
-        least = 0 if all_queues else config.flush_consume_queue_least_pages * PAGE_BYTES
-        queues = [queue for queue in self._queues.unsynced if queue.unsynced_bytes >= least]
+        try:
+            queues = current.advance(cost_max)
+        except OSError as failed:
+            self.write_failure = failed
+            self._round = None
+            return None
         checkpoint = None
-        if all_queues:
-            self._queue_thorough_ms = now_ms
-            checkpoint = self.checkpoint._replace(
-                commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
-            )
+        if current.is_over:
+            self._round = None
+            if current.checkpoint is not None:
+                self._queue_thorough_ms = now_ms
+                checkpoint = current.checkpoint
         if not queues and checkpoint in (None, self.checkpoint):
             return None
         directories = [name for queue in queues for name in queue.segments.take_new_directories()]
@@ -205,8 +218,33 @@ class Flusher:
             directories=tuple(dict.fromkeys(directories)),
             queues=tuple((queue, queue.written) for queue in queues),
             checkpoint=checkpoint,
-            checkpoint_end=self._log.end,
+            checkpoint_end=current.end,
+            units=current.units,
         )
+
+    @property
+    def is_writing_queues(self) -> bool:
+        """Return whether a round over the queues is under way: the next slice of it is due."""
+        return self._round is not None
+
+    def queues_deleted(self) -> None:
+        """Forget how many units there were when the round began."""
+        if self._round is not None:
+            self._round.units = UNKNOWN
+
+    def _due_round(
+        self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool
+    ) -> QueueRound | None:
+        config = self._config
+        since_ms = now_ms - self._queue_thorough_ms
+        if thorough or since_ms >= config.flush_consume_queue_thorough_interval_ms:
+            checkpoint = thorough_checkpoint(self.checkpoint, store_timestamp_ms)
+            self._queue_flush_ms = now_ms
+            return QueueRound(self._queues, least_bytes=0, checkpoint=checkpoint, end=self._log.end)
+        if now_ms - self._queue_flush_ms < config.flush_interval_consume_queue_ms:
+            return None
+        self._queue_flush_ms = now_ms
+        return QueueRound(self._queues, least_bytes=config.flush_consume_queue_least_pages * PAGE_BYTES)
 
     def flush_everything(self, store_timestamp_ms: WallMs) -> None:
         """Flush everything now, waiting for the disk; raises SyncFailed, or OSError."""
@@ -241,13 +279,6 @@ class Flusher:
             with contextlib.suppress(OSError):
                 write_checkpoint(self._filesystem, self._path, checkpoint)
                 self.checkpoint = checkpoint
-
-    def _write_out(self) -> None:
-        self.write_failure = None
-        try:
-            self._queues.write_out()
-        except OSError as failed:
-            self.write_failure = failed
 
     def _log_due(self, now_ms: MonotonicMs) -> bool:
         config, log = self._config, self._log

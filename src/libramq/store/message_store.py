@@ -215,10 +215,19 @@ class MessageStore(StoreContents):
         return self._flusher.plan_log(now_ms) if self._is_open and not self._refusal.is_final else None
 
     def plan_queue_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
-        """Return the flush that is due of the queues alone; also writes out pending units."""
+        """Return the flush that is due of the queues alone; also writes out pending units.
+
+        Where many queues are new this is a slice, and the next is due as soon as the plan was run.
+        """
         if not self._is_open or self._refusal.is_final:
             return None
-        return self._planned(self._flusher.plan_queues(now_ms, self._last_store_timestamp_ms))
+        timestamp_ms, cost_max = self._last_store_timestamp_ms, self.config.queue_slice_cost
+        return self._planned(self._flusher.plan_queues(now_ms, timestamp_ms, cost_max=cost_max))
+
+    @property
+    def is_writing_queues(self) -> bool:
+        """Return whether another slice of the queues' flush is due."""
+        return self._flusher.is_writing_queues and not self._refusal.is_final
 
     def complete_flush(self, plan: FlushPlan) -> None:
         """Handle a plan that was run: its data is durable, and readable under SYNC_FLUSH."""
@@ -245,6 +254,7 @@ class MessageStore(StoreContents):
             self._deletions.note(topic, self._log.end)
         self._queues.delete_topic(topic)
         self._points.queues_deleted()
+        self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
 
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> int:
@@ -353,6 +363,7 @@ class MessageStore(StoreContents):
     def _write_out_queue(self, queue: ConsumeQueue) -> None:
         try:
             self._queues.write_out_queue(queue)
+            self._queues.pending[queue] = None  # For the next round, which flushes it.
         except OSError as failed:
             self._refusal.begin(f"a consume queue cannot be written: {failed}")
 

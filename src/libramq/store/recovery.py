@@ -82,7 +82,7 @@ def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: Recovery
     known_end = max(queue_end, point.flushed if point else 0)
     # A broker that wrote since then left more behind than the point knows, and the point's count is void.
     counts = point is not None and queue_end <= point.flushed
-    lacks_units = counts and point is not None and count_units(queues) < point.units
+    lacks_units = counts and point is not None and queues.count_units() < point.units
     start = log_.min_offset if lacks_units else max(queue_end, log_.min_offset)
     return Beginning(
         start=start,
@@ -105,7 +105,7 @@ def begin_after_crash(log_: CommitLog, queues: ConsumeQueueTable, point: Recover
         )
     for queue in queues:
         queue.truncate_physical(point.dispatched)
-    lacks_units = count_units(queues) < point.units
+    lacks_units = queues.count_units() < point.units
     start = log_.min_offset if lacks_units else max(point.dispatched, log_.min_offset)
     return Beginning(start=start, protected=point.flushed, known_end=point.flushed, lacks_units=lacks_units)
 
@@ -233,11 +233,6 @@ def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> No
     queue = queues.get(head.topic, head.queue_id)
     if queue is not None and head.queue_offset >= queue.max_offset:
         _rebuild(queues, head, UNIT.pack(damage.offset, BLANK_SIZE, 0))
-
-
-def count_units(queues: ConsumeQueueTable) -> int:
-    """Return how many units all queues have, which a recovery point stores."""
-    return sum(queue.max_offset for queue in queues)
 
 
 def _newest_written(log_: CommitLog) -> int:

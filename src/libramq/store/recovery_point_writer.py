@@ -7,7 +7,6 @@ from pathlib import Path
 from libramq.filesystem import FileSystem
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.flush import FlushPlan
-from libramq.store.recovery import count_units
 from libramq.store.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
 
 
@@ -56,7 +55,7 @@ class RecoveryPointWriter:
         if plan.queues or plan.checkpoint is not None:
             plan = replace(plan, paths=(*plan.paths, self._file.path))
         if plan.checkpoint is not None:
-            self._planned = plan, count_units(self._queues)
+            self._planned = plan, plan.units
         return plan
 
     def flushed(self, plan: FlushPlan, log_flushed: int) -> None:
@@ -73,7 +72,7 @@ class RecoveryPointWriter:
     def all_flushed(self, end: int) -> None:
         """Note that log and queues are on the disk up to an end, and wait for the point too."""
         self._planned = self._due = None
-        self.put(self._point._replace(flushed=end, dispatched=end, units=count_units(self._queues)))
+        self.put(self._point._replace(flushed=end, dispatched=end, units=self._queues.count_units()))
 
     def queues_deleted(self) -> None:
         """Forget how many units there were: queues were removed on purpose."""
