@@ -9,11 +9,15 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.fencing import Claim, FenceGrant
 from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
+from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import ConsumeStats, TopicStatsTable
+from libramq.remoting.body.consumers import ConsumeStats, ResetOffsetBody, TopicStatsTable
+from libramq.remoting.body.route import KVTable
 from libramq.remoting.command import Command
+from libramq.store.segments import ColdRead
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer
 
@@ -180,3 +184,59 @@ def test_the_progress_of_a_group_waits_in_threads_only(started, peer):
     assert written == {talk.clock.wall_ms()}
     assert cold.waits_on_loop == 0
     assert cold.warm
+
+
+@pytest.mark.parametrize("queue_id", [1, -1])
+def test_a_reset_by_time_waits_in_threads_only(started, peer, queue_id):
+    """The searches of all queues, each of some twenty reads, come before any change; -1: all queues."""
+    talk, cold = started
+    header = h.ResetOffsetHeader(
+        topic="T", group="G", timestamp=talk.clock.wall_ms(), is_force=True, queue_id=queue_id
+    )
+    found = ask(talk, peer, talk.command(R.INVOKE_BROKER_TO_RESET_OFFSET, header))
+    offsets = decode_body(found.body, ResetOffsetBody).offset_table
+    assert {queue.queue_id for queue in offsets} == ({1} if queue_id == 1 else {0, 1, 2, 3})
+    assert set(offsets.values()) == {0}
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+
+
+def test_an_opening_waits_in_threads_only(started, peer):
+    """A new group begins at 0 if the queue's first message is in memory: its unit is looked at."""
+    talk, cold = started
+    claims = {MessageQueue("T", talk.config.broker_name, 0): Claim("alice", 7)}
+    talk.broker.fences.grant(FenceGrant(group="G", epoch=7, claims=claims))
+    header = h.OpenQueueHeader(consumer_group="G", topic="T", queue_id=0, lb_member="alice", lb_queue_epoch=7)
+    opened = ask(talk, peer, talk.command(R.OPEN_QUEUE, header))
+    assert (opened.code, opened.ext) == (C.SUCCESS, {"offset": "0"})
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+
+
+def test_a_brokers_numbers_wait_in_threads_only(started, peer):
+    """mqadmin shows when the oldest message was stored; delayed messages and metrics do not look."""
+    talk, cold = started
+    cold.warm.clear()
+    talk.send(peer, "D", properties={"DELAY": "3"})
+    talk.broker.store.statistics()
+    assert cold.waits_on_loop == 0
+    found = ask(talk, peer, talk.command(R.GET_BROKER_RUNTIME_INFO))
+    table = decode_body(found.body, KVTable).table
+    assert table["earliestMessageTimeStamp"] == str(talk.clock.wall_ms())
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+
+
+def test_where_a_queue_is_to_begin_is_read_before_anything_changes(started):
+    """Whoever serves such a request has a thread read the unit, and asks again."""
+    talk, cold = started
+    store = talk.broker.store
+    with pytest.raises(ColdRead) as raised, store.without_waiting():
+        store.raise_min_offset("T", 0, 40)
+    assert store.min_offset("T", 0) == 0
+    cold.is_in_thread = True
+    store.warm((raised.value.stretch,))
+    cold.is_in_thread = False
+    with store.without_waiting():
+        assert store.raise_min_offset("T", 0, 40) == 40
+    assert cold.waits_on_loop == 0

@@ -148,12 +148,13 @@ def test_a_pull_that_waits_for_the_disk_is_checked_again(tmp_path, peer, bob):
     fill(talk)
     talk.close()
     talk = Conversation(tmp_path)
-    talk.disk.is_cold = True
     grant(talk, "alice", 1)
     open_queue(talk, peer, "alice", 1)
+    talk.disk.is_cold = True
     pull = talk.pull_command(lb_member="alice", lb_queue_epoch=1)
     talk.give(peer, pull)
     assert talk.threads.work
+    talk.disk.is_cold = False  # The thread has read it, and what it read is not looked at yet.
     grant(talk, "bob", 2)
     open_queue(talk, bob, "bob", 2)
     talk.read_cold()

@@ -156,6 +156,10 @@ class StoreContents:
         unit = queue.unit(offset)
         return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
 
+    def earliest_log_time(self) -> int:
+        """Return when the log's first message was stored; -1 if it has none."""
+        return self._log.store_timestamp_ms(self._log.min_offset) or -1
+
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Return when the first message of a queue was stored; -1 if there is none."""
         return self.store_timestamp_ms(topic, queue_id, self.min_offset(topic, queue_id))

@@ -260,7 +260,8 @@ class MessageStore(StoreContents):
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> int:
         """Have a queue begin at an offset, or at its end, if it begins before; return where it begins now.
 
-        On the disk with the log's next flush (`is_flushed`). Raises OSError where the disk refuses.
+        On the disk with the log's next flush (`is_flushed`). Raises OSError where the disk refuses, and
+        ColdRead before anything changes (see `without_waiting`).
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -282,7 +283,6 @@ class MessageStore(StoreContents):
         return StoreStatistics(
             min_physical_offset=self._log.min_offset,
             max_physical_offset=self._log.end,
-            earliest_timestamp_ms=self._log.store_timestamp_ms(self._log.min_offset) or -1,
             flushed_offset=self._log.flushed,
             visible_offset=self.visible_offset,
             queue_count=len(self._queues),

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """A snapshot of a store's content and its activity since the opening.
-
-    earliest_timestamp_ms: when its first message was stored; -1 if none can be read.
-    """
+    """A snapshot of a store's content and activity since the opening; it reads nothing from the disk."""
 
     min_physical_offset: int
     max_physical_offset: int
-    earliest_timestamp_ms: int
     flushed_offset: int
     visible_offset: int
     queue_count: int

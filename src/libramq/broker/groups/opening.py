@@ -58,6 +58,8 @@ class Opening:
         """
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
+        # Before anything changes: it may look at the queue's first message, and the caller may not wait.
+        offset = self._offsets.first_to_read(group, topic, queue_id)
         try:
             former = self._fences.open(group, topic, queue_id, claim)
         except OSError as error:
@@ -68,7 +70,6 @@ class Opening:
             was_open = former != NOBODY
             self._clients.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
-        offset = self._offsets.first_to_read(group, topic, queue_id)
         opened = Opened(offset, _former_epoch(former, claim))
         if self._journals.is_synced:
             waiter.answer(opened)

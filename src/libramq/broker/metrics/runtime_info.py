@@ -98,6 +98,7 @@ class RuntimeInfo:
 
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""
+        earliest_ms = self._store.earliest_log_time()  # It may read the disk, so nothing changes before.
         statistics = self._store.statistics()
         self._mornings.look(self._clock.wall_ms(), self._sampled)
         yesterday, today = self._mornings.yesterday, self._mornings.today
@@ -114,7 +115,7 @@ class RuntimeInfo:
             getTotalTps=self._rates(1),
             timerEnqueueTps="0.0",
             timerDequeueTps="0.0",
-            earliestMessageTimeStamp=str(statistics.earliest_timestamp_ms),
+            earliestMessageTimeStamp=str(earliest_ms),
             commitLogDiskRatio=disk_ratio,
             consumeQueueDiskRatio=disk_ratio,
             commitLogMinOffset=str(statistics.min_physical_offset),

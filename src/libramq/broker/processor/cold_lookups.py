@@ -21,6 +21,8 @@ LOOKUPS: Final = (
     R.QUERY_CONSUMER_OFFSET,
     R.QUERY_CONSUME_QUEUE,
     R.CONSUME_MESSAGE_DIRECTLY,
+    R.OPEN_QUEUE,
+    R.GET_BROKER_RUNTIME_INFO,
 )
 #: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
 WARMINGS_MAX: Final = 64

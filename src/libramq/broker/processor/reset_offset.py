@@ -9,12 +9,15 @@ Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; upstream 
 connected.
 """
 
+import contextlib
 from collections.abc import Mapping
+from functools import partial
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
+from libramq.broker.processor.cold_lookups import WARMINGS_MAX
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -24,9 +27,10 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets import Fences
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
-from libramq.rpc.outcome import Notify, Outcome, Reply
+from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
+from libramq.store.segments import ColdRead
 from libramq.waits import HeldPulls
 
 #: ResetOffsetRequestHeader: all queues.
@@ -65,11 +69,21 @@ class OffsetReset:
 
     def handle(self, request: Request) -> Outcome:
         """Set the offsets, or have members set them; the reply has them, queue by queue."""
-        return self.reset(decode_header(request.command, ResetOffsetHeader))
+        return self._reset(decode_header(request.command, ResetOffsetHeader), {}, 0)
 
-    def reset(self, header: ResetOffsetHeader) -> Outcome:
-        """Perform a reset; raises BrokerError if there is no such queue or group."""
-        offsets = {queue_id: self._target(header, queue_id) for queue_id in self._queue_ids(header)}
+    def _reset(self, header: ResetOffsetHeader, found: dict[int, int], warmings: int) -> Outcome:
+        """Perform a reset; raises BrokerError if there is no such queue or group.
+
+        found: by queue, what was stored at the header's time. What is not in memory a thread reads.
+        """
+        queue_ids = self._queue_ids(header)
+        if header.offset is None and header.timestamp != THE_END:
+            try:
+                self._search(header, queue_ids, found, may_wait=warmings >= WARMINGS_MAX * len(queue_ids))
+            except ColdRead as cold:
+                read = partial(self._store.warm, (cold.stretch,))
+                return WaitForDisk(read=read, again=partial(self._reset, header, found, warmings + 1))
+        offsets = {queue_id: self._target(header, queue_id, found) for queue_id in queue_ids}
         body = encode_body(
             ResetOffsetBody(
                 offset_table={
@@ -104,7 +118,17 @@ class OffsetReset:
             )
         return [header.queue_id]
 
-    def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
+    def _search(
+        self, header: ResetOffsetHeader, queue_ids: list[int], found: dict[int, int], *, may_wait: bool
+    ) -> None:
+        with contextlib.nullcontext() if may_wait else self._store.without_waiting():
+            for queue_id in queue_ids:
+                if queue_id not in found:
+                    found[queue_id] = self._store.offset_by_timestamp(
+                        header.topic, queue_id, header.timestamp
+                    )
+
+    def _target(self, header: ResetOffsetHeader, queue_id: int, found: dict[int, int]) -> int:
         """Return where the group continues: by time; without force, never beyond its current offset.
 
         A requested offset of one queue is used as it is (AdminBrokerProcessor.resetOffsetInner).
@@ -116,7 +140,7 @@ class OffsetReset:
         elif header.timestamp == THE_END:
             target = end
         else:
-            target = self._store.offset_by_timestamp(header.topic, queue_id, header.timestamp)
+            target = found[queue_id]
         target = max(first, min(target, end))
         if header.is_force or (header.offset is not None and header.queue_id != ALL_QUEUES):
             return target
