@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.kernel import deadlines as module
-from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, Deadlines, StaysDue
 
 
 class Diary:
@@ -48,6 +48,43 @@ def test_a_deadline_can_be_moved_both_ways_and_cancelled():
     assert diary.done == [("moved", 250)]
     assert diary.queue.next_due_ms is None
     assert len(diary.queue) == 0
+
+
+def in_turns(queue: Deadlines, milliseconds: int) -> None:
+    """Let time pass, as a performer does: with a run whenever something is due."""
+    for now_ms in range(milliseconds):
+        for _ in range(3):
+            if queue.next_due_ms is not None and queue.next_due_ms <= now_ms:
+                queue.run(now_ms)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("ago_ms", [0, 5])
+def test_a_deadline_that_is_always_due_again_rests(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ago_ms: int, raises: bool
+):
+    """Set in the past it would look like a stall, which extends everybody's deadlines; both would spin."""
+    monkeypatch.setattr(module, "TURNS_MAX", 3)
+    queue = Deadlines()
+    calls: list[int] = []
+
+    def again(now_ms: int) -> None:
+        calls.append(now_ms)
+        deadline.at(now_ms - ago_ms)
+        if raises:
+            raise ValueError("a bug")
+
+    deadline = queue.new(again)
+    deadline.at(100)
+    in_turns(queue, 100 + 2 * OVERDUE_AGAIN_MS)
+    turns = 1 if ago_ms else 3
+    assert calls == [100] * turns + [100 + OVERDUE_AGAIN_MS] * turns
+    errors = [type(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert errors == ([ValueError] * 2 * turns if raises else [StaysDue] * 2)
+    deadline.by(50)
+    assert queue.next_due_ms == 100 + 2 * OVERDUE_AGAIN_MS
+    deadline.cancel()
+    assert queue.next_due_ms is None
 
 
 def test_a_deadline_that_reschedules_itself_for_now_waits_for_the_next_run():

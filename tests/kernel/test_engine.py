@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 from tests.fakes import ManualClock
 
-from libramq.kernel.engine import LATE_MS_MIN, OVERDUE_AGAIN_MS, Engine, Hooks, StaysDue
+from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, StaysDue
+from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
 from libramq.kernel.parts import Kernel
 
 
@@ -80,7 +81,7 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
     assert stood == []
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert [type(error) for error in errors] == [StaysDue] * 3
-    assert "Stuck is still due 1 ms ago" in str(errors[0])
+    assert "Stuck is due, since 1 ms, after its turn" in str(errors[0])
     stuck.next_due_ms = judge.clock.monotonic_ms() + 5_000
     engine.mark_changed()
     engine.settle()

@@ -4,6 +4,7 @@ from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.history import Commit
 from libramq.testing.invariants.offsets import CommitIsKept
+from libramq.testing.invariants.ownership import ReadersKeepTheirQueues
 from libramq.testing.simulation import Simulation
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -19,6 +20,17 @@ def test_a_commit_whose_answer_comes_after_a_power_cut_may_be_lost_with_it():
     kept.broker_recovered("broker-a", _broker(simulation))
     commit.answered_ms = MonotonicMs(3)
     kept.offset_read("G", QUEUE, None, MonotonicMs(4))
+
+
+def test_readers_are_not_judged_any_more_once_the_network_failed():
+    """Also if the broken direction begins at a broker (seed 2000117)."""
+    simulation = Simulation(1)
+    (readers,) = (each for each in simulation.invariants if isinstance(each, ReadersKeepTheirQueues))
+    readers.disturbed("broker-a is killed after 39 calls of its disk")
+    readers.disturbed("broker-a loses power, for 300 ms")
+    assert readers._is_judged
+    readers.disturbed("broker-a to member-2: frames vanish for 5687 ms")
+    assert not readers._is_judged
 
 
 def _broker(simulation: Simulation):

@@ -5,6 +5,7 @@ The engine wakes only when something is due. Times are monotonic.
 
 import heapq
 from collections.abc import Callable
+from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
@@ -15,32 +16,73 @@ Action = Callable[[MonotonicMs], None]
 
 #: Ours: how many entries of past or moved deadlines are kept before the queue is cleaned.
 STALE_MAX = 1024
+#: Ours: how often in a row a deadline may set itself for now, each time to do some more: twice as often as a
+#: broker has connections, groups or topics to go through.
+TURNS_MAX: Final = 200_000
+#: Ours: the pace of a deadline that, by a bug, is due again as soon as it has acted: often enough to keep
+#: working, badly.
+OVERDUE_AGAIN_MS: Final = 1_000
+
+
+class StaysDue(Exception):
+    """A deadline has set itself in the past, or for now time and again: by a bug, as that never ends."""
 
 
 class Deadline:
     """Something to do at a time that can be moved. `action` is called with the current time."""
 
-    __slots__ = ("_action", "_deadlines", "due_ms")
+    __slots__ = ("_action", "_deadlines", "_name", "_not_before_ms", "_turns", "due_ms")
 
-    def __init__(self, deadlines: "Deadlines", action: Action) -> None:
+    def __init__(self, deadlines: "Deadlines", action: Action, name: str) -> None:
         self._deadlines = deadlines
         self._action = action
+        self._name = name
+        #: How often in a row it was due again when it had acted; until when it rests if that was too often.
+        self._turns = 0
+        self._not_before_ms: MonotonicMs | None = None
         self.due_ms: MonotonicMs | None = None
 
     def at(self, due_ms: MonotonicMs | None) -> None:
         """Act at this time only; None: not at all."""
+        if self._not_before_ms is not None and due_ms is not None:
+            due_ms = max(due_ms, self._not_before_ms)
         if due_ms != self.due_ms:
             self._deadlines._move(self, due_ms)
 
     def by(self, due_ms: MonotonicMs) -> None:
         """Act at this time at the latest."""
         if self.due_ms is None or due_ms < self.due_ms:
-            self._deadlines._move(self, due_ms)
+            self.at(due_ms)
 
     def cancel(self) -> None:
         """Do not act."""
         if self.due_ms is not None:
             self._deadlines._move(self, None)
+
+    def _act(self, now_ms: MonotonicMs) -> None:
+        """Act; raises StaysDue. Each turn of one that stays due would look like a stall until then."""
+        self._not_before_ms = None
+        overdue_ms = None
+        try:
+            self._action(now_ms)
+        finally:
+            overdue_ms = self._rest_if_due(now_ms)
+        if overdue_ms is not None:
+            often = "" if overdue_ms else f" for the {TURNS_MAX}th time in a row"
+            raise StaysDue(f"{self._name} is due, since {overdue_ms} ms{often}, after its turn: our error")
+
+    def _rest_if_due(self, now_ms: MonotonicMs) -> int | None:
+        """Let it rest if it is due again in the past (return since how long), or too often; else None."""
+        due_ms = self.due_ms
+        if due_ms is None or due_ms > now_ms:
+            self._turns = 0
+            return None
+        self._turns += 1
+        if due_ms == now_ms and self._turns < TURNS_MAX:
+            return None
+        self._turns, self._not_before_ms = 0, now_ms + OVERDUE_AGAIN_MS
+        self.at(due_ms)
+        return now_ms - due_ms
 
 
 class Deadlines:
@@ -57,13 +99,13 @@ class Deadlines:
     def __len__(self) -> int:
         return self._count
 
-    def new(self, action: Action) -> Deadline:
-        """Return a new deadline, which is not set yet."""
-        return Deadline(self, action)
+    def new(self, action: Action, name: str = "") -> Deadline:
+        """Return a new deadline, which is not set yet. name: for the log."""
+        return Deadline(self, action, name or getattr(action, "__qualname__", repr(action)))
 
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
         """Return a new deadline that runs the action at the given time."""
-        deadline = Deadline(self, action)
+        deadline = self.new(action)
         self._move(deadline, due_ms)
         return deadline
 
@@ -75,7 +117,7 @@ class Deadlines:
             deadline = self._heap[0][2]
             self._move(deadline, None)
             try:
-                deadline._action(now_ms)
+                deadline._act(now_ms)
             except Exception:
                 log.exception("a timer's callback failed")
 

@@ -23,8 +23,6 @@ log = get_logger(__name__)
 #: Ours: how late a timer has to be to count as a stall; the shortest sessions last 1 s, with three requests
 #: each.
 LATE_MS_MIN: Final = 250
-#: Ours: the pace of a service that, by a bug, stays due in the past: often enough to keep working, badly.
-OVERDUE_AGAIN_MS: Final = 1_000
 
 
 class Translator(Protocol):
@@ -48,40 +46,24 @@ class Polled(Protocol):
         ...
 
 
-class StaysDue(Exception):
-    """A service is still due in the past after its turn: by a bug, as time cannot bring it on."""
-
-
 class _PolledService:
     """A service that is polled, and its deadline."""
 
-    __slots__ = ("_again_ms", "_deadline", "_service")
+    __slots__ = ("_deadline", "_service")
 
     def __init__(self, service: Polled, deadlines: Deadlines) -> None:
         self._service = service
-        self._deadline = deadlines.new(self._tick)
-        self._again_ms: MonotonicMs | None = None
+        self._deadline = deadlines.new(self._tick, type(service).__name__)
 
     def arm(self) -> None:
         """Set the deadline to when the service is due now."""
-        due_ms, again_ms = self._service.next_due_ms, self._again_ms
-        if again_ms is not None and due_ms is not None and due_ms < again_ms:
-            due_ms = again_ms
-        self._deadline.at(due_ms)
+        self._deadline.at(self._service.next_due_ms)
 
     def _tick(self, now_ms: MonotonicMs) -> None:
-        """Give the service its turn; raises StaysDue.
-
-        One that stays due would be given turns without end, and each would look as if the process had stood
-        still until then, which extends all deadlines.
-        """
-        self._again_ms = None
-        self._service.tick(now_ms)
-        due_ms = self._service.next_due_ms
-        if due_ms is not None and due_ms < now_ms:
-            self._again_ms = now_ms + OVERDUE_AGAIN_MS
-            name = type(self._service).__name__
-            raise StaysDue(f"{name} is still due {now_ms - due_ms} ms ago after its turn: an error of ours")
+        try:
+            self._service.tick(now_ms)
+        finally:
+            self.arm()
 
 
 class Hooks(NamedTuple):

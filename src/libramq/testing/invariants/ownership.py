@@ -65,7 +65,9 @@ class ReadersKeepTheirQueues(Invariant):
         self._is_judged = True
 
     def disturbed(self, what: str) -> None:
-        self._is_judged = self._is_judged and what.partition(" ")[0] in self.cluster.brokers
+        name, _, how = what.partition(" ")
+        is_end = name in self.cluster.brokers and how.startswith(("is killed", "loses power"))
+        self._is_judged = self._is_judged and is_end
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None and not self.cluster.is_sync:
