@@ -174,14 +174,15 @@ class Surroundings:
         self.consumers.pop(consumer.client_id, None)
         self.do(self.coordinator.leave(self.ticket(consumer), leave, now_ms=self.now_ms))
 
-    def remove(self, name: str, operator: str | None = "olga") -> ResponseCode:
-        """An operator takes a member out."""
+    def remove(self, name: str, operator: str | None = "olga") -> ResponseCode | None:
+        """An operator takes a member out; the answer comes at once, or later (None)."""
         self.tickets += 1
         remove = Remove(group=GROUP, name=name, operator=operator, host="10.0.0.9")
         effects = self.coordinator.remove(f"/{self.tickets}", remove, now_ms=self.now_ms)
         self.do(effects)
-        (answer,) = [e for e in effects if isinstance(e, Answer) and e.ticket == f"/{self.tickets}"]
-        return answer.code
+        answers = [e.code for e in effects if isinstance(e, Answer) and e.ticket == f"/{self.tickets}"]
+        assert len(answers) <= 1
+        return answers[0] if answers else None
 
     def kill(self, consumer: Consumer) -> None:
         """Its process ends, and its connection with it."""

@@ -613,6 +613,39 @@ def test_a_removal_matches_an_instance_id_before_client_ids():
     assert group.loads() == {"alice": 4, "twin": 4}
 
 
+def inquiring() -> Surroundings:
+    """A group whose coordinator asks the fences; one of them names a member that does not come."""
+    group = group_of("alice", "bob")
+    carol = Claim("carol, who does not come", group.view.epoch)
+    group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    return group
+
+
+@pytest.mark.parametrize("is_disk_full", [False, True])
+def test_a_removal_while_fences_are_asked_is_answered_once_it_is_recorded(is_disk_full: bool):
+    """Nothing is recorded until it is known who holds what; killed before, its coordinator would know bob."""
+    group = inquiring()
+    assert group.remove("bob") is None
+    group.run(100)
+    assert [each.code for each in group.take(Answer) if each.ticket.startswith("/")] == []
+    assert [member.client_id for member in group.states[GROUP].members] == ["alice", "bob"]
+    group.is_disk_full = is_disk_full
+    group.run(SESSION_MS)
+    (code,) = [each.code for each in group.take(Answer) if each.ticket.startswith("/")]
+    assert code == (ResponseCode.SYSTEM_BUSY if is_disk_full else ResponseCode.SUCCESS)
+    left = ["alice", "bob"] if is_disk_full else ["alice"]
+    assert [member.client_id for member in group.states[GROUP].members] == left
+
+
+def test_an_operator_is_redirected_if_the_group_moves_before_its_removal_is_recorded():
+    group = inquiring()
+    assert group.remove("bob") is None
+    group.do(group.coordinator.drop(GROUP, now_ms=group.now_ms))
+    (answer,) = [each for each in group.take(Answer) if each.ticket.startswith("/")]
+    assert answer.code == ResponseCode.NOT_COORDINATOR
+
+
 def test_a_removal_is_recorded_before_it_is_answered():
     group = group_of("alice", "bob")
     group.is_disk_full = True

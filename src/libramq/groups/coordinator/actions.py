@@ -366,5 +366,6 @@ def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:
     for member in list(group.members):
         group.publication.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
         group.members.remove(member)
+    group.publication.redirect(event.address)
     group.topics.keep(())
     group.is_dead = True

@@ -35,7 +35,8 @@ class GroupPublication(Generic[T]):
 
     is_changed: there is something to record. to_all: the fences need everything, not only what is new.
     welcomed, acknowledged: requests to be answered once their change is recorded: joins with their members,
-    and removals.
+    and removals. While it is unknown who holds what, joins do not wait for that, as their members go on with
+    what they have.
     """
 
     def __init__(self, group: str, record: Record) -> None:
@@ -98,10 +99,10 @@ class GroupPublication(Generic[T]):
             self.effects.append(Answer(member.poll.ticket, code, remark))
             member.poll = None
 
-    def answer_requests(
+    def welcome(
         self, assignment: Callable[[GroupMember[Any, T]], Assignment], *, now_ms: MonotonicMs
     ) -> None:
-        """Answer the requests whose changes are recorded now."""
+        """Answer the members that have joined."""
         for ticket, member in self.welcomed:
             if self.cannot_persist:
                 self.effects.append(refusal(ticket, busy(self._group)))
@@ -109,10 +110,20 @@ class GroupPublication(Generic[T]):
             assigned = assignment(member)
             member.last_sent = Sent(assigned, now_ms, member.peer)
             self.effects.append(Answer(ticket, member=member.id, assignment=assigned))
+        self.welcomed.clear()
+
+    def acknowledge(self) -> None:
+        """Answer the removals, which are recorded now."""
         for ticket in self.acknowledged:
             refused = self.cannot_persist
             self.effects.append(refusal(ticket, busy(self._group)) if refused else Answer(ticket))
-        self.welcomed.clear()
+        self.acknowledged.clear()
+
+    def redirect(self, address: str) -> None:
+        """Refuse the removals that are not recorded: another broker coordinates the group now."""
+        self.effects += [
+            Answer(ticket, ResponseCode.NOT_COORDINATOR, address) for ticket in self.acknowledged
+        ]
         self.acknowledged.clear()
 
     def take(self) -> list[Effect[T]]:
