@@ -20,7 +20,13 @@ class Result(NamedTuple):
     err: str
 
 
-def libra(*arguments: str, stdin: str = "", namesrv: str | None = None, cwd: Path | None = None) -> Result:
+def libra(
+    *arguments: str,
+    stdin: str = "",
+    namesrv: str | None = None,
+    cwd: Path | None = None,
+    seconds: float = SECONDS_MAX,
+) -> Result:
     done = subprocess.run(
         [*COMMAND, *arguments],
         input=stdin,
@@ -28,7 +34,7 @@ def libra(*arguments: str, stdin: str = "", namesrv: str | None = None, cwd: Pat
         text=True,
         env=environment(namesrv),
         cwd=cwd,
-        timeout=SECONDS_MAX,
+        timeout=seconds,
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr)

@@ -243,6 +243,20 @@ def simulate(
     )
 
 
+@app.command()
+def torture(
+    rounds: Annotated[int, typer.Option(min=1, help="How often the broker is killed.")] = 20,
+    dir: Annotated[
+        Path | None, typer.Option(help="A new or empty directory on the disk to try; temporary by default.")
+    ] = None,
+) -> int:
+    """Kill a broker again and again while it stores messages and commits with SYNC_FLUSH, and verify each
+    time that it has all that it acknowledged. Exit with 1 if anything is lost."""
+    from libramq.cli import torturing
+
+    return torturing.torture(rounds, dir)
+
+
 def main() -> None:
     """Run the command and exit, where `entry` was not loaded before."""
     sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""The tortured broker: a broker in a process of its own that can be killed at any moment.
+
+It is started as the further brokers of `libra up --brokers N` are (`broker_process`).
+"""
+
+import asyncio
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from libramq.broker.config import BrokerConfig
+from libramq.cli.servers.broker_children import READY, STOP_SECONDS, BrokerEnded
+
+#: Ours: how long a start may take; the recovery of a whole file of the log takes some seconds.
+START_SECONDS_MAX: Final = 120
+
+
+class TorturedBroker:
+    """One broker's process. log: the file that gets what it logs."""
+
+    def __init__(self, config: BrokerConfig, log: Path) -> None:
+        self.config = config
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def spawn(self) -> None:
+        """Start the process, and do not wait until it serves."""
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "libramq.cli.servers.broker_process",
+                "info",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(self.config) + b"\n")
+
+    async def start(self) -> float:
+        """Start the process, and wait until it serves; return the seconds. Raises BrokerEnded."""
+        began = time.monotonic()
+        await self.spawn()
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS_MAX):
+                said = (await self._process.stdout.readline()).decode(errors="replace").strip()
+        except TimeoutError:
+            said = f"it does not serve after {START_SECONDS_MAX} s"
+        if said != READY:
+            await self.kill()
+            raise BrokerEnded(f"the broker does not start: {said or 'it ended'}; see {self._log}")
+        return time.monotonic() - began
+
+    async def kill(self) -> None:
+        """Kill the process, as `kill -9` does."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+    async def stop(self) -> None:
+        """Have the process end by itself; raises BrokerEnded if it fails to."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                code = await self._process.wait()
+        except TimeoutError:
+            await self.kill()
+            raise BrokerEnded(f"the broker does not stop within {STOP_SECONDS} s; see {self._log}") from None
+        self._process = None
+        if code:
+            raise BrokerEnded(f"the broker's stop failed with exit code {code}; see {self._log}")

@@ -1,0 +1,29 @@
+"""The check of torture: what a broker has after it was started again, against the ledger."""
+
+from libramq.errors import LibraError
+from libramq.testing.torture.bodies import Identity
+from libramq.testing.torture.client import QUEUE_COUNT, Client
+from libramq.testing.torture.ledger import Ledger
+from libramq.testing.torture.load import GROUPS
+
+
+async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str]:
+    """Return what is wrong with a broker that was started again.
+
+    first: where each queue is read from; it is set to where it ends.
+    """
+    wrong: list[str] = []
+    async with Client(address) as client:
+        for queue_id in range(QUEUE_COUNT):
+            begin = first.get(queue_id, 0)
+            found: list[Identity | None] = []
+            try:
+                async for identity in client.messages(queue_id, begin):
+                    found.append(identity)
+            except LibraError as error:
+                wrong.append(str(error))
+            wrong += ledger.check_messages(queue_id, found, begin, lost_from=begin)
+            first[queue_id] = begin + len(found)
+            for group in GROUPS:
+                wrong += ledger.check_commit(group, queue_id, await client.committed(group, queue_id))
+    return wrong

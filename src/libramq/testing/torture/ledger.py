@@ -1,0 +1,110 @@
+"""The ledger of torture: what a broker has acknowledged, and what is wrong with what it has after a kill.
+
+        send acknowledged, or seen by a consumer ─► at its offset for ever
+        commit acknowledged                      ─► the group's offset never goes below
+
+A message without an acknowledgement may be there or not; but no message twice, and no number without one.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from libramq.testing.torture.bodies import Identity
+
+#: Ours: how many violations of one kind in a queue are described; more help nobody.
+SHOWN_MAX: Final = 3
+
+
+class Ledger:
+    """What was acknowledged. Queues are numbers; a group's queue is its name and that number."""
+
+    def __init__(self) -> None:
+        self.message_count = self.commit_count = 0
+        self._messages: dict[int, dict[int, Identity]] = {}
+        self._places: dict[Identity, tuple[int, int]] = {}
+        self._committed: dict[tuple[str, int], int] = {}
+        self._requested: dict[tuple[str, int], int] = {}
+
+    def acknowledged(self, queue_id: int, offset: int, identity: Identity) -> list[str]:
+        """Record that a send was acknowledged; return what is wrong with that."""
+        self.message_count += 1
+        return self._record(queue_id, offset, identity)
+
+    def seen(self, queue_id: int, offset: int, identity: Identity | None) -> list[str]:
+        """Record that a consumer saw a message, which may not change any more; return what is wrong."""
+        if identity is None:
+            return [f"queue {queue_id}: message {offset} has a body that nobody sent"]
+        return self._record(queue_id, offset, identity)
+
+    def requested(self, group: str, queue_id: int, offset: int) -> None:
+        """Record that a commit was sent."""
+        key = group, queue_id
+        self._requested[key] = max(offset, self._requested.get(key, 0))
+
+    def committed(self, group: str, queue_id: int, offset: int) -> None:
+        """Record that a commit was acknowledged."""
+        key = group, queue_id
+        self.commit_count += 1
+        self._committed[key] = max(offset, self._committed.get(key, 0))
+
+    def check_messages(
+        self, queue_id: int, found: Sequence[Identity | None], first: int, *, lost_from: int
+    ) -> list[str]:
+        """Return what is wrong with the messages found in a queue from `first` on.
+
+        lost_from: offsets from there on that were acknowledged and are not among those found are lost.
+        """
+        wrong = []
+        for offset, identity in enumerate(found, first):
+            wrong += self.seen(queue_id, offset, identity)
+        end = first + len(found)
+        missing = sorted(
+            offset
+            for offset in self._messages.get(queue_id, {})
+            if offset >= lost_from and not first <= offset < end
+        )
+        wrong += [
+            f"queue {queue_id}: acknowledged message {offset} is lost; the queue has {first} to {end}"
+            for offset in missing
+        ]
+        return _shown(wrong)
+
+    def check_commit(self, group: str, queue_id: int, found: int | None) -> list[str]:
+        """Return what is wrong with a group's offset after a restart, which then counts as acknowledged."""
+        key = group, queue_id
+        at_least, at_most = self._committed.get(key), self._requested.get(key, 0)
+        if at_least is not None and (found is None or found < at_least):
+            return [f"group {group}, queue {queue_id}: acknowledged commit {at_least} went back to {found}"]
+        if found is not None and found > at_most:
+            return [f"group {group}, queue {queue_id}: commit {found} was never requested, only {at_most}"]
+        if found is not None:
+            self._committed[key] = found
+        return []
+
+    def ends(self) -> Mapping[int, int]:
+        """Return the number after the last known message of each queue."""
+        return {queue_id: max(messages) + 1 for queue_id, messages in self._messages.items() if messages}
+
+    def commits(self) -> Mapping[tuple[str, int], int]:
+        """Return the acknowledged offset of each group in each queue."""
+        return dict(self._committed)
+
+    def _record(self, queue_id: int, offset: int, identity: Identity) -> list[str]:
+        messages = self._messages.setdefault(queue_id, {})
+        known = messages.setdefault(offset, identity)
+        if known != identity:
+            return [f"queue {queue_id}: message {offset} was {_name(known)} and is {_name(identity)}"]
+        place = self._places.setdefault(identity, (queue_id, offset))
+        if place != (queue_id, offset):
+            twice = f"as is message {place[1]} of queue {place[0]}"
+            return [f"queue {queue_id}: message {offset} is {_name(identity)}, {twice}"]
+        return []
+
+
+def _name(identity: Identity) -> str:
+    return f"number {identity.serial} of producer {identity.producer}"
+
+
+def _shown(wrong: list[str]) -> list[str]:
+    more = len(wrong) - SHOWN_MAX
+    return [*wrong[:SHOWN_MAX], f"and {more} more"] if more > 0 else wrong
