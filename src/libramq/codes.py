@@ -93,6 +93,14 @@ class RequestCode(IntEnum):
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
     RESET_MASTER_FLUSH_OFFSET = 908
+    # POP: the binary header, which has 16 bits for the code, cannot carry these.
+    POP_MESSAGE = 200050
+    ACK_MESSAGE = 200051
+    PEEK_MESSAGE = 200052
+    CHANGE_MESSAGE_INVISIBLETIME = 200053
+    NOTIFICATION = 200054
+    POLLING_INFO = 200055
+    BATCH_ACK_MESSAGE = 200151
     # Ours, below 32,768: the contract is docs/design/coordinated-groups.md.
     GROUP_JOIN = 31000
     GROUP_POLL = 31001
@@ -142,6 +150,9 @@ class ResponseCode(IntEnum):
     INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
     GO_AWAY = 1500
     # Ours: coordinated groups.

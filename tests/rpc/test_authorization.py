@@ -13,10 +13,12 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
+from libramq.remoting import pop_headers
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.coordination import GroupJoinBody
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.command import Command
 from libramq.remoting.requests import REQUESTS
 from libramq.rpc.endpoint import Endpoint
@@ -34,6 +36,7 @@ BATCHES = (R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.UPDATE_CON
 
 _T, _G = h.TopicHeader(topic="T"), h.GroupHeader(consumer_group="G")
 _QUEUE = h.QueueHeader(topic="T", queue_id=0)
+_ACK = pop_headers.AckMessageHeader(consumer_group="G", topic="T", queue_id=0, extra_info="", offset=0)
 _PULL = h.PullMessageHeader(
     consumer_group="G", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1, sys_flag=0
 )
@@ -75,6 +78,35 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.QUERY_MESSAGE: (
         h.QueryMessageHeader(topic="T", key="k", max_num=1, begin_timestamp=0, end_timestamp=1), None,
         "Topic:T Get",
+    ),
+    R.POP_MESSAGE: (
+        pop_headers.PopMessageHeader(
+            consumer_group="G", topic="T", queue_id=-1, max_msg_nums=1, invisible_time=1, poll_time=0,
+            init_mode=0,
+        ), None, "Group:G Sub, Topic:T Sub",
+    ),
+    R.ACK_MESSAGE: (_ACK, None, "Group:G Sub, Topic:T Sub"),
+    R.CHANGE_MESSAGE_INVISIBLETIME: (
+        pop_headers.ChangeInvisibleTimeHeader(
+            consumer_group="G", topic="%RETRY%G_T", queue_id=0, extra_info="", offset=0, invisible_time=1
+        ), None, "Group:G Sub",
+    ),
+    R.BATCH_ACK_MESSAGE: (
+        None, BatchAckBody(acks=[BatchAckText(
+            consumer_group="G", topic="T", start_offset=0, queue_id=0, pop_time=0, invisible_time=1
+        )]), "Group:G Sub, Topic:T Sub",
+    ),
+    R.NOTIFICATION: (
+        pop_headers.NotificationHeader(consumer_group="G", topic="T", queue_id=0, poll_time=0), None,
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.POLLING_INFO: (
+        pop_headers.PollingInfoHeader(consumer_group="G", topic="T", queue_id=0), None,
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.PEEK_MESSAGE: (
+        pop_headers.PeekMessageHeader(consumer_group="G", topic="T", queue_id=0, max_msg_nums=1), None,
+        "Group:G Sub, Topic:T Sub",
     ),
     R.QUERY_CONSUMER_OFFSET: (
         h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0), None,

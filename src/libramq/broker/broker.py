@@ -35,11 +35,11 @@ from libramq.broker.messages.arrivals import Arrivals
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.delivery import Delivery
 from libramq.broker.messages.durability import Durability
-from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.metrics.runtime_info import RuntimeInfo
+from libramq.broker.pop_parts import PopParts
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.cold_lookups import ColdLookups
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
@@ -124,6 +124,7 @@ class Broker:
     def close(self) -> None:
         """Leave all files in the state of a clean stop."""
         try:
+            self.pop.close()
             self.offsets.write()
         finally:
             self._files.close()
@@ -177,7 +178,19 @@ class Broker:
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         requirements = Requirements(self.topics, self.groups)
+        self._redelivery = Redelivery(self.topics, randomness)
+        self.pop = PopParts(
+            self.config,
+            self._files,
+            self.offsets,
+            self._redelivery,
+            self.kernel,
+            randomness,
+            self._responder,
+            self.filters,
+        )
         return [
+            *self.pop.services,
             *self._producing(requirements, unique_id, randomness),
             *self._consuming(requirements),
             *self._group_services(),
@@ -189,9 +202,8 @@ class Broker:
     ) -> Sequence[Any]:
         """Build the parts that append messages."""
         config = self.config
-        redelivery = Redelivery(self.topics, randomness)
         self._creations = CreationRate(self.kernel.clock.monotonic_ms())
-        messages = MessageLog(self.store, waits_for_slaves=self.config.waits_for_slaves)
+        messages = self._files.log
         properties = BrokerProperties(
             cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
         )
@@ -215,7 +227,7 @@ class Broker:
             locks=self.locks,
             log=messages,
             appending=self.appending,
-            redelivery=redelivery,
+            redelivery=self._redelivery,
             properties=properties,
             schedule=self.schedule,
             reject_transactions=config.reject_transaction_message,
@@ -225,7 +237,7 @@ class Broker:
             store=self.store,
             log=messages,
             groups=self.groups,
-            redelivery=redelivery,
+            redelivery=self._redelivery,
             schedule=self.schedule,
             authorizer=self.authorizer,
         )
@@ -373,7 +385,7 @@ class Broker:
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stood_still.append(self.cluster.stood_still)
-        arrivals = Arrivals(self.store, (self.reading, self._delivery))
+        arrivals = Arrivals(self.store, (self.reading, self._delivery, self.pop.popping))
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,
@@ -386,8 +398,10 @@ class Broker:
             stood_still=stood_still,
             # What an event decided is journalled before any of it is sent; then woken work is processed.
             settle=(
+                self.pop.commit,
                 self.offsets.write_or_keep,
                 arrivals.settle,
+                self.pop.settle,
                 self._durability.settle,
                 self._persistence.settle,
                 self.replication.service.settle,

@@ -200,6 +200,12 @@ class BrokerConfig:
         "The entries of an index file; each key of a message takes one. Do not change it for a store that "
         "exists.",
     )
+    enable_retry_topic_v2: bool = _option(
+        False,
+        "enableRetryTopicV2",
+        "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which no other group's can be taken for. Messages "
+        "under the old name, `%RETRY%GROUP_TOPIC`, are delivered as well.",
+    )
     message_delay_level: str = _option(
         DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."
     )

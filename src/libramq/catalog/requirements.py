@@ -69,7 +69,7 @@ class Requirements:
 
 def require_sendable(topic: str) -> None:
     """Require a topic that is not for the broker's own messages only."""
-    if topic in names.NOT_ALLOWED_SEND_TOPICS:
+    if not names.is_sendable(topic):
         raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{topic}] is forbidden")
 
 

@@ -32,6 +32,11 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_EVENT_TOPIC: Final = "OFFSET_MOVED_EVENT"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 REBALANCE_EVENTS_TOPIC: Final = "LIBRA_REBALANCE_EVENTS"  # Ours: the design's rebalance events.
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC.
+REVIVE_TOPIC_PREFIX: Final = (
+    "rmq_sys_REVIVE_LOG_"  # PopAckConstants.REVIVE_TOPIC; the cluster's name follows.
+)
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"  # PopAckConstants.REVIVE_GROUP.
 
 SYSTEM_TOPICS: Final = frozenset({
     AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC,
@@ -40,7 +45,7 @@ SYSTEM_TOPICS: Final = frozenset({
 })  # fmt: skip
 NOT_ALLOWED_SEND_TOPICS: Final = frozenset({
     SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
-    OFFSET_MOVED_EVENT_TOPIC, REBALANCE_EVENTS_TOPIC,
+    OFFSET_MOVED_EVENT_TOPIC, REBALANCE_EVENTS_TOPIC, TIMER_TOPIC,
 })  # fmt: skip
 SYSTEM_GROUPS: Final = frozenset({
     "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "TOOLS_CONSUMER", "TOOLS_PRODUCER", "FILTERSRV_CONSUMER",
@@ -76,9 +81,29 @@ def is_system_topic(topic: str) -> bool:
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def is_sendable(topic: str) -> bool:
+    """Return whether clients may send to the topic: not to those whose messages the broker believes."""
+    return topic not in NOT_ALLOWED_SEND_TOPICS and not topic.startswith(REVIVE_TOPIC_PREFIX)
+
+
 def retry_topic(group: str) -> str:
     """Return the topic in which a group's failed messages wait for another attempt."""
     return RETRY_PREFIX + group
+
+
+def pop_retry_topic(topic: str, group: str, *, is_new: bool = False) -> str:
+    """Return the topic in which a group's unacknowledged messages of a topic become visible again.
+
+    is_new: under the name of version 2, which cannot be mistaken for another group's (KeyBuilder.java).
+    """
+    return f"{RETRY_PREFIX}{group}{'+' if is_new else '_'}{topic}"
+
+
+def pop_kind(topic: str) -> str:
+    """Return how replies and handles of POP tell topics apart: 0 a topic, 1 and 2 a retry topic."""
+    if not topic.startswith(RETRY_PREFIX):
+        return "0"
+    return "2" if "+" in topic else "1"
 
 
 def groups_of(topics: Iterable[str]) -> list[str]:

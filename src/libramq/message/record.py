@@ -15,6 +15,7 @@ Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
 
 import struct
 import zlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -23,7 +24,12 @@ from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, encode_host
 from libramq.message.message import MessageExt
-from libramq.message.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+from libramq.message.properties import (
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+    properties_to_text,
+)
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -314,3 +320,20 @@ def _tail(
 @lru_cache(maxsize=65536)
 def _topic(name: bytes) -> str:
     return name.decode("utf-8", "replace")
+
+
+def with_topic(record: bytes, topic: str, added: Mapping[str, str]) -> bytes:
+    """Return a stored record under another topic, with more properties; those it has already stay."""
+    head = peek_record(record)
+    if head is None:
+        raise StoreCorrupt("a record is cut off")
+    magic, topic_bytes = topic_prefix(topic)
+    have = decode_properties(head.properties)
+    text = properties_to_text({name: value for name, value in added.items() if name not in have})
+    separator = b"\x02" if head.properties and not head.properties.endswith(b"\x02") else b""
+    properties = head.properties + separator + text.encode()
+    size = head.body_end + len(topic_bytes) + 2 + len(properties)
+    return b"".join((
+        size.to_bytes(4), magic.to_bytes(4), record[8 : head.body_end], topic_bytes,
+        len(properties).to_bytes(2), properties,
+    ))  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Final
 from libramq.codes import RequestCode as R
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
+from libramq.remoting import pop_headers as pop
 
 #: Ours: names, offsets and subscriptions of one client, or one broker's table.
 CONTROL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -43,6 +44,13 @@ _SPECS: Final = (
     RequestSpec(R.LITE_PULL_MESSAGE, h.PullMessageHeader),
     RequestSpec(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader),
     RequestSpec(R.QUERY_MESSAGE, h.QueryMessageHeader),
+    RequestSpec(R.POP_MESSAGE, pop.PopMessageHeader),
+    RequestSpec(R.ACK_MESSAGE, pop.AckMessageHeader),
+    RequestSpec(R.BATCH_ACK_MESSAGE, h.NoHeader, _CONTROL),
+    RequestSpec(R.CHANGE_MESSAGE_INVISIBLETIME, pop.ChangeInvisibleTimeHeader),
+    RequestSpec(R.NOTIFICATION, pop.NotificationHeader),
+    RequestSpec(R.POLLING_INFO, pop.PollingInfoHeader),
+    RequestSpec(R.PEEK_MESSAGE, pop.PeekMessageHeader),
     # Offsets
     RequestSpec(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader),
     RequestSpec(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader),

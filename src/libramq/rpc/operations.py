@@ -13,13 +13,16 @@ from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource, cluster, group, topic
 from libramq.codes import RequestCode as R
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.message.names import retry_topic
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
+from libramq.remoting import pop_headers as pop
 from libramq.remoting.body import heartbeat as b
 from libramq.remoting.body.administration import GroupConfigList, TopicConfigList
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
 from libramq.remoting.body.coordination import GroupJoinBody
+from libramq.remoting.body.pop import BatchAckBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,23 @@ def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operati
 
 def _consume(
     principal: Principal,
-    header: h.PullMessageHeader | h.QueryConsumerOffsetHeader | h.OpenQueueHeader,
+    header: h.PullMessageHeader | h.QueryConsumerOffsetHeader | h.OpenQueueHeader | pop.PopMessageHeader,
     _: None,
 ) -> Operation:
     return Consume(principal, header.consumer_group, (header.topic,))
+
+
+def _popped(principal: Principal, header: pop.AckMessageHeader, _: None) -> Operation:
+    """Return the operation on a popped message; one of the group's own retry topic needs the group only."""
+    is_own = header.topic.startswith(retry_topic(header.consumer_group))
+    return Consume(principal, header.consumer_group, () if is_own else (header.topic,))
+
+
+def _popped_batch(principal: Principal, _: h.NoHeader, body: BatchAckBody) -> Operation:
+    groups: dict[str, set[str]] = {}
+    for ack in body.acks:
+        groups.setdefault(ack.consumer_group, set()).add(ack.topic)
+    return Membership(principal, groups)
 
 
 def _as_member(principal: Principal, header: h.GroupHeader | h.GroupPollHeader, _: None) -> Operation:
@@ -171,6 +187,13 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.LITE_PULL_MESSAGE: Reading(_consume),
     R.VIEW_MESSAGE_BY_ID: Reading(_view),
     R.QUERY_MESSAGE: _managed(Action.GET, _of_topic),
+    R.POP_MESSAGE: Reading(_consume),
+    R.ACK_MESSAGE: Reading(_popped),
+    R.BATCH_ACK_MESSAGE: Reading(_popped_batch, BatchAckBody),
+    R.CHANGE_MESSAGE_INVISIBLETIME: Reading(_popped),
+    R.NOTIFICATION: Reading(_consume),
+    R.POLLING_INFO: Reading(_consume),
+    R.PEEK_MESSAGE: Reading(_consume),
     # Offsets.
     R.QUERY_CONSUMER_OFFSET: Reading(_consume),
     R.UPDATE_CONSUMER_OFFSET: Reading(_consume),

@@ -8,12 +8,15 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.files.tables import Tables
+from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.pop.state import PopState
 from libramq.catalog.config_file import ConfigFile
 from libramq.clock import Clock, read_clock
 from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
+from libramq.message.names import REVIVE_TOPIC_PREFIX
 from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
@@ -90,11 +93,22 @@ class BrokerFiles:
         )
         self._schedule_saved = self.schedule.version
         self._filters_saved = self.tables.filters.version
+        self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
+        self.pop = PopState(
+            self.store,
+            self.ledger,
+            self.filesystem,
+            log=self.log,
+            revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
+            clock=self._clock,
+            is_group=self.tables.groups.__contains__,
+        )
         interval_ms = self._config.flush_consumer_offset_interval_ms
         self.progress = (
             ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
+            self.pop.progress,
         )
 
     @property
@@ -105,6 +119,7 @@ class BrokerFiles:
             or self.schedule.version != self._schedule_saved
             or self.tables.filters.version != self._filters_saved
             or any(file.taken is not None for file in self.progress)
+            or self.pop.has_progress
         )
 
     def key_index(self) -> KeyIndex:
@@ -123,6 +138,7 @@ class BrokerFiles:
             stack.callback(self.store.close)
             stack.callback(self.ledger.abandon)
             stack.callback(self._finish_progress)
+            stack.callback(self.pop.close)
             stack.callback(self.tables.close)
 
     def _finish_progress(self) -> None:

@@ -43,7 +43,7 @@ class PullMessage:
         header = decode_header(request.command, PullMessageHeader)
         flag = header.sys_flag
         if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
-            request = _without_fields(request)
+            request = without_fields(request)
         pull = Pull(
             waiter=RequestWaiter(request, self._answer, _reply),
             group=header.consumer_group,
@@ -64,7 +64,7 @@ class PullMessage:
         return HOLD
 
 
-def _without_fields(request: Request) -> Request:
+def without_fields(request: Request) -> Request:
     """Return the request with what its reply needs: long fields are not kept while it is held."""
     command = msgspec.structs.replace(request.command, ext={}, body=b"")
     return msgspec.structs.replace(request, command=command)

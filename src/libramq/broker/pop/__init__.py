@@ -1,0 +1,1 @@
+"""POP's services: popping, acknowledging, and what becomes visible again."""

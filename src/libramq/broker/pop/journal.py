@@ -1,0 +1,153 @@
+"""The journal of POP: check points and acknowledgements in the log, as messages that either broker reads.
+
+Each is a timer message of Apache's: it waits in `rmq_sys_wheel_timer`, and Apache's broker moves it to the
+revive topic when it is due. Ours acts on its own table (`InFlight`) and never moves one; it reads the topic
+again at its start, from the first check point that was not settled.
+
+What belongs together is one append, so a kill leaves all of it or nothing: the copies of a check point's
+messages with their acknowledgement, a new check point with that of the old one. After a power cut a prefix
+may remain; so acknowledgements come last, and what is done twice is visible twice, but nothing is lost.
+Upstream: PopMessageProcessor.buildCkMsg, AckMessageProcessor.appendAck, HookUtils.transformTimerMessage.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.broker.messages.message_log import MessageLog
+from libramq.clock import WallMs
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.tags import tag_code
+from libramq.pop import CheckPoint, InFlight
+from libramq.pop.entries import CheckPointEntry, Entry, encode_entry, tag_of, unique_key
+from libramq.pop.positions import WRITTEN_AGAIN
+from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.message_store import MessageStore
+
+#: PopAckConstants.ackTimeInterval: a check point is delivered before its acknowledgements.
+CHECK_POINT_AHEAD_MS: Final = 1_000
+#: MessageStoreConfig.timerPrecisionMs.
+TIMER_PRECISION_MS: Final = 1_000
+#: Ours: entries of settled check points that may lie between those in flight before the journal is compacted.
+#: A start reads them all, at some 100,000 a second.
+SETTLED_MAX: Final = 20_000
+#: Ours: check points that one compaction writes again.
+COMPACTED_PER_ROUND: Final = 256
+
+Ack = tuple[CheckPoint, list[int]]
+
+
+class PopJournal:
+    """Writes POP's entries. revive_topic: of the cluster, as Apache names it."""
+
+    def __init__(
+        self, store: MessageStore, log: MessageLog, in_flight: InFlight, *, revive_topic: str
+    ) -> None:
+        self._log = log
+        self._in_flight = in_flight
+        self._revive_topic = revive_topic
+        self._host = encode_host(store.config.store_host)
+        #: Where the next entry goes.
+        self.end = store.max_offset(names.TIMER_TOPIC, 0)
+
+    @property
+    def must_wait(self) -> bool:
+        """Return whether what it wrote is acknowledged once it is on the disk, or at slaves."""
+        return self._log.must_wait
+
+    def write(
+        self,
+        check_points: Sequence[CheckPoint] = (),
+        acks: Sequence[Ack] = (),
+        *,
+        copies: Sequence[StoreMessage] = (),
+        wall_ms: WallMs,
+    ) -> int:
+        """Write new check points and acknowledgements by one append, and apply them; return the log's end.
+
+        copies: messages that are visible again with this. Raises BrokerError, and changes nothing, if the
+        store refuses.
+        """
+        messages = [
+            *copies,
+            *(self._check_point(each, wall_ms) for each in check_points),
+            *(self._ack(check_point, offsets, wall_ms) for check_point, offsets in acks),
+        ]
+        results = self._log.append(messages)
+        entries = results[len(copies) :]
+        self._require(entries)
+        for check_point, result in zip(check_points, entries, strict=False):
+            check_point.place = result.queue_offset
+            self._in_flight.add(check_point)
+        for check_point, offsets in acks:
+            bits = 0
+            for offset in offsets:
+                bits |= check_point.bit_of(offset)
+            self._in_flight.acknowledge(check_point, bits)
+        return results[-1].end if results else 0
+
+    def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
+        """Note that a group reads a queue on at an offset that somebody has set, whatever it had popped."""
+        entry = CheckPointEntry(
+            broker_name="",
+            group=group,
+            invisible_ms=0,
+            pop_time_ms=int(wall_ms),
+            queue_id=queue_id,
+            start_offset=offset,
+            topic=topic,
+        )
+        self._require(self._log.append([self._message(entry, 0, int(wall_ms), wall_ms)]))
+
+    def compact(self, wall_ms: WallMs) -> bool:
+        """Write the oldest check points again where most of the journal is settled; return whether it did."""
+        oldest = self._in_flight.oldest_place
+        if oldest is None or self.end - oldest <= SETTLED_MAX + 4 * len(self._in_flight):
+            return False
+        self.write_again(self._in_flight.oldest(COMPACTED_PER_ROUND), wall_ms)
+        return True
+
+    def write_again(self, check_points: Sequence[CheckPoint], wall_ms: WallMs) -> None:
+        """Write check points again as they are now, at the journal's end."""
+        results = self._log.append([self._check_point(each, wall_ms, WRITTEN_AGAIN) for each in check_points])
+        self._require(results)
+        for check_point, result in zip(check_points, results, strict=True):
+            check_point.place = result.queue_offset
+            self._in_flight.placed(check_point)
+
+    def _require(self, results: Sequence[AppendResult]) -> None:
+        """Raise BrokerError if the store refused entries."""
+        for result in results:
+            if not result.is_ok:
+                raise self._log.refused(result)
+        if results:
+            self.end = results[-1].queue_offset + 1
+
+    def _check_point(self, check_point: CheckPoint, wall_ms: WallMs, revive_offset: int = 0) -> StoreMessage:
+        visible_ms = check_point.pop_time_ms + check_point.invisible_ms
+        queue_id = check_point.revive_queue
+        entry = check_point.entry(revive_offset=revive_offset)
+        return self._message(entry, queue_id, visible_ms - CHECK_POINT_AHEAD_MS, wall_ms)
+
+    def _ack(self, check_point: CheckPoint, offsets: list[int], wall_ms: WallMs) -> StoreMessage:
+        visible_ms = check_point.pop_time_ms + check_point.invisible_ms
+        return self._message(check_point.ack(offsets), check_point.revive_queue, visible_ms, wall_ms)
+
+    def _message(self, entry: Entry, queue_id: int, deliver_ms: int, wall_ms: WallMs) -> StoreMessage:
+        tag = tag_of(entry)
+        out_ms = (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+        text = (
+            f"{p.UNIQ_KEY}\x01{unique_key(entry)}\x02{p.TAGS}\x01{tag}\x02"
+            f"{p.TIMER_DELIVER_MS}\x01{deliver_ms}\x02{p.TIMER_OUT_MS}\x01{out_ms}\x02"
+            f"{p.REAL_TOPIC}\x01{self._revive_topic}\x02{p.REAL_QUEUE_ID}\x01{queue_id}\x02"
+        )
+        return StoreMessage(
+            names.TIMER_TOPIC,
+            0,
+            encode_entry(entry),
+            text.encode(),
+            tag_code(tag),
+            born_timestamp_ms=int(wall_ms),
+            born_host=self._host,
+        )

@@ -1,0 +1,179 @@
+"""Loading: the check points that are in flight when a broker starts, whichever broker wrote them.
+
+        timer queue     our journal; Apache's before it moves an entry to its revive topic
+        revive topic    Apache's, once due; read from the offset of its revive group on
+
+Entries may be applied in any order and more than once: a check point is found by its key, and its bits only
+grow. What Apache's broker left is written to our journal once, and its timer wheel, which names the same
+entries, is removed; if users' timer messages wait in the wheel, it stays for Apache's broker to deliver them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from libramq.broker.pop.timer_checkpoint import TimerCheckpoint, read_timer_checkpoint
+from libramq.clock import Now
+from libramq.errors import RemoteProtocolError
+from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_records
+from libramq.offsets import OffsetLedger
+from libramq.pop import InFlight
+from libramq.pop.check_point import check_point_of, key_of
+from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
+from libramq.pop.positions import WRITTEN_AGAIN, QueueOfGroup
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadStatus
+
+log = get_logger(__name__)
+
+#: Ours: messages of one read.
+READ_MAX: Final = 1024
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+#: TimerMessageStore.DAY_SECS and its kin: no timer message waits longer than timerMaxDelaySec.
+WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
+
+
+class Loaded:
+    """What a broker found. place: where its journal begins. from_apache: Apache's broker ran last.
+
+    keeps_wheel: user's timer messages wait in Apache's timer wheel.
+    """
+
+    def __init__(self) -> None:
+        self.in_flight = InFlight()
+        self.place = 0
+        self.from_apache = False
+        self.keeps_wheel = False
+        #: Where groups were to read on, by what they had popped.
+        self.positions: dict[QueueOfGroup, int] = {}
+        self._acks: list[AckEntry] = []
+
+    def apply(self, message: MessageExt, *, place: int, now: Now) -> None:
+        """Apply one entry of the journal, or of the revive topic."""
+        try:
+            entry = decode_entry(message.tags, message.body)
+        except RemoteProtocolError as error:
+            log.error("an entry of POP cannot be read; skipped", id=message.offset_id, reason=str(error))
+            return
+        if isinstance(entry, AckEntry):
+            self._acks.append(entry)
+        elif isinstance(entry, CheckPointEntry):
+            self._add(entry, message, place, now)
+
+    def finish(self) -> None:
+        """Apply the acknowledgements; those of settled check points name none in flight."""
+        for entry in self._acks:
+            check_point = self.in_flight.find(key_of(entry))
+            if check_point is None:
+                continue
+            bits = 0
+            for offset in entry.offsets or (entry.offset,):
+                bits |= check_point.bit_of(offset) if offset is not None else 0
+            self.in_flight.acknowledge(check_point, bits)
+        self._acks.clear()
+
+    def _add(self, entry: CheckPointEntry, message: MessageExt, place: int, now: Now) -> None:
+        revive_queue = message.queue_id
+        if message.topic == names.TIMER_TOPIC:
+            revive_queue = int(message.properties.get(p.REAL_QUEUE_ID, "0"))
+        # The wall clock alone went on while no broker ran; set back, it must not hide a message for longer.
+        left_ms = entry.pop_time_ms + entry.invisible_ms - int(now.wall_ms)
+        due_ms = now.monotonic_ms + max(0, min(left_ms, entry.invisible_ms))
+        found = check_point_of(entry, revive_queue=revive_queue, place=place, due_ms=due_ms)
+        if entry.revive_offset != WRITTEN_AGAIN and not self.from_apache:
+            queue = (found.group, found.topic, found.queue_id)
+            is_mark = not found.diffs
+            self.positions[queue] = (
+                found.end if is_mark else max(found.end, self.positions.get(queue, found.end))
+            )
+        known = self.in_flight.find(found.key)
+        if known is not None and known.re_puts == found.re_puts:
+            found.done |= known.done
+            self.in_flight.acknowledge(known, (1 << len(known.diffs)) - 1)
+        self.in_flight.add(found)
+
+
+def load(
+    store: MessageStore,
+    ledger: OffsetLedger,
+    filesystem: FileSystem,
+    path: Path,
+    *,
+    revive_topic: str,
+    now: Now,
+) -> Loaded:
+    """Read what is in flight; waits for the disk. path: of the timer checkpoint."""
+    loaded = Loaded()
+    checkpoint = read_timer_checkpoint(filesystem, path)
+    end = store.max_offset(names.TIMER_TOPIC, 0)
+    if checkpoint is not None and checkpoint.place is not None:
+        loaded.place = min(checkpoint.place, end)
+    elif checkpoint is not None:
+        loaded.from_apache = True
+        _load_revive_topic(loaded, store, ledger, revive_topic, now)
+        since_ms = checkpoint.read_ms - WAITING_MS_MAX
+        loaded.place = store.offset_by_timestamp(names.TIMER_TOPIC, 0, max(0, since_ms))
+    for message in _messages(store, names.TIMER_TOPIC, 0, loaded.place):
+        if loaded.from_apache and not _waits(message, checkpoint):
+            continue
+        if message.properties.get(p.REAL_TOPIC) == revive_topic:
+            loaded.apply(message, place=message.queue_offset, now=now)
+        elif loaded.from_apache:
+            loaded.keeps_wheel = True
+    loaded.finish()
+    if loaded.in_flight:
+        log.info("messages are in flight", check_points=len(loaded.in_flight), from_apache=loaded.from_apache)
+    return loaded
+
+
+def uncommitted(loaded: Loaded, ledger: OffsetLedger) -> Iterator[tuple[QueueOfGroup, int]]:
+    """Yield queues whose offsets were not committed before a kill, and the offsets to commit.
+
+    Their messages are in flight, or done; popped again, they would be in flight twice. Apache's broker does
+    not mark resets, so of its check points only those count that begin at the committed offset.
+    """
+    query = ledger.offsets.query
+    for queue, offset in loaded.positions.items():
+        group, topic, queue_id = queue
+        committed = query(group, topic, queue_id)
+        if committed is None or committed < offset:
+            yield queue, offset
+    for check_point in list(loaded.in_flight) if loaded.from_apache else ():
+        group, topic, queue_id = check_point.group, check_point.topic, check_point.queue_id
+        if not check_point.done and query(group, topic, queue_id) in (None, check_point.start_offset):
+            yield (group, topic, queue_id), check_point.end
+
+
+def _waits(message: MessageExt, checkpoint: TimerCheckpoint | None) -> bool:
+    """Return whether a timer message is not in its own topic yet."""
+    assert checkpoint is not None
+    due_ms = message.properties.get(p.TIMER_OUT_MS, "0")
+    is_due = due_ms.isdecimal() and int(due_ms) < checkpoint.read_ms
+    return not is_due or message.queue_offset >= checkpoint.queue_offset
+
+
+def _load_revive_topic(
+    loaded: Loaded, store: MessageStore, ledger: OffsetLedger, revive_topic: str, now: Now
+) -> None:
+    for queue_id in store.queue_ids(revive_topic):
+        done = ledger.offsets.query(names.REVIVE_GROUP, revive_topic, queue_id)
+        first = done + 1 if done is not None else 0
+        for message in _messages(store, revive_topic, queue_id, first):
+            loaded.apply(message, place=-1, now=now)
+
+
+def _messages(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[MessageExt]:
+    """Yield the messages of a queue from an offset on."""
+    offset = max(offset, store.min_offset(topic, queue_id))
+    while offset < store.max_offset(topic, queue_id):
+        result = store.read(topic, queue_id, offset, READ_MAX, READ_BYTES_MAX)
+        if result.status is ReadStatus.FOUND:
+            yield from decode_records(b"".join(result.data))
+        elif result.next_offset <= offset:
+            return
+        offset = result.next_offset

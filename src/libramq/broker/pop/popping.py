@@ -1,0 +1,294 @@
+"""Popping: a group takes messages, which are invisible to it until they are acknowledged, or due.
+
+    Pop ─► checks ─► take ─┬─► check points journalled ─► answered ─► offsets committed
+                           ├─► held ─► a message came | expired            nothing to take
+                           └─► a thread reads what is not in memory, then again
+
+Check points are journalled before anybody sees a message; the offset is committed once they are on the disk.
+The order of the checks and their codes are upstream's: PopMessageProcessor.java, PopLongPollingService.java.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.messages.reading import WARMINGS_MAX
+from libramq.broker.pop.journal import PopJournal
+from libramq.broker.pop.taking import Share, Taken, Taking, Wanted
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Clock, MonotonicMs, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.waiter import Waiter
+from libramq.message import names
+from libramq.offsets import Fences
+from libramq.pop import CheckPoint, InFlight
+from libramq.pop.entries import MESSAGES_MAX
+from libramq.store.message_store import MessageStore
+from libramq.store.segments import FileRange
+from libramq.waits import HeldPop, HeldPops
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
+
+#: MessageStoreConfig.timerMaxDelaySec: the longest time a message can be invisible.
+INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
+#: BrokerConfig.reviveQueueNum.
+REVIVE_QUEUES: Final = 8
+
+
+class PopResult(NamedTuple):
+    """The result of a pop. shares: the messages by queue; none: there was nothing to take.
+
+    end: the log's end with the check points. is_full: too many pops wait, or too much is in flight.
+    """
+
+    pop_time_ms: int
+    revive_queue: int
+    shares: Sequence[Share] = ()
+    rest: int = 0
+    end: int = 0
+    is_full: bool = False
+
+
+class Pop(msgspec.Struct, eq=False, kw_only=True):
+    """A group's request for messages. hold_ms: how long to wait for one.
+
+    is_notification: it wants to know only whether there are some, and gets them by another pop.
+    """
+
+    waiter: Waiter[PopResult]
+    wanted: Wanted
+    invisible_ms: int = 0
+    hold_ms: int = 0
+    expression: str | None = None
+    expression_type: str | None = None
+    is_notification: bool = False
+
+
+class Popping:
+    """Serves pops, including held ones; an `arrivals.Listener`."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        taking: Taking,
+        journal: PopJournal,
+        in_flight: InFlight,
+        topics: TopicTable,
+        groups: GroupTable,
+        fences: Fences,
+        filters: PullFilters,
+        held: HeldPops[Pop],
+        clock: Clock,
+        effects: Effects,
+        broker_name: str,
+        readable: bool,
+    ) -> None:
+        self._store = store
+        self._taking = taking
+        self._journal = journal
+        self._in_flight = in_flight
+        self._topics = topics
+        self._groups = groups
+        self._fences = fences
+        self._filters = filters
+        self._held = held
+        self._clock = clock
+        self._effects = effects
+        self._broker_name = broker_name
+        self._readable = readable
+        self._pops = 0
+
+    def pop(self, pop: Pop, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
+        """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        self.check(pop.wanted, wall_ms)
+        _require_count(pop.wanted.count_max)
+        if not 0 <= pop.invisible_ms <= INVISIBLE_MS_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime {pop.invisible_ms}; 0 to {INVISIBLE_MS_MAX} ms are allowed",
+            )
+        if pop.expression:
+            own = self._filters.own(pop.expression, pop.expression_type)
+            pop.wanted.tag_codes, pop.wanted.message_filter = own
+        pop.expression = None  # It may be long, and what it was parsed to is enough.
+        hold_ms = min(max(pop.hold_ms, 0), SUSPEND_MS_MAX)
+        self._run(pop, now_ms + hold_ms if hold_ms else None)
+
+    def check(self, wanted: Wanted, wall_ms: WallMs) -> None:
+        """Raise BrokerError if a group may not read a topic."""
+        topic, group = wanted.topic, wanted.group
+        if not self._readable:
+            raise broker_error(ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids popping")
+        config = self._topics.require(topic)
+        if not config.readable:
+            raise broker_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] popping message is forbidden")
+        if wanted.queue_id >= config.read_queue_nums:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{wanted.queue_id}] is illegal, topic:[{topic}]"
+                f" topicConfig.readQueueNums:[{config.read_queue_nums}]",
+            )
+        if not self._groups.require(group, wall_ms).consume_enable:
+            raise broker_error(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+        if self._fences.goes_by_epochs(group):
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                f"group {group} has members whose queues its coordinator assigns; pop as another group",
+            )
+
+    def peek(self, wanted: Wanted, *, warmings: int) -> Taken:
+        """Return the next messages of a group, which stay visible; `warm` what is cold first."""
+        _require_count(wanted.count_max)
+        return self._taking.take(wanted, may_wait=warmings >= WARMINGS_MAX)
+
+    def warm(self, cold: tuple[FileRange, ...]) -> None:
+        """Read from the disk; may be called in a thread."""
+        self._store.warm(cold)
+
+    # Messages come.
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Let held pops take the new messages of a queue."""
+        for group in self._held.groups(topic):
+            self._wake(topic, group, queue_id)
+
+    def visible(self, topic: str, group: str) -> None:
+        """Let held pops take messages that a group may take again."""
+        self._wake(topic, group)
+
+    def waiting(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many pops of a group are held for a queue."""
+        return self._held.count(topic, group, queue_id)
+
+    def _wake(self, topic: str, group: str, queue_id: int = -1) -> None:
+        """Run a group's held pops until one finds nothing, or there is none."""
+        while (held := self._held.take(topic, group, queue_id)) is not None:
+            if not self._run_held(held.request, held.until_ms):
+                return
+
+    def _expired(self, held: HeldPop[Pop]) -> None:
+        self._run_held(held.request, None)
+
+    def _run_held(self, pop: Pop, until_ms: MonotonicMs | None, *, warmings: int = 0) -> bool:
+        try:
+            return self._run(pop, until_ms, warmings=warmings)
+        except Exception as error:  # A failing pop gets the error; the others and the sender continue.
+            pop.waiter.refuse(error)
+            return False
+
+    def _run(self, pop: Pop, until_ms: MonotonicMs | None, *, warmings: int = 0) -> bool:
+        """Answer or hold a pop; return whether it took messages, and others might be left for the next."""
+        if not pop.waiter.connection.is_open:  # It closed while a thread read for it.
+            return True
+        if pop.is_notification:
+            return self._notify(pop, until_ms)
+        taken = (
+            Taken()
+            if self._in_flight.is_full
+            else self._taking.take(pop.wanted, may_wait=warmings >= WARMINGS_MAX)
+        )
+        if taken.cold:
+            self._warm(pop, until_ms, taken.cold, warmings)
+            return False
+        if taken.messages:
+            pop.waiter.answer(self._make_invisible(pop, taken))
+            return taken.rest > 0
+        for share in taken.shares:  # All was filtered out.
+            self._taking.move_on(pop.wanted.group, share, 0)
+        # Where all was filtered out so far, the client is to pop on; a held pop would wait for a new message.
+        self._hold_or_answer(pop, None if taken.shares and taken.rest else until_ms)
+        return False
+
+    def _notify(self, pop: Pop, until_ms: MonotonicMs | None) -> bool:
+        if self._taking.has_any(pop.wanted):
+            pop.waiter.answer(PopResult(0, 0, rest=1))
+            return True
+        self._hold_or_answer(pop, until_ms)
+        return False
+
+    def _warm(
+        self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[FileRange, ...], warmings: int
+    ) -> None:
+        def again(_: object) -> None:
+            if self._run_held(pop, until_ms, warmings=warmings + 1):
+                self._wake(pop.wanted.topic, pop.wanted.group)
+
+        self._effects.run(Thread.READ, partial(self._store.warm, cold), again, pop.waiter.connection)
+
+    def _make_invisible(self, pop: Pop, taken: Taken) -> PopResult:
+        """Journal the check points, and move on behind the messages."""
+        wanted, now_ms = pop.wanted, self._clock.monotonic_ms()
+        wall_ms = self._clock.wall_ms()
+        shares = [share for share in taken.shares if share.offsets]
+        pop_time_ms, revive_queue = (
+            self._pop_time(wanted.group, shares, int(wall_ms)),
+            self._next_revive_queue(),
+        )
+        check_points = [
+            CheckPoint(
+                topic=share.topic,
+                group=wanted.group,
+                queue_id=share.queue_id,
+                start_offset=share.start,
+                pop_time_ms=pop_time_ms,
+                invisible_ms=pop.invisible_ms,
+                diffs=tuple(offset - share.start for offset in share.offsets),
+                broker_name=self._broker_name,
+                revive_queue=revive_queue,
+                due_ms=now_ms + pop.invisible_ms,
+            )
+            for share in shares
+        ]
+        end = self._journal.write(check_points, wall_ms=wall_ms)
+        for share in taken.shares:
+            self._taking.move_on(wanted.group, share, end)
+        return PopResult(pop_time_ms, revive_queue, shares, taken.rest, end)
+
+    def _pop_time(self, group: str, shares: Sequence[Share], wall_ms: int) -> int:
+        """Return the time of a pop: now, or later if there is a check point of this name already."""
+        while any(
+            self._in_flight.find((share.topic, group, share.queue_id, share.start, wall_ms))
+            for share in shares
+        ):
+            wall_ms += 1
+        return wall_ms
+
+    def _next_revive_queue(self) -> int:
+        self._pops += 1
+        return self._pops % REVIVE_QUEUES
+
+    def _hold_or_answer(self, pop: Pop, until_ms: MonotonicMs | None) -> None:
+        wanted, connection = pop.wanted, pop.waiter.connection
+        is_full = self._in_flight.is_full and not pop.is_notification
+        if until_ms is None or is_full:
+            pop.waiter.answer(PopResult(0, 0, is_full=is_full))
+        elif not self._held.may_hold(connection, wanted.topic, wanted.group, wanted.queue_id):
+            pop.waiter.answer(PopResult(0, 0, is_full=True))
+        else:
+            self._held.hold(
+                HeldPop(
+                    (
+                        wanted.topic,
+                        names.pop_retry_topic(wanted.topic, wanted.group),
+                        names.pop_retry_topic(wanted.topic, wanted.group, is_new=True),
+                    ),
+                    wanted.group,
+                    max(wanted.queue_id, -1),
+                    connection,
+                    until_ms,
+                    pop,
+                    self._expired,
+                )
+            )
+
+
+def _require_count(count_max: int) -> None:
+    if not 0 < count_max <= MESSAGES_MAX:
+        raise broker_error(
+            ResponseCode.INVALID_PARAMETER, f"{count_max} messages; 1 to {MESSAGES_MAX} are allowed"
+        )

@@ -1,0 +1,233 @@
+"""Reviving: messages that were not acknowledged in time become visible again.
+
+A check point that is due: the messages that are not done are copied to the group's retry topic, and are done
+with that, by one append. After as many attempts as the group allows, a message becomes a dead letter instead
+(Apache's broker leaves that to its clients, which drop it).
+Upstream: PopReviveService.java.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.pop.journal import PopJournal
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import MonotonicMs, WallMs
+from libramq.errors import BrokerError
+from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_record
+from libramq.message.tags import tag_code
+from libramq.pop import CheckPoint, InFlight
+from libramq.pop.positions import Positions
+from libramq.store.append import StoreMessage
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadStatus
+from libramq.store.segments import ColdRead
+
+log = get_logger(__name__)
+
+#: Ours: how soon reviving is tried again if the store accepts no messages.
+AGAIN_MS: Final = 100
+#: Ours: messages that one round copies, so that the loop stays responsive: some 30 µs each.
+REVIVED_PER_ROUND_MAX: Final = 128
+#: Ours: bodies that one append copies.
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Ours: where what a thread has read is gone again, the loop waits for the disk in the end.
+WARMINGS_MAX: Final = 64
+
+
+class Reviving:
+    """Settles check points that are due. new_names: retry topics are created under version 2's names."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        redelivery: Redelivery,
+        journal: PopJournal,
+        in_flight: InFlight,
+        positions: Positions,
+        kernel: Kernel,
+        new_names: bool,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._redelivery = redelivery
+        self._journal = journal
+        self._in_flight = in_flight
+        self._positions = positions
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._new_names = new_names
+        self._deadline = kernel.deadlines.new(self._revive)
+        self._warmings = 0
+        self._is_warming = self._is_refused = False
+
+    def settle(self) -> None:
+        """Set the deadline to when the next check point is due, and keep the journal short."""
+        due_ms = self._in_flight.next_due_ms
+        if due_ms is not None and not (self._is_warming or self._is_refused):
+            self._deadline.by(due_ms)
+        if not self._is_refused:
+            self._compact()
+
+    def topic_changed(self, topic: str) -> None:
+        """Forget what is in flight of a topic that was deleted: its offsets may soon mean other messages."""
+        if topic in self._topics:
+            return
+        self._positions.forget(lambda queue: queue[1] == topic)
+        gone = [each for each in self._in_flight if each.topic == topic]
+        try:
+            for first in range(0, len(gone), REVIVED_PER_ROUND_MAX):
+                acks = [
+                    (each, list(each.open_offsets())) for each in gone[first : first + REVIVED_PER_ROUND_MAX]
+                ]
+                self._journal.write((), acks, wall_ms=self._clock.wall_ms())
+        except BrokerError as error:
+            self._refused(error)
+
+    def _revive(self, now_ms: MonotonicMs) -> None:
+        if self._is_warming:
+            return
+        self._is_refused = False
+        try:
+            if self._warmings < WARMINGS_MAX:
+                with self._store.without_waiting():
+                    self._revive_due(now_ms)
+            else:
+                self._revive_due(now_ms)
+            self._warmings = 0
+        except ColdRead as cold:
+            self._is_warming = True
+            self._warmings += 1
+            self._effects.run(Thread.READ, partial(self._store.warm, (cold.stretch,)), self._warmed)
+        except BrokerError as error:
+            self._refused(error)
+            self._deadline.by(now_ms + AGAIN_MS)
+        except BaseException:
+            self._deadline.by(now_ms + AGAIN_MS)
+            raise
+
+    def _revive_due(self, now_ms: MonotonicMs) -> None:
+        room = REVIVED_PER_ROUND_MAX
+        while room > 0 and (check_point := self._in_flight.next_due(now_ms)) is not None:
+            room -= self._settle(check_point)
+
+    def _warmed(self, _: object) -> None:
+        self._is_warming = False
+        self._deadline.by(self._clock.monotonic_ms())
+
+    def _settle(self, check_point: CheckPoint) -> int:
+        """Make the messages of a check point visible that are not done; return how many those are."""
+        wall_ms = self._clock.wall_ms()
+        count = 0
+        for batch in _batches(self._messages(check_point)):
+            group = self._groups.get(check_point.group)
+            copies = (
+                []
+                if group is None
+                else [
+                    self._copy(message, check_point, group, wall_ms)
+                    for _, message in batch
+                    if message is not None
+                ]
+            )
+            offsets = [offset for offset, _ in batch]
+            self._journal.write((), [(check_point, offsets)], copies=copies, wall_ms=wall_ms)
+            count += len(batch)
+        return max(1, count)
+
+    def _messages(self, check_point: CheckPoint) -> Iterator[tuple[int, MessageExt | None]]:
+        """Yield the messages that are not done; None for those that are gone, with their topic perhaps."""
+        for offset in list(check_point.open_offsets()):
+            read = self._store.read(check_point.topic, check_point.queue_id, offset, 1)
+            decoded = None
+            if read.status is ReadStatus.FOUND:
+                decoded = decode_record(bytes(read.data[0]), decompress=False)
+            if decoded is None or decoded[0].queue_offset != offset:
+                log.warning(
+                    "a popped message is gone, and not delivered again",
+                    topic=check_point.topic,
+                    queue_id=check_point.queue_id,
+                    offset=offset,
+                )
+            yield offset, decoded[0] if decoded is not None and decoded[0].queue_offset == offset else None
+
+    def _copy(
+        self,
+        message: MessageExt,
+        check_point: CheckPoint,
+        group: SubscriptionGroupConfig,
+        wall_ms: WallMs,
+    ) -> StoreMessage:
+        """Return the message for its group's next attempt, or as a dead letter."""
+        properties = dict(message.properties)
+        if message.reconsume_times == 0 or p.FIRST_POP_TIME not in properties:
+            properties[p.FIRST_POP_TIME] = str(check_point.pop_time_ms)
+        topic, queue_id = self._target(message, check_point, group, wall_ms)
+        text = p.encode_properties(properties)
+        if len(text) > p.PROPERTIES_BYTES_MAX:  # Better without it than lost.
+            del properties[p.FIRST_POP_TIME]
+            text = p.encode_properties(properties)
+        return StoreMessage(
+            topic,
+            queue_id,
+            message.body,
+            text,
+            tag_code(properties.get(p.TAGS)),
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            encode_host(message.born_host),
+            message.reconsume_times + 1,
+        )
+
+    def _target(
+        self, message: MessageExt, check_point: CheckPoint, group: SubscriptionGroupConfig, wall_ms: WallMs
+    ) -> tuple[str, int]:
+        if message.reconsume_times >= group.retry_max_times:
+            target = self._redelivery.dead_letters(group.group_name, wall_ms)
+            return target.config.topic_name, target.queue_id
+        topic = check_point.topic
+        if not topic.startswith(names.RETRY_PREFIX):
+            topic = names.pop_retry_topic(topic, group.group_name, is_new=self._new_names)
+        return self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, wall_ms).topic_name, 0
+
+    def _compact(self) -> None:
+        try:
+            self._journal.compact(self._clock.wall_ms())
+        except BrokerError as error:
+            self._refused(error)
+            self._deadline.by(self._clock.monotonic_ms() + AGAIN_MS)
+
+    def _refused(self, error: BrokerError) -> None:
+        if not self._is_refused:
+            log.warning("unacknowledged messages wait: the store accepts no messages", reason=error.remark)
+        self._is_refused = True
+
+
+def _batches(
+    messages: Iterable[tuple[int, MessageExt | None]],
+) -> Iterator[list[tuple[int, MessageExt | None]]]:
+    """Yield messages in batches that one append takes."""
+    batch: list[tuple[int, MessageExt | None]] = []
+    size = 0
+    for each in messages:
+        batch.append(each)
+        size += len(each[1].body) if each[1] is not None else 0
+        if size >= BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,236 @@
+"""Taking: which messages a pop gets. It reads only; `Popping` makes the messages invisible to others.
+
+    one queue, or all in turn from a random one on         the topic's
+    and the retry topic: first for a fifth of the pops, for the others if there is room
+
+Upstream: PopMessageProcessor.popMsgFromTopic, popMsgFromQueue, getInitOffset.
+"""
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.pop.journal import PopJournal
+from libramq.catalog import TopicTable
+from libramq.clock import Clock
+from libramq.filter.message_filter import MessageFilter
+from libramq.formats.tables import TopicConfig
+from libramq.message import names
+from libramq.pop.positions import Positions
+from libramq.store.message_store import MessageStore
+from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus
+from libramq.store.segments import FileRange
+
+#: BrokerConfig.popFromRetryProbability, in percent.
+RETRY_FIRST_PERCENT: Final = 20
+#: Ours: queues in which one pop examines messages that it does not want: each is up to 800, in some 5 ms.
+SCANS_MAX: Final = 2
+_SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
+_MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
+
+
+class Wanted(msgspec.Struct, eq=False, kw_only=True):
+    """What a pop asks for. queue_id: -1 for any. from_end: where a group begins that is new to a topic.
+
+    tag_codes: of the wanted messages; None: all. message_filter: what they must pass as well.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    count_max: int
+    from_end: bool = False
+    tag_codes: frozenset[int] | None = None
+    message_filter: MessageFilter | None = None
+
+
+class Share(NamedTuple):
+    """What one queue contributes: messages from `start` on. The queue is read on at `next_offset`."""
+
+    topic: str
+    queue_id: int
+    start: int
+    next_offset: int
+    offsets: tuple[int, ...]
+    records: tuple[bytes | memoryview, ...]
+
+    @property
+    def is_retry(self) -> bool:
+        """Return whether its messages were popped before."""
+        return self.topic.startswith(names.RETRY_PREFIX)
+
+
+class Taken(NamedTuple):
+    """What a pop found. shares: also of queues that were only skipped on. rest: messages left behind.
+
+    cold: what must be read from the disk first; then nothing was taken.
+    """
+
+    shares: Sequence[Share] = ()
+    rest: int = 0
+    cold: tuple[FileRange, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        """Return how many messages it has."""
+        return sum(len(share.offsets) for share in self.shares)
+
+
+class Taking:
+    """Finds the next messages of a group, and knows its positions."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: OffsetCommits,
+        *,
+        positions: Positions,
+        journal: PopJournal,
+        clock: Clock,
+        randomness: random.Random,
+    ) -> None:
+        self._store = store
+        self._positions = positions
+        self._journal = journal
+        self._clock = clock
+        self._topics = topics
+        self._offsets = offsets
+        self._random = randomness
+
+    def take(self, wanted: Wanted, *, may_wait: bool) -> Taken:
+        """Return the next messages, at most as many as wanted."""
+        shares: list[Share] = []
+        room, rest, scans = wanted.count_max, 0, 0
+        for topic, queue_id in self._queues(wanted):
+            position = self.position(wanted, topic, queue_id)
+            if room <= 0 or scans >= SCANS_MAX:
+                rest += max(0, self._store.max_offset(topic, queue_id) - position)
+                continue
+            position, result = self._read(wanted, topic, queue_id, position, room, may_wait=may_wait)
+            if result.status is ReadStatus.WOULD_WAIT:
+                return Taken(cold=result.cold)
+            if result.status is ReadStatus.FOUND:
+                offsets = tuple(_offsets(result.data))
+                shares.append(Share(topic, queue_id, position, result.next_offset, offsets, result.data))
+                room -= len(offsets)
+            elif result.next_offset != position and result.max_offset:
+                scans += 1
+                shares.append(Share(topic, queue_id, position, result.next_offset, (), ()))
+            rest += max(0, result.max_offset - result.next_offset)
+        return Taken(shares, rest)
+
+    def has_any(self, wanted: Wanted) -> bool:
+        """Return whether a group has messages to take, whatever their tags."""
+        return any(
+            self._store.max_offset(topic, queue_id) > self.position(wanted, topic, queue_id)
+            for topic, queue_id in self._queues(wanted)
+        )
+
+    def position(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+        """Return where a group reads a queue on; raises BrokerError if the store cannot note a reset."""
+        queue = (wanted.group, topic, queue_id)
+        reset = self._offsets.take_reset(wanted.group, topic, queue_id)
+        if reset is not None:
+            self._offsets.commit(wanted.group, topic, queue_id, reset)
+        committed = self._offsets.query(wanted.group, topic, queue_id)
+        known = self._positions.find(queue, committed)
+        if known is not None and reset is None:
+            return known
+        offset = committed if committed is not None else self._first(wanted, topic, queue_id)
+        if reset is not None or self._positions.is_moved(queue, committed):
+            self._journal.mark(topic, wanted.group, queue_id, offset, self._clock.wall_ms())
+            self._positions.set(queue, offset, committed)
+        return offset
+
+    def move_on(self, group: str, share: Share, log_end: int) -> None:
+        """Have a group read a queue on behind a share, and commit that once the log is on the disk."""
+        committed = self._offsets.query(group, share.topic, share.queue_id)
+        self._positions.advance((group, share.topic, share.queue_id), share.next_offset, committed, log_end)
+
+    def settle(self) -> None:
+        """Commit the offsets whose check points are on the disk."""
+        waits_for, flushed = self._positions.waits_for, self._store.flushed_offset
+        if waits_for is None or waits_for > flushed:
+            return
+        for queue, offset in self._positions.due(flushed):
+            group, topic, queue_id = queue
+            if self._positions.may_commit(queue, self._offsets.query(group, topic, queue_id)):
+                self._offsets.commit(group, topic, queue_id, offset)
+                self._positions.committed(queue, self._offsets.query(group, topic, queue_id))
+
+    def _first(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+        """Return where a group begins that is new to a queue."""
+        first = self._store.min_offset(topic, queue_id)
+        if not wanted.from_end or topic.startswith(names.RETRY_PREFIX):
+            return first
+        if first <= 0 and self._store.is_young(topic, queue_id):
+            return 0
+        return max(0, self._store.max_offset(topic, queue_id) - 1)
+
+    def retry_topics(self, topic: str, group: str) -> list[TopicConfig]:
+        """Return the retry topics of a group for a topic that exist."""
+        named = (names.pop_retry_topic(topic, group, is_new=is_new) for is_new in (False, True))
+        return [config for name in named if (config := self._topics.get(name)) is not None]
+
+    def _read(
+        self, wanted: Wanted, topic: str, queue_id: int, position: int, room: int, *, may_wait: bool
+    ) -> tuple[int, ReadResult]:
+        """Read a queue from an offset on, or from the nearest that it has; return that as well."""
+        result = self._read_from(wanted, topic, queue_id, position, room, may_wait=may_wait)
+        if result.status in _MOVED:  # Its messages are gone, or it was made again.
+            position = result.next_offset
+            result = self._read_from(wanted, topic, queue_id, position, room, may_wait=may_wait)
+        return position, result
+
+    def _read_from(
+        self, wanted: Wanted, topic: str, queue_id: int, offset: int, room: int, *, may_wait: bool
+    ) -> ReadResult:
+        store = self._store
+        if wanted.message_filter is None:
+            return store.read(topic, queue_id, offset, room, None, wanted.tag_codes, may_wait=may_wait)
+        read = store.filtered_read(
+            topic, queue_id, offset, room, None, wanted.message_filter, may_wait=may_wait
+        )
+        result = NO_QUEUE if read is None else None
+        while read is not None and result is None:
+            result = read.step()
+        assert result is not None
+        store.count_read(result)
+        return result
+
+    def _queues(self, wanted: Wanted) -> Iterator[tuple[str, int]]:
+        """Yield the queues to read, in their order."""
+        config = self._topics.get(wanted.topic)
+        retries = self.retry_topics(wanted.topic, wanted.group)
+        # A reply tells retry topics apart by their version only; one of them has its turn.
+        retry = self._random.choice(retries) if retries else None
+        is_first = self._random.randrange(100) < RETRY_FIRST_PERCENT
+        if retry is not None and is_first:
+            yield from self._of(retry)
+        if config is not None and wanted.queue_id < 0:
+            yield from self._of(config)
+        elif config is not None:
+            yield wanted.topic, wanted.queue_id
+        if retry is not None and not is_first:
+            yield from self._of(retry)
+
+    def _of(self, config: TopicConfig) -> Iterator[tuple[str, int]]:
+        count = config.read_queue_nums
+        first = self._random.randrange(count) if count > 1 else 0
+        for index in range(count):
+            yield config.topic_name, (first + index) % count
+
+
+def _offsets(pieces: Sequence[bytes | memoryview]) -> Iterator[int]:
+    """Yield the queue offsets of records."""
+    for piece in pieces:
+        at, end = 0, len(piece)
+        while at < end:
+            size, offset = _SIZE_AND_OFFSET.unpack_from(piece, at)
+            yield offset
+            at += size

@@ -1,0 +1,109 @@
+"""The parts of POP, put together.
+
+taking      positions: which messages are next
+popping     check points: messages become invisible        acknowledging    … and are done
+reviving    … or visible again, when they are due
+"""
+
+import random
+from typing import Any
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.pull_filters import PullFilters
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.pop.acknowledging import Acknowledging
+from libramq.broker.pop.popping import Pop, Popping
+from libramq.broker.pop.reviving import Reviving
+from libramq.broker.pop.taking import Taking
+from libramq.broker.processor.ack_message import AckMessage
+from libramq.broker.processor.pop_message import PopMessage
+from libramq.errors import StoreError
+from libramq.formats.tables import PERM_READ
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.rpc.responder import Responder
+from libramq.waits import HeldPops
+
+log = get_logger(__name__)
+
+
+class PopParts:
+    """POP's services."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        offsets: OffsetCommits,
+        redelivery: Redelivery,
+        kernel: Kernel,
+        randomness: random.Random,
+        responder: Responder,
+        filters: PullFilters,
+    ) -> None:
+        pop, store, tables = files.pop, files.store, files.tables
+        self._store = store
+        self._taking = Taking(
+            store,
+            tables.topics,
+            offsets,
+            positions=pop.positions,
+            journal=pop.journal,
+            clock=kernel.clock,
+            randomness=randomness,
+        )
+        held: HeldPops[Pop] = HeldPops(kernel.purgatory)
+        self.popping = Popping(
+            store=store,
+            taking=self._taking,
+            journal=pop.journal,
+            in_flight=pop.in_flight,
+            topics=tables.topics,
+            groups=tables.groups,
+            fences=tables.fences,
+            filters=filters,
+            held=held,
+            clock=kernel.clock,
+            effects=kernel.effects,
+            broker_name=config.broker_name,
+            readable=bool(config.broker_permission & PERM_READ),
+        )
+        self._reviving = Reviving(
+            store=store,
+            topics=tables.topics,
+            groups=tables.groups,
+            redelivery=redelivery,
+            journal=pop.journal,
+            in_flight=pop.in_flight,
+            positions=pop.positions,
+            kernel=kernel,
+            new_names=config.enable_retry_topic_v2,
+        )
+        tables.topics.observe(self._reviving.topic_changed)
+        acknowledging = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
+        waits = pop.journal.must_wait
+        self.services: list[Any] = [
+            PopMessage(
+                self.popping, answer=responder.answer, broker_name=config.broker_name, waits_for_disk=waits
+            ),
+            AckMessage(acknowledging, waits_for_disk=waits),
+        ]
+
+    def close(self) -> None:
+        """Commit everything that was popped: the log is flushed for that, waiting for the disk."""
+        try:
+            self._store.flush()
+        except StoreError as error:
+            log.error("what was popped is committed at the next start", reason=str(error))
+        else:
+            self._taking.settle()
+
+    def commit(self) -> None:
+        """Commit the offsets whose check points are on the disk."""
+        self._taking.settle()
+
+    def settle(self) -> None:
+        """Set when messages become visible again; held pops may have been answered just now."""
+        self._reviving.settle()

@@ -1,0 +1,116 @@
+"""ACK_MESSAGE, BATCH_ACK_MESSAGE, CHANGE_MESSAGE_INVISIBLETIME: popped messages are done, or need longer.
+
+The acknowledgements of one read are one append, and one entry for each check point.
+Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from libramq.broker.pop.acknowledging import Acknowledging, Popped
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import LibraError, broker_error
+from libramq.message import names
+from libramq.pop.handle import Handle, decode_handle
+from libramq.remoting.body.pop import BatchAckBody, BatchAckText
+from libramq.remoting.headers import decode_header
+from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenDurable
+from libramq.rpc.request import BatchProcessor, Processor, Request, failure
+from libramq.rpc.request_body import with_body
+
+#: Ours: check points that one request acknowledges messages of; each is an entry of the journal.
+ACKS_MAX: Final = 1024
+
+
+class AckMessage:
+    """The processor of acknowledgements. waits_for_disk: they are answered once they are on the disk."""
+
+    def __init__(self, acknowledging: Acknowledging, *, waits_for_disk: bool) -> None:
+        self._acknowledging = acknowledging
+        self._waits_for_disk = waits_for_disk
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves singly."""
+        return {
+            RequestCode.BATCH_ACK_MESSAGE: self.handle_batch,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change,
+        }
+
+    def batch_processors(self) -> Mapping[int, BatchProcessor]:
+        """Return the requests of which it takes all of a read together."""
+        return {RequestCode.ACK_MESSAGE: self.handle_many}
+
+    def handle_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        """Take acknowledgements of one message each."""
+        popped: list[Popped] = []
+        outcomes: list[Outcome | None] = []
+        for request in requests:
+            try:
+                popped.append(self._popped(decode_header(request.command, AckMessageHeader)))
+                outcomes.append(None)
+            except LibraError as error:
+                outcomes.append(failure(error, request))
+        done = self._safe(self._acknowledging.acknowledge(popped, requests[0].now), SUCCESS)
+        return [done if outcome is None else outcome for outcome in outcomes]
+
+    def handle_batch(self, request: Request) -> Outcome:
+        """Take acknowledgements of several check points' messages."""
+        return with_body(request, BatchAckBody, partial(self._acknowledge, request))
+
+    def _acknowledge(self, request: Request, body: BatchAckBody) -> Outcome:
+        if not body.acks:
+            return Reply(ResponseCode.NO_MESSAGE, "the batch of acknowledgements is empty")
+        if len(body.acks) > ACKS_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"a batch acknowledges {len(body.acks)} check points; {ACKS_MAX} are allowed",
+            )
+        popped = [message for ack in body.acks for message in self._popped_of(ack)]
+        return self._safe(self._acknowledging.acknowledge(popped, request.now), SUCCESS)
+
+    def change(self, request: Request) -> Outcome:
+        """Have a message invisible for longer, or visible sooner."""
+        header = decode_header(request.command, ChangeInvisibleTimeHeader)
+        changed = self._acknowledging.change(self._popped(header), header.invisible_time, request.now)
+        ext = {
+            "popTime": str(changed.pop_time_ms),
+            "invisibleTime": str(header.invisible_time),
+            "reviveQid": str(changed.revive_queue),
+        }
+        return self._safe(changed.end, Reply(ext=ext))
+
+    def _popped(self, header: AckMessageHeader) -> Popped:
+        self._acknowledging.check(header.topic, header.queue_id, header.offset)
+        handle: Handle = decode_handle(header.extra_info)
+        return Popped(
+            header.topic,
+            header.consumer_group,
+            header.queue_id,
+            handle.start_offset,
+            handle.pop_time_ms,
+            header.offset,
+        )
+
+    def _safe(self, end: int, reply: Reply) -> Outcome:
+        return ReplyWhenDurable(end, reply) if end and self._waits_for_disk else reply
+
+    def _popped_of(self, ack: BatchAckText) -> list[Popped]:
+        """Return the messages that one entry of a batch names (ExtraInfoUtil.getRealTopic)."""
+        if ack.retry not in ("0", "1", "2"):
+            raise broker_error(ResponseCode.INVALID_PARAMETER, f"retry {ack.retry!r}; 0, 1 or 2 is allowed")
+        topic, bits = ack.topic, ack.bits()
+        if ack.retry != "0":
+            topic = names.pop_retry_topic(topic, ack.consumer_group, is_new=ack.retry == "2")
+        named = (topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
+        return [
+            Popped(*named, offset)
+            for offset in self._acknowledging.in_flight(*named)
+            if _has(bits, offset - ack.start_offset)
+        ]
+
+
+def _has(bits: bytes, index: int) -> bool:
+    """Return whether a BitSet of Java's has a bit."""
+    return index >> 3 < len(bits) and bool(bits[index >> 3] >> (index & 7) & 1)

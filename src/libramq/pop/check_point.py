@@ -1,0 +1,126 @@
+"""The check point: what one pop took from one queue, while it is in flight.
+
+    popped ──► acknowledged, one by one ──► settled
+         └───► due ──► the rest is copied to the retry topic, and acknowledged ──► settled
+
+It is named by its key; a message in it by its queue offset. Each message has a bit, set once it is done.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from libramq.clock import MonotonicMs
+from libramq.pop.entries import AckEntry, CheckPointEntry
+
+#: Topic, group, queue, start offset, and time of the pop (wall clock).
+Key = tuple[str, str, int, int, int]
+
+
+class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
+    """A check point in flight. A Struct, because one is made for every pop.
+
+    diffs: its messages' offsets from `start_offset`. done: their bits. due_ms: when the rest becomes visible.
+    place: where the journal has it. re_puts: how often it was postponed, as its messages could not be copied.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time_ms: int
+    invisible_ms: int
+    diffs: tuple[int, ...]
+    broker_name: str
+    revive_queue: int
+    due_ms: MonotonicMs
+    done: int = 0
+    place: int = -1
+    re_puts: int = 0
+
+    @property
+    def key(self) -> Key:
+        """Return what names it."""
+        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time_ms
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether all of its messages are done."""
+        return self.done == (1 << len(self.diffs)) - 1
+
+    @property
+    def end(self) -> int:
+        """Return the offset after its last message."""
+        return self.start_offset + self.diffs[-1] + 1 if self.diffs else self.start_offset
+
+    def bit_of(self, offset: int) -> int:
+        """Return the bit of a message that is not done; 0 if there is none at this offset."""
+        try:
+            bit = 1 << self.diffs.index(offset - self.start_offset)
+        except ValueError:
+            return 0
+        return bit & ~self.done
+
+    def open_offsets(self) -> Iterator[int]:
+        """Yield the offsets of the messages that are not done."""
+        for index, diff in enumerate(self.diffs):
+            if not self.done >> index & 1:
+                yield self.start_offset + diff
+
+    def entry(self, *, revive_offset: int = 0) -> CheckPointEntry:
+        """Return it as the journal has it."""
+        return CheckPointEntry(
+            bit_map=self.done - (1 << 32) if self.done >> 31 else self.done,  # Java's int is signed.
+            broker_name=self.broker_name,
+            group=self.group,
+            diffs=list(self.diffs),
+            invisible_ms=self.invisible_ms,
+            count=len(self.diffs),
+            pop_time_ms=self.pop_time_ms,
+            queue_id=self.queue_id,
+            revive_offset=revive_offset,
+            start_offset=self.start_offset,
+            topic=self.topic,
+            re_puts=str(self.re_puts) if self.re_puts else None,
+        )
+
+    def ack(self, offsets: list[int]) -> AckEntry:
+        """Return the entry by which these messages are done."""
+        alone = len(offsets) == 1
+        return AckEntry(
+            offset=offsets[0] if alone else -1,
+            offsets=None if alone else offsets,
+            broker_name=self.broker_name,
+            group=self.group,
+            pop_time_ms=self.pop_time_ms,
+            queue_id=self.queue_id,
+            start_offset=self.start_offset,
+            topic=self.topic,
+        )
+
+
+def check_point_of(
+    entry: CheckPointEntry, *, revive_queue: int, place: int, due_ms: MonotonicMs
+) -> CheckPoint:
+    """Return the check point of a journal's entry."""
+    diffs = tuple(entry.diffs) if entry.diffs else tuple(range(entry.count))
+    return CheckPoint(
+        topic=entry.topic,
+        group=entry.group,
+        queue_id=entry.queue_id,
+        start_offset=entry.start_offset,
+        pop_time_ms=entry.pop_time_ms,
+        invisible_ms=entry.invisible_ms,
+        diffs=diffs,
+        broker_name=entry.broker_name or "",
+        revive_queue=revive_queue,
+        due_ms=due_ms,
+        done=entry.bit_map & ((1 << len(diffs)) - 1),
+        place=place,
+        re_puts=int(entry.re_puts) if entry.re_puts and entry.re_puts.isdecimal() else 0,
+    )
+
+
+def key_of(entry: CheckPointEntry | AckEntry) -> Key:
+    """Return the key of the check point that an entry is, or names."""
+    return entry.topic, entry.group, entry.queue_id, entry.start_offset, entry.pop_time_ms

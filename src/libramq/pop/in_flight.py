@@ -1,0 +1,108 @@
+"""The check points in flight: found by key, by when they are due, and by where the journal has them.
+
+Everything before `oldest_place` in the journal is settled, so that is where the next process begins to read.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.pop.check_point import CheckPoint, Key
+
+#: Ours: a check point takes some 600 bytes, whether it has one message or 32.
+CHECK_POINTS_MAX: Final = 1_000_000
+#: Ours: how many entries of settled check points are kept before an index is cleaned.
+STALE_MAX: Final = 1024
+
+
+class InFlight:
+    """All check points that are not settled."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, CheckPoint] = {}
+        self._due: list[tuple[MonotonicMs, int, CheckPoint]] = []
+        self._places: deque[tuple[int, CheckPoint]] = deque()
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[CheckPoint]:
+        return iter(self._by_key.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether no further message may be popped."""
+        return len(self._by_key) >= CHECK_POINTS_MAX
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when the next check point is due; None: there is none."""
+        due = self._due
+        while due and not self._is_current(due[0]):
+            heapq.heappop(due)
+        return due[0][0] if due else None
+
+    @property
+    def oldest_place(self) -> int | None:
+        """Return the first place in the journal that is still needed; None: none is."""
+        places = self._places
+        while places and not self._is_in(*places[0]):
+            places.popleft()
+        return places[0][0] if places else None
+
+    def find(self, key: Key) -> CheckPoint | None:
+        """Return a check point in flight."""
+        return self._by_key.get(key)
+
+    def add(self, check_point: CheckPoint) -> None:
+        """Add one that the journal has; it replaces an older one of the same key."""
+        if check_point.is_settled:
+            return
+        self._by_key[check_point.key] = check_point
+        self.placed(check_point)
+        self.postpone(check_point, check_point.due_ms)
+
+    def acknowledge(self, check_point: CheckPoint, bits: int) -> None:
+        """Mark messages as done; one whose messages all are is no longer in flight."""
+        check_point.done |= bits
+        if check_point.is_settled and self._by_key.get(check_point.key) is check_point:
+            del self._by_key[check_point.key]
+
+    def placed(self, check_point: CheckPoint) -> None:
+        """Note a check point's new place in the journal, which is behind all others."""
+        self._places.append((check_point.place, check_point))
+        if len(self._places) > 2 * len(self._by_key) + STALE_MAX:
+            self._places = deque(each for each in self._places if self._is_in(*each))
+
+    def postpone(self, check_point: CheckPoint, due_ms: MonotonicMs) -> None:
+        """Set when a check point is due."""
+        check_point.due_ms = due_ms
+        self._sequence += 1
+        heapq.heappush(self._due, (due_ms, self._sequence, check_point))
+        if len(self._due) > 2 * len(self._by_key) + STALE_MAX:
+            self._due = [each for each in self._due if self._is_current(each)]
+            heapq.heapify(self._due)
+
+    def next_due(self, now_ms: MonotonicMs) -> CheckPoint | None:
+        """Return the check point that is due first, if it is due."""
+        due_ms = self.next_due_ms
+        return self._due[0][2] if due_ms is not None and due_ms <= now_ms else None
+
+    def oldest(self, count_max: int) -> list[CheckPoint]:
+        """Return the check points whose places in the journal are the first."""
+        found: list[CheckPoint] = []
+        for place, check_point in self._places:
+            if len(found) == count_max:
+                break
+            if self._is_in(place, check_point):
+                found.append(check_point)
+        return found
+
+    def _is_in(self, place: int, check_point: CheckPoint) -> bool:
+        return check_point.place == place and self._by_key.get(check_point.key) is check_point
+
+    def _is_current(self, entry: tuple[MonotonicMs, int, CheckPoint]) -> bool:
+        return entry[2].due_ms == entry[0] and self._by_key.get(entry[2].key) is entry[2]

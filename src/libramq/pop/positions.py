@@ -1,0 +1,85 @@
+"""The positions: where each group pops on in each queue, ahead of what is committed.
+
+A position moves when check points are journalled, and is committed once those are on the disk: an offset that
+outlived its check point would lose the messages between. `loading` finds the way back from the check points.
+Whoever else sets a group's offset moves its position as well.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+#: Group, topic, queue.
+QueueOfGroup = tuple[str, str, int]
+#: Ours: what a check point refers to when it was written a second time: it says nothing of the position.
+WRITTEN_AGAIN: Final = -1
+
+
+class _Position(msgspec.Struct, gc=False):
+    """offset: where to read on. committed: the offset last seen in the table of committed ones."""
+
+    offset: int
+    committed: int | None
+
+
+class Positions:
+    """All positions that are ahead of their committed offsets, or were."""
+
+    def __init__(self) -> None:
+        self._positions: dict[QueueOfGroup, _Position] = {}
+        self._waiting: deque[tuple[int, QueueOfGroup, _Position, int]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def find(self, queue: QueueOfGroup, committed: int | None) -> int | None:
+        """Return where to read on; None if only the committed offset says so."""
+        known = self._positions.get(queue)
+        return known.offset if known is not None and known.committed == committed else None
+
+    def is_moved(self, queue: QueueOfGroup, committed: int | None) -> bool:
+        """Return whether somebody else has set the offset since it was committed from here."""
+        known = self._positions.get(queue)
+        return known is not None and known.committed != committed
+
+    def set(self, queue: QueueOfGroup, offset: int, committed: int | None) -> None:
+        """Read on at an offset that somebody else has set."""
+        self._positions[queue] = _Position(offset, committed)
+
+    def advance(self, queue: QueueOfGroup, offset: int, committed: int | None, log_end: int) -> None:
+        """Read on at an offset, to be committed once the log is on the disk up to `log_end`."""
+        known = self._positions.get(queue)
+        if known is None:
+            known = self._positions[queue] = _Position(offset, committed)
+        else:
+            known.offset, known.committed = offset, committed
+        self._waiting.append((log_end, queue, known, offset))
+
+    def forget(self, is_gone: Callable[[QueueOfGroup], bool]) -> None:
+        """Remove the positions in queues that do not exist any more; looks at every one, for rare events."""
+        for queue in [queue for queue in self._positions if is_gone(queue)]:
+            del self._positions[queue]
+
+    @property
+    def waits_for(self) -> int | None:
+        """Return the log's end for which the next commit waits; None: there is none."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def due(self, flushed_offset: int) -> Iterator[tuple[QueueOfGroup, int]]:
+        """Yield the offsets whose check points are on the disk."""
+        while self._waiting and self._waiting[0][0] <= flushed_offset:
+            _, queue, position, offset = self._waiting.popleft()
+            if self._positions.get(queue) is position:  # Else somebody has set it meanwhile.
+                yield queue, offset
+
+    def may_commit(self, queue: QueueOfGroup, committed: int | None) -> bool:
+        """Return whether the committed offset is still the one that was read from."""
+        known = self._positions.get(queue)
+        return known is not None and known.committed == committed
+
+    def committed(self, queue: QueueOfGroup, committed: int | None) -> None:
+        """Note that an offset is committed."""
+        known = self._positions[queue]
+        known.committed = committed

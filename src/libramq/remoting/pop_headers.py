@@ -1,0 +1,65 @@
+"""Typed headers of POP's requests.
+
+Upstream: remoting/protocol/header/*.java.
+"""
+
+from libramq.remoting.headers import Header, Int, Long
+
+
+class PopMessageHeader(Header):
+    """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    max_msg_nums: Int
+    invisible_time: Long
+    poll_time: Long
+    init_mode: Int
+    born_time: Long = 0
+    exp_type: str | None = None
+    exp: str | None = None
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class AckMessageHeader(Header):
+    """ACK_MESSAGE (AckMessageRequestHeader.java). extra_info: the message's POP_CK."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+
+
+class ChangeInvisibleTimeHeader(AckMessageHeader):
+    """CHANGE_MESSAGE_INVISIBLETIME (ChangeInvisibleTimeRequestHeader.java)."""
+
+    invisible_time: Long
+
+
+class NotificationHeader(Header):
+    """NOTIFICATION: answer once there is a message (NotificationRequestHeader.java)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    poll_time: Long
+    born_time: Long = 0
+    order: bool | None = None
+    attempt_id: str | None = None
+
+
+class PollingInfoHeader(Header):
+    """POLLING_INFO: how many pops wait (PollingInfoRequestHeader.java)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+
+
+class PeekMessageHeader(PollingInfoHeader):
+    """PEEK_MESSAGE (PeekMessageRequestHeader.java)."""
+
+    max_msg_nums: Int

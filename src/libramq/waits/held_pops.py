@@ -1,0 +1,134 @@
+"""Held pops: requests of POP that found no message and wait for one (long polling).
+
+The purgatory's index by topic and group: whichever queue of a topic gets a message, one waiting pop of each
+group can take it. A group's retry topics lead to the pops of the topic they belong to.
+Upstream: PopLongPollingService.java.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.purgatory import Parked, Purgatory
+
+T = TypeVar("T")
+
+#: BrokerConfig.popPollingSize: held pops of one group on one topic and queue.
+HELD_PER_GROUP_MAX: Final = 1024
+#: The queue of a pop that takes from any.
+ANY_QUEUE: Final = -1
+
+
+class HeldPop(Parked, Generic[T]):
+    """One held pop. names: its topic, then its group's retry topics, whose messages it can take as well.
+
+    expired: called with the pop when its time is up.
+    """
+
+    __slots__ = ("_expired", "_held", "group", "names", "queue_id", "request", "until_ms")
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        group: str,
+        queue_id: int,
+        connection: Connection,
+        until_ms: MonotonicMs,
+        request: T,
+        expired: Callable[["HeldPop[T]"], None],
+    ) -> None:
+        super().__init__(connection)
+        self.names = names
+        self.group = group
+        self.queue_id = queue_id
+        self.until_ms = until_ms
+        self.request = request
+        self._expired = expired
+        self._held: HeldPops[T] | None = None
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Reply: the time is up."""
+        self._expired(self)
+
+    def unlink(self) -> None:
+        """Leave the index."""
+        if self._held is not None:
+            self._held.forget(self)
+
+
+class HeldPops(Generic[T]):
+    """All held pops, by topic and group."""
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+        self._topics: dict[str, dict[str, dict[HeldPop[T], None]]] = {}
+        self._counts: dict[tuple[str, str, int], int] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def may_hold(self, connection: Connection, topic: str, group: str, queue_id: int) -> bool:
+        """Return whether another pop of this connection can be held."""
+        return self.count(topic, group, queue_id) < HELD_PER_GROUP_MAX and self._purgatory.has_room(
+            connection
+        )
+
+    def count(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many pops of a group wait for a queue."""
+        return self._counts.get((topic, group, queue_id), 0)
+
+    def groups(self, topic: str) -> list[str]:
+        """Return the groups that wait for messages of a topic, or of a retry topic."""
+        return list(self._topics.get(topic, ()))
+
+    def hold(self, pop: HeldPop[T]) -> None:
+        """Park a pop until it is taken, its time is up or its connection ends."""
+        for name in pop.names:
+            self._topics.setdefault(name, {}).setdefault(pop.group, {})[pop] = None
+        key = (pop.names[0], pop.group, pop.queue_id)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._count += 1
+        pop._held = self
+        self._purgatory.park(pop, pop.until_ms)
+
+    def take(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> HeldPop[T] | None:
+        """Take out a group's first pop for a message of a queue; ANY_QUEUE: whatever it waits for."""
+        for pop in self._topics.get(topic, {}).get(group, ()):
+            # A retry topic has queues of its own.
+            if queue_id in (ANY_QUEUE, pop.queue_id) or pop.queue_id == ANY_QUEUE or pop.names[0] != topic:
+                self._purgatory.release(pop)
+                return pop
+        return None
+
+    def take_all(self, is_wanted: Callable[[str, str], bool]) -> list[HeldPop[T]]:
+        """Take out the pops whose topic and group match; looks at every one, for rare events."""
+        wanted = [
+            pop
+            for name, groups in self._topics.items()
+            for group, pops in groups.items()
+            for pop in pops
+            if pop.names[0] == name and is_wanted(name, group)
+        ]
+        for pop in wanted:
+            self._purgatory.release(pop)
+        return wanted
+
+    def forget(self, pop: HeldPop[T]) -> None:
+        """Remove a pop from the index; the purgatory has taken it out."""
+        for name in pop.names:
+            groups = self._topics[name]
+            pops = groups[pop.group]
+            del pops[pop]
+            if not pops:
+                del groups[pop.group]
+                if not groups:
+                    del self._topics[name]
+        key = (pop.names[0], pop.group, pop.queue_id)
+        left = self._counts[key] - 1
+        if left:
+            self._counts[key] = left
+        else:
+            del self._counts[key]
+        self._count -= 1

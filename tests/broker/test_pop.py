@@ -1,0 +1,384 @@
+"""POP: messages are taken, invisible, acknowledged, and visible again."""
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.message import MessageExt, decode_records
+from libramq.remoting import headers as h
+from libramq.remoting import pop_headers
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer, find_answer
+from tests.fakes import FakePeer
+
+RETRY = "%RETRY%G_T"
+
+
+@pytest.fixture
+def broker(tmp_path: Path):
+    conversation = Conversation(tmp_path)
+    conversation.create_topic("T", queues=1)
+    yield conversation
+    conversation.close()
+
+
+class Popper:
+    """A consumer that pops, as Apache's client does it."""
+
+    def __init__(self, broker: Conversation, *, group: str = "G", topic: str = "T") -> None:
+        self.broker = broker
+        self.peer = FakePeer()
+        self.group = group
+        self.topic = topic
+
+    def command(self, *, wait_ms: int = 0, **fields: object) -> Command:
+        now_ms = int(self.broker.clock.wall_ms())
+        defaults: dict[str, object] = {
+            "queue_id": -1,
+            "max_msg_nums": 32,
+            "invisible_time": 10_000,
+            "poll_time": wait_ms,
+            "born_time": now_ms,
+            "init_mode": 0,
+        }
+        header = pop_headers.PopMessageHeader(
+            consumer_group=self.group, topic=self.topic, **(defaults | fields)
+        )  # type: ignore[arg-type]
+        return self.broker.command(RequestCode.POP_MESSAGE, header)
+
+    def pop(self, **fields: object) -> list[MessageExt]:
+        """Pop without waiting."""
+        command = self.command(**fields)
+        self.broker.give(self.peer, command)
+        return popped(answer(self.peer, command))
+
+    def ack(self, message: MessageExt, **fields: object) -> Command:
+        return self.broker.ask(self.peer, RequestCode.ACK_MESSAGE, self.ack_header(message, **fields))
+
+    def ack_header(self, message: MessageExt, **fields: object) -> pop_headers.AckMessageHeader:
+        kind = message.properties["POP_CK"].split()[4]
+        topic = {"0": self.topic, "1": f"%RETRY%{self.group}_{self.topic}"}[kind]
+        defaults: dict[str, object] = {
+            "topic": topic,
+            "queue_id": message.queue_id,
+            "extra_info": message.properties["POP_CK"],
+            "offset": int(message.properties["POP_CK"].split()[7]),
+        }
+        return pop_headers.AckMessageHeader(consumer_group=self.group, **(defaults | fields))  # type: ignore[arg-type]
+
+    def change(self, message: MessageExt, invisible_ms: int) -> Command:
+        ack = self.ack_header(message)
+        header = pop_headers.ChangeInvisibleTimeHeader(
+            consumer_group=ack.consumer_group,
+            topic=ack.topic,
+            queue_id=ack.queue_id,
+            extra_info=ack.extra_info,
+            offset=ack.offset,
+            invisible_time=invisible_ms,
+        )
+        return self.broker.ask(self.peer, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+
+
+def popped(reply: Command) -> list[MessageExt]:
+    """The messages of a reply with their handles, as MQClientAPIImpl makes them."""
+    assert reply.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), (reply.code, reply.remark)
+    if reply.code != ResponseCode.SUCCESS:
+        assert not reply.body
+        return []
+    ext = reply.ext
+    starts = {tuple(entry.split()[:2]): entry.split()[2] for entry in ext["startOffsetInfo"].split(";")}
+    kinds = {
+        (queue_id, int(offset)): kind
+        for entry in ext["msgOffsetInfo"].split(";")
+        for kind, queue_id, offsets in [entry.split()]
+        for offset in offsets.split(",")
+    }
+    messages = decode_records(reply.body)
+    for message in messages:
+        if "POP_CK" not in message.properties:
+            queue_id = str(message.queue_id)
+            kind = kinds[queue_id, message.queue_offset]
+            start = starts[kind, queue_id]
+            message.properties["POP_CK"] = (
+                f"{start} {ext['popTime']} {ext['invisibleTime']} {ext['reviveQid']} {kind} broker-a"
+                f" {queue_id} {message.queue_offset}"
+            )
+    return messages
+
+
+def bodies(messages: list[MessageExt]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_a_popped_message_is_invisible_and_an_acknowledged_one_is_gone(broker: Conversation):
+    producer, first, second = FakePeer(), Popper(broker), Popper(broker)
+    broker.send(producer, body=b"a")
+    broker.send(producer, body=b"b")
+    taken = first.pop()
+    assert bodies(taken) == [b"a", b"b"]
+    assert second.pop() == []
+    assert first.ack(taken[0]).code == ResponseCode.SUCCESS
+    broker.advance(9_999)
+    assert second.pop() == []
+    broker.advance(1)
+    again = second.pop()
+    assert bodies(again) == [b"b"]
+    assert again[0].topic == "T"
+    assert again[0].reconsume_times == 1
+    assert again[0].properties["1ST_POP_TIME"] == taken[0].properties["POP_CK"].split()[1]
+    assert again[0].properties["POP_CK"].split()[4] == "1"
+    assert second.ack(again[0]).code == ResponseCode.SUCCESS
+    broker.advance(60_000)
+    assert second.pop() == []
+    assert len(broker.broker._files.pop.in_flight) == 0
+
+
+def test_groups_pop_independently(broker: Conversation):
+    broker.send(FakePeer(), body=b"a")
+    assert bodies(Popper(broker).pop()) == [b"a"]
+    assert bodies(Popper(broker, group="H").pop()) == [b"a"]
+
+
+def test_a_changed_invisible_time_counts_from_now(broker: Conversation):
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"a")
+    (message,) = popper.pop(invisible_time=1_000)
+    changed = popper.change(message, 30_000)
+    assert changed.code == ResponseCode.SUCCESS
+    assert changed.ext["invisibleTime"] == "30000"
+    assert popper.ack(message).code == ResponseCode.SUCCESS  # The old handle is void.
+    broker.advance(29_999)
+    assert popper.pop() == []
+    broker.advance(1)
+    (again,) = popper.pop()
+    assert again.body == b"a"
+    assert popper.change(message, 5).code == ResponseCode.NO_MESSAGE
+
+
+def test_the_new_handle_of_a_changed_message_acknowledges_it(broker: Conversation):
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"a")
+    (message,) = popper.pop()
+    ext = popper.change(message, 1_000).ext
+    parts = message.properties["POP_CK"].split()
+    message.properties["POP_CK"] = " ".join(
+        [parts[7], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], *parts[4:]]
+    )
+    assert popper.ack(message).code == ResponseCode.SUCCESS
+    broker.advance(60_000)
+    assert popper.pop() == []
+
+
+@pytest.mark.parametrize("ends", ["close", "kill"])
+def test_messages_in_flight_are_continued_by_the_next_process(tmp_path: Path, ends: str):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    for body in (b"a", b"b", b"c"):
+        broker.send(FakePeer(), body=body)
+    popper = Popper(broker)
+    a, b, _ = popper.pop()
+    popper.ack(b)
+    getattr(broker, ends)()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"d")
+    assert bodies(popper.pop(invisible_time=60_000)) == [b"d"]
+    assert popper.ack(a).code == ResponseCode.SUCCESS
+    broker.advance(9_999)
+    assert popper.pop() == []
+    broker.advance(1)
+    assert bodies(popper.pop()) == [b"c"]
+    broker.close()
+
+
+def test_what_became_visible_again_is_so_once_across_a_kill(tmp_path: Path):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    broker.send(FakePeer(), body=b"a")
+    Popper(broker).pop(invisible_time=1_000)
+    broker.advance(1_000)
+    assert len(broker.messages(RETRY)) == 1
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    broker.advance(60_000)
+    assert len(broker.messages(RETRY)) == 1
+    assert bodies(Popper(broker).pop()) == [b"a"]
+    broker.close()
+
+
+def test_a_held_pop_gets_a_message_in_the_turn_in_which_it_comes(broker: Conversation):
+    first, second = Popper(broker), Popper(broker)
+    commands = [each.command(wait_ms=15_000) for each in (first, second)]
+    for each, command in zip((first, second), commands, strict=True):
+        broker.give(each.peer, command)
+        assert find_answer(each.peer, command) is None
+    broker.send(FakePeer(), body=b"a")
+    assert bodies(popped(answer(first.peer, commands[0]))) == [b"a"]
+    assert find_answer(second.peer, commands[1]) is None
+    broker.send(FakePeer(), body=b"b")
+    assert bodies(popped(answer(second.peer, commands[1]))) == [b"b"]
+
+
+def test_a_held_pop_gets_a_message_that_is_visible_again(broker: Conversation):
+    first, second = Popper(broker), Popper(broker)
+    broker.send(FakePeer(), body=b"a")
+    first.pop(invisible_time=3_000)
+    command = second.command(wait_ms=15_000)
+    broker.give(second.peer, command)
+    broker.advance(2_999)
+    assert find_answer(second.peer, command) is None
+    broker.advance(1)
+    assert bodies(popped(answer(second.peer, command))) == [b"a"]
+
+
+def test_a_held_pop_is_answered_before_its_client_gives_up(broker: Conversation):
+    popper = Popper(broker)
+    command = popper.command(wait_ms=15_000)
+    broker.give(popper.peer, command)
+    broker.advance(14_949)
+    assert find_answer(popper.peer, command) is None
+    broker.advance(1)
+    assert answer(popper.peer, command).code == ResponseCode.POLLING_TIMEOUT
+
+
+def test_messages_with_other_tags_are_passed_over(broker: Conversation):
+    producer, popper = FakePeer(), Popper(broker)
+    for tag in ("A", "B", "A"):
+        broker.send(producer, body=tag.encode(), properties={"TAGS": tag})
+    taken = popper.pop(exp="B", exp_type="TAG")
+    assert bodies(taken) == [b"B"]
+    broker.advance(10_000)
+    assert bodies(popper.pop(exp="B", exp_type="TAG")) == [b"B"]
+
+
+def test_a_message_that_failed_too_often_is_a_dead_letter(broker: Conversation):
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"a")
+    for attempt in range(17):
+        (message,) = popper.pop(invisible_time=1_000)
+        assert message.reconsume_times == attempt
+        broker.advance(1_000)
+    assert popper.pop() == []
+    assert bodies(broker.messages("%DLQ%G")) == [b"a"]
+
+
+def test_offsets_are_committed_once_the_check_points_are_on_the_disk(broker: Conversation):
+    broker.send(FakePeer(), body=b"a")
+    Popper(broker).pop()
+    assert broker.broker.offsets.query("G", "T", 0) is None
+    broker.advance(1_000)
+    broker.flush()
+    assert broker.broker.offsets.query("G", "T", 0) == 1
+
+
+def test_a_deleted_topics_messages_do_not_come_back_as_a_new_ones(broker: Conversation):
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"old")
+    popper.pop()
+    broker.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    broker.create_topic("T", queues=1)
+    broker.send(FakePeer(), body=b"new")
+    assert bodies(popper.pop(invisible_time=60_000)) == [b"new"]
+    broker.advance(30_000)
+    assert popper.pop() == []
+
+
+def test_a_reset_is_followed_and_survives_a_kill(tmp_path: Path):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    popper = Popper(broker)
+    for body in (b"a", b"b"):
+        broker.send(FakePeer(), body=body)
+    for message in popper.pop():
+        popper.ack(message)
+    broker.advance(1_000)
+    broker.flush()
+    header = h.ResetOffsetHeader(topic="T", group="G", timestamp=0, is_force=True)
+    assert broker.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header).code in (0, 206)
+    (first,) = popper.pop(max_msg_nums=1)
+    assert first.body == b"a"
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    assert bodies(Popper(broker).pop()) == [b"b"]
+    broker.close()
+
+
+def test_a_peek_leaves_messages_to_all(broker: Conversation):
+    popper = Popper(broker)
+    header = pop_headers.PeekMessageHeader(consumer_group="G", topic="T", queue_id=-1, max_msg_nums=8)
+    assert broker.ask(popper.peer, RequestCode.PEEK_MESSAGE, header).code == ResponseCode.PULL_NOT_FOUND
+    broker.send(FakePeer(), body=b"a")
+    for _ in range(2):
+        reply = broker.ask(popper.peer, RequestCode.PEEK_MESSAGE, header)
+        assert bodies(decode_records(reply.body)) == [b"a"]
+    assert bodies(popper.pop()) == [b"a"]
+
+
+def test_a_notification_comes_with_the_message(broker: Conversation):
+    peer = FakePeer()
+    header = pop_headers.NotificationHeader(consumer_group="G", topic="T", queue_id=-1, poll_time=5_000)
+    info = pop_headers.PollingInfoHeader(consumer_group="G", topic="T", queue_id=-1)
+    assert broker.ask(peer, RequestCode.POLLING_INFO, info).ext["pollingNum"] == "0"
+    command = broker.command(RequestCode.NOTIFICATION, header)
+    broker.give(peer, command)
+    assert find_answer(peer, command) is None
+    assert broker.ask(peer, RequestCode.POLLING_INFO, info).ext["pollingNum"] == "1"
+    broker.send(FakePeer(), body=b"a")
+    assert answer(peer, command).ext == {"hasMsg": "true", "pollingFull": "false"}
+    assert broker.ask(peer, RequestCode.NOTIFICATION, header).ext["hasMsg"] == "true"
+    Popper(broker).pop()
+    command = broker.command(RequestCode.NOTIFICATION, header)
+    broker.give(peer, command)
+    broker.advance(5_000)
+    assert answer(peer, command).ext["hasMsg"] == "false"
+
+
+def test_a_batch_acknowledges_what_its_bits_say(broker: Conversation):
+    popper = Popper(broker)
+    for number in range(10):
+        broker.send(FakePeer(), body=b"%d" % number)
+    handle = popper.pop()[0].properties["POP_CK"].split()
+    bits = base64.b64encode(bytes([0b11111101, 0b10])).decode()  # All but 1 and 8.
+    ack = {
+        "c": "G",
+        "t": "T",
+        "r": "0",
+        "so": int(handle[0]),
+        "q": 0,
+        "rq": int(handle[3]),
+        "pt": int(handle[1]),
+    }
+    body = {"brokerName": "broker-a", "acks": [{**ack, "it": 10_000, "b": bits}]}
+    assert broker.ask(popper.peer, RequestCode.BATCH_ACK_MESSAGE, None, body).code == ResponseCode.SUCCESS
+    broker.advance(10_000)
+    assert bodies(popper.pop()) == [b"1", b"8"]
+
+
+def test_messages_are_filtered_by_sql92(broker: Conversation):
+    popper = Popper(broker)
+    for number in range(5):
+        broker.send(FakePeer(), body=b"%d" % number, properties={"n": str(number)})
+    assert bodies(popper.pop(exp="n BETWEEN 1 AND 2", exp_type="SQL92")) == [b"1", b"2"]
+    command = popper.command(exp="n >", exp_type="SQL92")
+    broker.give(popper.peer, command)
+    assert answer(popper.peer, command).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_a_held_pop_does_not_wait_behind_messages_that_it_does_not_want(broker: Conversation):
+    """More than one read examines: the client pops on at once, and gets the one behind them."""
+    producer, popper = FakePeer(), Popper(broker)
+    for _ in range(801):
+        broker.send(producer, properties={"TAGS": "A"})
+    broker.send(producer, body=b"wanted", properties={"TAGS": "B"})
+    found: list[bytes] = []
+    for _ in range(3):
+        command = popper.command(exp="B", exp_type="TAG", wait_ms=15_000)
+        broker.give(popper.peer, command)
+        reply = find_answer(popper.peer, command)
+        assert reply is not None
+        found += bodies(popped(reply))
+        if found:
+            break
+    assert found == [b"wanted"]
