@@ -1,5 +1,7 @@
 """QUERY_ASSIGNMENT: members that ask for their queues, alone and beside others that do not ask."""
 
+from pathlib import Path
+
 import pytest
 
 from libramq.balance import averagely
@@ -176,17 +178,36 @@ def test_new_queues_are_assigned(talk, peer):
     ("topic", "mode", "code"),
     [
         ("T", "PULL", C.SUCCESS),
-        ("T", "POP", C.REQUEST_CODE_NOT_SUPPORTED),
+        ("T", "POP", C.SUCCESS),
+        ("T", "PUSH", C.INVALID_PARAMETER),
         ("%RETRY%G", "PULL", C.NO_PERMISSION),
         ("Unknown", "PULL", C.TOPIC_NOT_EXIST),
     ],
 )
-def test_queues_are_read_by_pulling(talk, peer, topic, mode, code):
+def test_a_mode_can_be_set(talk, peer, topic, mode, code):
     talk.create_topic("T")
     body = MessageRequestModeBody(topic=topic, consumer_group="G", mode=mode)
     reply = talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body)
     assert reply.code == code
-    assert mode == "PULL" or "POP is not served yet" in reply.remark
+
+
+def test_members_of_a_group_that_pops_share_the_broker(talk, peer, bob):
+    """Both get one assignment, for all queues of the broker; a restart does not change that."""
+    talk.create_topic("T", 4)
+    body = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
+    assert talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
+    for who, client_id in ((peer, "alice"), (bob, "bob")):
+        talk.beat(who, client_id)
+        reply = query(talk, who, client_id, strategy_name="AVG")
+        queue = {"topic": "T", "brokerName": "broker-a", "queueId": -1}
+        assert fastjson.loads(reply.body) == {
+            "messageQueueAssignments": [{"messageQueue": queue, "mode": "POP"}]
+        }
+    assert query(talk, peer, "alice", strategy_name="CONFIG").code == C.INVALID_PARAMETER
+    talk.kill()
+    again = Conversation(Path(talk.config.store_path), clock=talk.clock)
+    assert again.broker.tables.request_modes.is_popped("T", "G")
+    again.kill()
 
 
 class Elsewhere:
@@ -211,6 +232,7 @@ class Elsewhere:
             groups=broker.groups,
             queues=self.queues,
             assigner=assigner,
+            modes=broker.tables.request_modes,
             answer=broker._responder.answer,
         )
         broker._processors[R.QUERY_ASSIGNMENT] = processor.query

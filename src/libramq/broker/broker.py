@@ -321,6 +321,7 @@ class Broker:
                 groups=self.groups,
                 queues=self.coordination.queues,
                 assigner=self.assigner,
+                modes=self.tables.request_modes,
                 answer=self._responder.answer,
             ),
         ]

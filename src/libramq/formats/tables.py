@@ -48,6 +48,23 @@ class TopicConfig(Document, frozen=True, kw_only=True):
         return self.perm & PERM_WRITE != 0
 
 
+#: MessageRequestMode.java: how a group reads a topic.
+MODE_PULL: Final = "PULL"
+MODE_POP: Final = "POP"
+
+
+class MessageRequestMode(Document, frozen=True, kw_only=True):
+    """How a group reads a topic, where a broker assigns its queues (SetMessageRequestModeRequestBody.java).
+
+    pop_share_queue_num: with how many members more a member shares its queues; 0 or less: with all.
+    """
+
+    topic: str
+    consumer_group: str
+    mode: str = MODE_PULL
+    pop_share_queue_num: int = 0
+
+
 class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
     """One consumer group at one broker."""
 

@@ -27,6 +27,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  *
  * <p>Properties: namesrv, group, topic (several by commas), tags (*), orderly (false), fail (none | first | always), delayLevel (1),
  * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true), trace (false),
+ * invisible (60000): for how long a popped message is hidden from others,
  * hold (none): bodies by commas whose handling never ends.
  */
 public final class Consume {
@@ -54,6 +55,7 @@ public final class Consume {
             consumer.setMessageModel(MessageModel.BROADCASTING);
         }
         consumer.setClientRebalance(Boolean.parseBoolean(System.getProperty("clientRebalance", "true")));
+        consumer.setPopInvisibleTime(Long.getLong("invisible", 60_000L));
         consumer.setMessageQueueListener(new MessageQueueListener() {
             @Override
             public void messageQueueChanged(String topic, Set<MessageQueue> all, Set<MessageQueue> mine) {

@@ -15,12 +15,14 @@ from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
+from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import WallMs
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
 from libramq.formats.tables import (
+    MessageRequestMode,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
@@ -59,6 +61,7 @@ class Tables:
         self.fences = self._load_fences()
         self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")
         self.filters = ConsumerFilters(self._load_filters(), wall_ms=wall_ms)
+        self.request_modes = self._load_request_modes()
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
 
@@ -125,6 +128,12 @@ class Tables:
         except StoreCorrupt as error:  # Members' heartbeats register them again.
             log.warning("consumer filters not loaded", reason=str(error))
             return None
+    def _load_request_modes(self) -> RequestModes:
+        ledger = self._ledger("messageRequestMode.json", MessageRequestMode)
+        table = RequestModes(ledger.load(RequestModesFile), record=ledger.append)
+        ledger.replay(lambda change: table.apply(change.name, change.config))
+        self._folded.append((ledger, table.file))
+        return table
 
     def _load_fences(self) -> Fences:
         ledger = self._ledger("groupFences.json", Opening)

@@ -1,22 +1,27 @@
 """QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: the queues of a member that does not decide itself.
 
-POP is not supported yet: every queue has to be pulled.
+A group may be set to pop a topic: then its members are assigned whole brokers, or shares of the queues.
 Upstream: QueryAssignmentProcessor.java.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
+from libramq.balance import averagely, by_circle
+from libramq.balance.pop_share import Allocate, pop_share
 from libramq.broker.groups.assigner import Assigner, QueueQuestion, Queues
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import ConfigError
 from libramq.filter.subscription import BROADCASTING
 from libramq.formats.document import encode_body
+from libramq.formats.tables import MODE_POP
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import (
-    MODE_PULL,
     MessageRequestModeBody,
     QueryAssignmentBody,
     QueryAssignmentReply,
@@ -25,6 +30,8 @@ from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
 from libramq.rpc.waiter import RequestWaiter
+
+_ALLOCATIONS: Final[dict[str, Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 
 
 class QueryAssignment:
@@ -42,6 +49,7 @@ class QueryAssignment:
         groups: GroupTable,
         queues: Callable[[str], Sequence[MessageQueue] | None],
         assigner: Assigner,
+        modes: RequestModes,
         answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._clients = clients
@@ -49,6 +57,7 @@ class QueryAssignment:
         self._groups = groups
         self._queues = queues
         self._assigner = assigner
+        self._modes = modes
         self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:
@@ -69,13 +78,29 @@ class QueryAssignment:
         self._clients.asked(request.peer, group)
         if body.message_model == BROADCASTING:
             return reply_with(self._queues(body.topic) or None)
+        mode = self._modes.get(body.topic, body.consumer_group)
+        if mode is not None and mode.mode == MODE_POP:
+            return self._pop_share(body, group.client_ids, mode.pop_share_queue_num)
         question = QueueQuestion(body.consumer_group, body.client_id, body.topic, body.strategy_name)
         waiter = RequestWaiter(request, self._answer, reply_with)
         self._assigner.ask(question, waiter, cost_bytes=len(request.command.body))
         return HOLD
 
+    def _pop_share(self, body: QueryAssignmentBody, client_ids: list[str], share: int) -> Outcome:
+        """Return what a member pops from, by the members that are connected here, as Apache's broker does."""
+        queues = self._queues(body.topic)
+        if not queues:
+            return reply_with(None)
+        allocate = _ALLOCATIONS.get(body.strategy_name)
+        if allocate is None:
+            raise ConfigError(
+                f"strategy {body.strategy_name!r} for POP; {' or '.join(_ALLOCATIONS)} is allowed"
+            )
+        shared = pop_share(body.client_id, queues, sorted(client_ids), share, allocate)
+        return Reply(body=encode_body(QueryAssignmentReply.of(shared, MODE_POP)))
+
     def set_mode(self, request: Request) -> Outcome:
-        """Set how a group reads a topic: only by pulling, so far."""
+        """Set how a group reads a topic; its members learn it with their next question."""
         return with_body(request, MessageRequestModeBody, partial(self._set_mode, request))
 
     def _set_mode(self, request: Request, body: MessageRequestModeBody) -> Outcome:
@@ -83,11 +108,7 @@ class QueryAssignment:
             return Reply(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self._topics.require(body.topic)
         self._groups.require(body.consumer_group, request.wall_ms)
-        if body.mode != MODE_PULL:
-            return Reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f"message request mode {body.mode} is not served yet; consumers read by {MODE_PULL}",
-            )
+        self._modes.set(body)
         return SUCCESS
 
 

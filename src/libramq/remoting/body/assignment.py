@@ -5,16 +5,12 @@ SetMessageRequestModeRequestBody.java, common/message/MessageQueueAssignment.jav
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from libramq.filter.subscription import CLUSTERING
 from libramq.formats.document import Document
+from libramq.formats.tables import MODE_PULL, MessageRequestMode
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import QueueRef
-
-#: MessageRequestMode: how a client reads an assigned queue.
-MODE_PULL: Final = "PULL"
-MODE_POP: Final = "POP"
 
 
 class QueryAssignmentBody(Document, frozen=True, kw_only=True):
@@ -34,9 +30,9 @@ class QueueAssignment(Document, frozen=True, kw_only=True):
     mode: str = MODE_PULL
 
     @classmethod
-    def of(cls, queue: MessageQueue) -> "QueueAssignment":
-        """Return the assignment of a queue, to be pulled."""
-        return cls(message_queue=QueueRef.of(queue))
+    def of(cls, queue: MessageQueue, mode: str = MODE_PULL) -> "QueueAssignment":
+        """Return the assignment of a queue."""
+        return cls(message_queue=QueueRef.of(queue), mode=mode)
 
 
 class QueryAssignmentReply(Document, frozen=True, kw_only=True):
@@ -45,11 +41,11 @@ class QueryAssignmentReply(Document, frozen=True, kw_only=True):
     message_queue_assignments: list[QueueAssignment] | None = None
 
     @classmethod
-    def of(cls, queues: Sequence[MessageQueue] | None) -> "QueryAssignmentReply":
+    def of(cls, queues: Sequence[MessageQueue] | None, mode: str = MODE_PULL) -> "QueryAssignmentReply":
         """Return the body of a reply."""
         if queues is None:
             return cls()
-        return cls(message_queue_assignments=[QueueAssignment.of(queue) for queue in queues])
+        return cls(message_queue_assignments=[QueueAssignment.of(queue, mode) for queue in queues])
 
     def value(self) -> list[MessageQueue] | None:
         """Return the queues, or None."""
@@ -57,10 +53,5 @@ class QueryAssignmentReply(Document, frozen=True, kw_only=True):
         return None if assigned is None else [each.message_queue.queue for each in assigned]
 
 
-class MessageRequestModeBody(Document, frozen=True, kw_only=True):
-    """SET_MESSAGE_REQUEST_MODE: how a group reads a topic."""
-
-    topic: str
-    consumer_group: str
-    mode: str = MODE_PULL
-    pop_share_queue_num: int = 0
+#: SET_MESSAGE_REQUEST_MODE: how a group reads a topic.
+MessageRequestModeBody = MessageRequestMode

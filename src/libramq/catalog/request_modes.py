@@ -1,0 +1,69 @@
+"""The request modes: by which mode a group reads a topic, where a broker assigns its queues.
+
+    topic → group → mode                config/messageRequestMode.json
+
+Upstream: broker/loadbalance/MessageRequestModeManager.java.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from libramq.errors import ConfigError
+from libramq.formats.document import Document
+from libramq.formats.tables import MODE_POP, MODE_PULL, MessageRequestMode
+
+#: Ours: entries of the table; each took an operator's request.
+MODES_MAX: Final = 100_000
+_SEPARATOR: Final = "@"
+
+
+class RequestModesFile(Document, frozen=True, kw_only=True):
+    """The content of config/messageRequestMode.json."""
+
+    message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = {}
+
+
+class RequestModes:
+    """The table. record: journals a change before it takes effect."""
+
+    def __init__(
+        self, loaded: RequestModesFile | None, *, record: Callable[[str, MessageRequestMode | None], None]
+    ) -> None:
+        groups = loaded.message_request_mode_map if loaded is not None else {}
+        self._modes = {
+            (topic, group): mode for topic, of_topic in groups.items() for group, mode in of_topic.items()
+        }
+        self._record = record
+
+    def get(self, topic: str, group: str) -> MessageRequestMode | None:
+        """Return how a group reads a topic; None: by pulling, as nothing is set."""
+        return self._modes.get((topic, group))
+
+    def is_popped(self, topic: str, group: str) -> bool:
+        """Return whether a group pops a topic's messages."""
+        mode = self._modes.get((topic, group))
+        return mode is not None and mode.mode == MODE_POP
+
+    def set(self, mode: MessageRequestMode) -> None:
+        """Set how a group reads a topic; raises ConfigError."""
+        if mode.mode not in (MODE_PULL, MODE_POP):
+            raise ConfigError(f"message request mode {mode.mode!r}; {MODE_PULL} or {MODE_POP} is allowed")
+        if len(self._modes) >= MODES_MAX and (mode.topic, mode.consumer_group) not in self._modes:
+            raise ConfigError(f"{MODES_MAX} message request modes are set, which is the limit")
+        self._record(f"{mode.topic}{_SEPARATOR}{mode.consumer_group}", mode)
+        self._modes[mode.topic, mode.consumer_group] = mode
+
+    def apply(self, name: str, mode: MessageRequestMode | None) -> None:
+        """Apply a recorded change."""
+        topic, _, group = name.partition(_SEPARATOR)
+        if mode is None:
+            self._modes.pop((topic, group), None)
+        else:
+            self._modes[topic, group] = mode
+
+    def file(self) -> RequestModesFile:
+        """Return the content of config/messageRequestMode.json."""
+        table: dict[str, dict[str, MessageRequestMode]] = {}
+        for (topic, group), mode in self._modes.items():
+            table.setdefault(topic, {})[group] = mode
+        return RequestModesFile(message_request_mode_map=table)
