@@ -128,6 +128,7 @@ class Tables:
         except StoreCorrupt as error:  # Members' heartbeats register them again.
             log.warning("consumer filters not loaded", reason=str(error))
             return None
+
     def _load_request_modes(self) -> RequestModes:
         ledger = self._ledger("messageRequestMode.json", MessageRequestMode)
         table = RequestModes(ledger.load(RequestModesFile), record=ledger.append)
