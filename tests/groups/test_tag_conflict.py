@@ -21,6 +21,12 @@ def test_filters_that_lose_nothing_do_not_conflict(one, other):
     assert tag_conflict([("alice", one), ("bob", other)]) == ""
 
 
+def test_sql_expressions_are_compared_as_they_are():
+    one, other = "SQL92: a = 'x || y'", "SQL92: a = 'x ||y'"
+    assert tag_conflict([("alice", {"T": one}), ("bob", {"T": one})]) == ""
+    assert f"bob wants '{other}'" in tag_conflict([("alice", {"T": one}), ("bob", {"T": other})])
+
+
 @pytest.mark.parametrize("other", ["b", "*", "a || b", "SQL92: a"])
 def test_different_filters_of_one_topic_conflict(other):
     text = tag_conflict([("alice", {"T": "a", "U": "*"}), ("bob", {"T": other}), ("carol", {"T": "a"})])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from libramq.client import ConsumeFrom, by_hash
+from libramq.client import ConsumeFrom, Sql, by_hash
 from libramq.message import Message, MessageExt, MessageQueue
 from libramq.sync import Admin, Producer, PushConsumer
 from tests.interop.cluster import Cluster
@@ -45,7 +45,7 @@ class Inbox:
         return {message.body.decode() for message in list(self.messages)}
 
 
-def consumer(cluster: Cluster, group: str, topic: str, inbox: Inbox, tags: str = "*") -> PushConsumer:
+def consumer(cluster: Cluster, group: str, topic: str, inbox: Inbox, tags: str | Sql = "*") -> PushConsumer:
     member = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     member.subscribe(topic, tags, inbox)
     return member

@@ -27,7 +27,7 @@ Output
   includeBody           whether there is a column body (true)
   includeHeaders        whether there is a column properties, a map (false: it costs half the speed)
     tags                  "TagA || TagB": brokers skip all other messages
-  sql                   an SQL92 expression over properties, for brokers with enablePropertyFilter
+  sql                   an SQL92 expression over properties; Apache's brokers need enablePropertyFilter
     pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound the
     read
                           ranges (false); needs spark.sql.python.filterPushdown.enabled=true

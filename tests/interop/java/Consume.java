@@ -12,10 +12,12 @@ import java.util.TreeSet;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageQueueListener;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -25,7 +27,7 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /**
  * Apache's push consumer: prints each delivery and each change of its queues as a JSON line, until "stop".
  *
- * <p>Properties: namesrv, group, topic (several by commas), tags (*), orderly (false), fail (none | first | always), delayLevel (1),
+ * <p>Properties: namesrv, group, topic (several by commas), tags (*), sql (in place of tags), orderly (false), fail (none | first | always), delayLevel (1),
  * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true), trace (false),
  * invisible (60000): for how long a popped message is hidden from others,
  * hold (none): bodies by commas whose handling never ends.
@@ -68,7 +70,12 @@ public final class Consume {
             }
         });
         for (String topic : System.getProperty("topic").split(",")) {
-            consumer.subscribe(topic, System.getProperty("tags", "*"));
+            String sql = System.getProperty("sql");
+            if (sql == null) {
+                consumer.subscribe(topic, System.getProperty("tags", "*"));
+            } else {
+                consumer.subscribe(topic, MessageSelector.bySql(sql));
+            }
         }
         if (Boolean.getBoolean("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
@@ -83,7 +90,12 @@ public final class Consume {
                     : ConsumeConcurrentlyStatus.RECONSUME_LATER;
             });
         }
-        consumer.start();
+        try {
+            consumer.start();
+        } catch (MQClientException refused) {
+            print(new JSONObject().fluentPut("event", "refused").fluentPut("reason", String.valueOf(refused.getMessage())));
+            System.exit(0);
+        }
         print(new JSONObject().fluentPut("event", "started").fluentPut("clientId", consumer.buildMQClientId()));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null && !line.equals("stop"); line = in.readLine()) {

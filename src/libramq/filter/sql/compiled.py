@@ -7,6 +7,7 @@ finds a name and one its value's end. Values stay bytes: UTF-8 equals and contai
 A test returns None for unknown. It raises ValueError where Apache's would raise: the filter is then false.
 """
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any, Final
@@ -151,6 +152,23 @@ def _property_and_literal(name: str, constant: Any, order: Order, type_: Type, c
             return compare(read(text), constant) if text else None
 
         return number_compared
+
+    if type_ is Type.DOUBLE and constant:  # Zeros have an order of their own.
+        compare = _OPERATORS[order]
+
+        def fraction_compared(data: bytes) -> bool | None:
+            at = data.find(key) + size
+            if at < size:
+                return None
+            text = data[at : data.find(b"\x02", at)]
+            if not text:
+                return None
+            number = java_double(text)
+            return compare(
+                number if number == number else math.inf, constant
+            )  # NaN is the largest, for Java.
+
+        return fraction_compared
 
     def compared(data: bytes) -> bool | None:
         at = data.find(key) + size

@@ -19,6 +19,7 @@ INT64_MAX: Final = (1 << 63) - 1
 #: Any number of fewer digits is an Integer.
 _SHORT_LENGTH: Final = 10
 _WHOLE: Final = re.compile(r"[+-]?\d+")
+_DECIMAL: Final = b"0123456789."
 #: Without alternatives that overlap: matching takes time in proportion to the length.
 _DOUBLE: Final = re.compile(
     rb"[\0-\x20]*([+-]?(?:NaN|Infinity|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))[fFdD]?[\0-\x20]*"
@@ -51,6 +52,8 @@ def _whole(text: bytes, largest: int) -> int:
 
 def java_double(text: bytes) -> float:
     """Return the Double that a text is; raises ValueError."""
+    if not text.translate(None, _DECIMAL):  # Nearly all of them, in a third of the time.
+        return float(text)
     match = _DOUBLE.fullmatch(text)  # Python's float also takes underscores and other names of infinity.
     if match is None:
         raise ValueError("not a number")
