@@ -19,7 +19,7 @@ class Judge:
         self.stood: list[tuple[int, int]] = []
         self.judged: list[int] = []
         self.deadline = kernel.deadlines.new(self.judged.append)
-        hooks = Hooks(stood_still=(lambda stood_ms, now_ms: self.stood.append((stood_ms, now_ms)),))
+        hooks = Hooks(stalled=(lambda stall_ms, now_ms: self.stood.append((stall_ms, now_ms)),))
         self.engine = Engine(kernel, self, hooks)
         self.deadline.at(self.clock.monotonic_ms() + 1_000)
         self.engine.settle()
@@ -62,7 +62,7 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
     stuck = Stuck(begin_ms + 10)
     kernel = Kernel(judge.clock)
     stood: list[int] = []
-    hooks = Hooks(stood_still=(lambda stood_ms, now_ms: stood.append(stood_ms),))
+    hooks = Hooks(stalled=(lambda stall_ms, now_ms: stood.append(stall_ms),))
     engine = Engine(kernel, judge, hooks, [stuck])
     engine.mark_changed()
     engine.settle()
@@ -100,9 +100,7 @@ def test_a_failing_hook_holds_up_none_of_the_others():
 
     both = (failing, last)
     kernel = Kernel(judge.clock)
-    engine = Engine(
-        kernel, judge, Hooks(connection_ended=both, address_lost=both, settle=both, stood_still=both)
-    )
+    engine = Engine(kernel, judge, Hooks(connection_ended=both, address_lost=both, settle=both, stalled=both))
     for event in (engine.settle, partial(engine.connection_ended, judge), partial(engine.address_lost, "")):
         with pytest.raises(ValueError, match="a bug"):
             event()

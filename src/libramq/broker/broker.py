@@ -382,10 +382,10 @@ class Broker:
 
     def _hooks(self) -> Hooks:
         lost = [self.registration.lost]
-        stood_still = [self.coordination.stood_still]
+        stalled = [self.coordination.stalled]
         if self.cluster is not None:
             lost.append(self.cluster.lost)
-            stood_still.append(self.cluster.stood_still)
+            stalled.append(self.cluster.stalled)
         arrivals = Arrivals(self.store, (self.reading, self._delivery, self.pop.popping))
         return Hooks(
             connection_ended=(
@@ -396,7 +396,7 @@ class Broker:
                 self.replication.service.connection_ended,
             ),
             address_lost=lost,
-            stood_still=stood_still,
+            stalled=stalled,
             # What an event decided is journalled before any of it is sent; then woken work is processed.
             settle=(
                 self.pop.commit,

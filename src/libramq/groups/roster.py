@@ -132,10 +132,10 @@ class Roster:
         """Return all groups that have members at an edge."""
         return list(dict.fromkeys(group for edge in self._edges.values() for group in edge.groups))
 
-    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the edges' deadlines by the time in which this process was stalled."""
         for edge in self._edges.values():
-            edge.heard_at_ms = min(now_ms, edge.heard_at_ms + stood_ms)
+            edge.heard_at_ms = min(now_ms, edge.heard_at_ms + stall_ms)
 
     def silent_edges(self, *, since_ms: MonotonicMs) -> list[str]:
         """Return the edges that have been silent since then."""

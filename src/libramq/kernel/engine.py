@@ -76,7 +76,7 @@ class Hooks(NamedTuple):
     address_lost: Sequence[Callable[[str], None]] = ()
     settle: Sequence[Callable[[], None]] = ()
     settle_changed: Sequence[Callable[[], None]] = ()
-    stood_still: Sequence[Callable[[int, MonotonicMs], None]] = ()
+    stalled: Sequence[Callable[[int, MonotonicMs], None]] = ()
 
 
 class Engine:
@@ -120,11 +120,11 @@ class Engine:
         now_ms = self._clock.monotonic_ms()
         due_ms = self.deadlines.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
-            stood_ms = now_ms - self._settled_ms
+            stall_ms = now_ms - self._settled_ms
             self._settled_ms = now_ms
-            log.warning("the process was stalled; deadlines are extended by that time", ms=stood_ms)
+            log.warning("the process was stalled; deadlines are extended by that time", ms=stall_ms)
             try:
-                _call_all(self._hooks.stood_still, stood_ms, now_ms)
+                _call_all(self._hooks.stalled, stall_ms, now_ms)
             except Exception:
                 log.exception(
                     "deadlines could not be extended after a stall; clients may be expired too early"

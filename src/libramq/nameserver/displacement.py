@@ -97,7 +97,7 @@ class Displacement:
         self._claims.pop(connection, None)
         self._probes.pop(connection, None)
 
-    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the deadlines after a stall: answers may lie unread in sockets."""
         for claim in dict.fromkeys(claim for claims in list(self._claims.values()) for claim in claims):
             self._purgatory.release(claim)

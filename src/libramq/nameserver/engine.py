@@ -93,6 +93,6 @@ def name_server_engine(
             displacement.connection_ended,
         ),
         settle=(routes.settle,),
-        stood_still=(route_info.stood_still, displacement.stood_still),
+        stalled=(route_info.stalled, displacement.stalled),
     )
     return Engine(kernel, endpoint, hooks)

@@ -182,10 +182,10 @@ class RouteInfo:
         still_used = {id(liveness.owner) for liveness in self._live.values()}
         return forgotten, [owner for owner in owners if id(owner) not in still_used]
 
-    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the deadlines after a stall of this process."""
         for liveness in self._live.values():
-            liveness.heard_ms = min(now_ms, liveness.heard_ms + stood_ms)
+            liveness.heard_ms = min(now_ms, liveness.heard_ms + stall_ms)
 
     def heard(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
         """Note a broker's sign of life."""

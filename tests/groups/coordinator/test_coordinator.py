@@ -223,7 +223,7 @@ def test_a_stalled_coordinator_expels_no_member_that_polled_meanwhile(session_ms
         consumer.is_silent = True
     group.run(session_ms // 3)
     group.now_ms += 5_000
-    group.do(group.coordinator.stood_still(5_000, now_ms=group.now_ms))
+    group.do(group.coordinator.stalled(5_000, now_ms=group.now_ms))
     group.do(group.coordinator.tick(group.now_ms))
     for consumer in group.consumers.values():
         consumer.is_silent = False
@@ -239,7 +239,7 @@ def test_a_member_silent_beyond_the_stall_is_expelled():
     for _ in range(9):
         group.run(SESSION_MS // 10)
         group.now_ms += 600
-        group.do(group.coordinator.stood_still(600, now_ms=group.now_ms))
+        group.do(group.coordinator.stalled(600, now_ms=group.now_ms))
     assert set(group.owners().values()) == {"alice", "bob"}
     group.run(SESSION_MS // 2)
     assert set(group.owners().values()) == {"alice"}
@@ -254,7 +254,7 @@ def test_grace_periods_and_revocations_are_extended_by_a_stall():
     held = set(alice.held)
     group.do(group.coordinator.closed(bob.peer, now_ms=group.now_ms))
     group.now_ms += 20_000
-    group.do(group.coordinator.stood_still(20_000, now_ms=group.now_ms))
+    group.do(group.coordinator.stalled(20_000, now_ms=group.now_ms))
     group.do(group.coordinator.tick(group.now_ms))
     assert "bob" in group.loads()
     assert not held & set(carol.held)

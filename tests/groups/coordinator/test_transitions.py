@@ -152,7 +152,7 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
         ev.GrantRefused: lambda: group.do(coordinator.refused(GROUP, 1_000, 1_001, now_ms=now_ms)),
         ev.FencesInDoubt: lambda: group.do(coordinator.gather_again(GROUP, now_ms=now_ms)),
         ev.FencesReported: lambda: group.do(coordinator.gathered(GROUP, [], now_ms=now_ms)),
-        ev.Stalled: lambda: group.do(coordinator.stood_still(10, now_ms=now_ms)),
+        ev.Stalled: lambda: group.do(coordinator.stalled(10, now_ms=now_ms)),
         ev.Dissolved: lambda: group.do(coordinator.drop(GROUP, now_ms=now_ms)),
     }
     if kind in calls:
@@ -300,7 +300,7 @@ class Walk(Cluster):
             lambda: coordinator.gathered(GROUP, reports, now_ms=now_ms),
             lambda: coordinator.queues_reset(GROUP, "T", "b", now_ms=now_ms),
             lambda: coordinator.queues_removed("T", "c", now_ms=now_ms),
-            lambda: coordinator.stood_still(random.choice([10, 1_000]), now_ms=now_ms),
+            lambda: coordinator.stalled(random.choice([10, 1_000]), now_ms=now_ms),
             lambda: coordinator.removed(GROUP, may_return=random.random() < 0.5, now_ms=now_ms),
         ]
         self.do(random.choice(calls)())

@@ -163,10 +163,10 @@ class Cluster:
                 self.peers.say_list(edge, body)
             self._assigner.changed(group)
 
-    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: messages of brokers have not been read yet."""
-        self._relay.stood_still(stood_ms, now_ms)
-        self.peers.stood_still(stood_ms)
+        self._relay.stalled(stall_ms, now_ms)
+        self.peers.stalled(stall_ms)
 
     @property
     def next_due_ms(self) -> MonotonicMs:

@@ -176,10 +176,10 @@ class MemberRelay:
         changed, self._changed, self._due_ms = list(self._changed), {}, None
         return list(filter(self._lives_here, changed))
 
-    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the edges' deadlines after a stall of this process."""
-        self._roster.stood_still(stood_ms, now_ms)
-        self._agree_by_ms = self._agree_by_ms + stood_ms
+        self._roster.stalled(stall_ms, now_ms)
+        self._agree_by_ms = self._agree_by_ms + stall_ms
 
     def forget_silent(self, now_ms: MonotonicMs) -> None:
         """Forget the members of brokers that have fallen silent."""

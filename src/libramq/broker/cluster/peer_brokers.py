@@ -230,10 +230,10 @@ class PeerBrokers:
                     self._ask_fence(gathering, self.links[name])
             self._conclude(gathering)
 
-    def stood_still(self, stood_ms: int) -> None:
+    def stalled(self, stall_ms: int) -> None:
         """Extend deadlines after a stall of this process."""
         for gathering in self._gatherings.values():
-            gathering.until_ms = gathering.until_ms + stood_ms
+            gathering.until_ms = gathering.until_ms + stall_ms
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:

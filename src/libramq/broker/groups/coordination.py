@@ -286,10 +286,10 @@ class Coordination:
                 self.stock_changed(group, ())
         self._perform(self._coordinator.tick(now_ms))
 
-    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: requests of members have not been read yet."""
-        self._unheard_until_ms = self._unheard_until_ms + stood_ms
-        self._perform(self._coordinator.stood_still(stood_ms, now_ms=now_ms))
+        self._unheard_until_ms = self._unheard_until_ms + stall_ms
+        self._perform(self._coordinator.stalled(stall_ms, now_ms=now_ms))
 
     @property
     def has_members(self) -> bool:

@@ -355,10 +355,10 @@ def hand_over(group: Group, event: ev.HandoverDue, now_ms: MonotonicMs) -> None:
 def extend_deadlines(group: Group, event: ev.Stalled, now_ms: MonotonicMs) -> None:
     """Extend all deadlines by the time that the process was stalled."""
     for member in group.members:
-        member.stood_still(event.stood_ms, now_ms=now_ms)
-    group.balance.queues.postpone(event.stood_ms)
+        member.stalled(event.stall_ms, now_ms=now_ms)
+    group.balance.queues.postpone(event.stall_ms)
     if group.inquiry is not None:
-        group.inquiry.until_ms = group.inquiry.until_ms + event.stood_ms
+        group.inquiry.until_ms = group.inquiry.until_ms + event.stall_ms
 
 
 def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:

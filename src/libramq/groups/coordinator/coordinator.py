@@ -279,11 +279,11 @@ class Coordinator(Generic[P, T]):
             effects += self._groups[name].publish(now_ms=now_ms)
         return effects
 
-    def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+    def stalled(self, stall_ms: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Extend all deadlines by the time in which the process was stalled."""
         effects: list[Effect[T]] = []
         for name in self._groups:
-            effects += self._happen(name, ev.Stalled(stood_ms), now_ms)
+            effects += self._happen(name, ev.Stalled(stall_ms), now_ms)
         return effects
 
     @property

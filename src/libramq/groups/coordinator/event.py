@@ -170,7 +170,7 @@ class HandoverDue:
 class Stalled:
     """The process was stalled for that time."""
 
-    stood_ms: int
+    stall_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,11 @@ class GroupMember(Generic[P, T]):
         self.heard_at_ms = now_ms
         self.closed_at_ms = None
 
-    def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> None:
+    def stalled(self, stall_ms: int, *, now_ms: MonotonicMs) -> None:
         """Extend the session and the grace period by the time that the coordinator was stalled."""
-        self.heard_at_ms = min(now_ms, self.heard_at_ms + stood_ms)
+        self.heard_at_ms = min(now_ms, self.heard_at_ms + stall_ms)
         if self.closed_at_ms is not None:
-            self.closed_at_ms = min(now_ms, self.closed_at_ms + stood_ms)
+            self.closed_at_ms = min(now_ms, self.closed_at_ms + stall_ms)
 
     def closed(self, *, now_ms: MonotonicMs) -> None:
         """Note that the member's connection has ended."""
