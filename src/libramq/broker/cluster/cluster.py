@@ -109,25 +109,25 @@ class Cluster:
             f"{broker_name or 'the sender'} at {host} is not a known broker of this cluster",
         )
 
-    def took_members(self, body: bodies.PeerMembersBody) -> bool:
+    def receive_members(self, body: bodies.PeerMembersBody) -> bool:
         """Take another broker's report of its members; return whether it has reported all its groups."""
         if body.masters != self.view.names:
             self._watch.look_soon()
         now_ms = self._now_ms()
-        self._assigner.took_tables(given.value() for given in body.given)
+        self._assigner.receive_tables(given.value() for given in body.given)
         has_reported_all = self._relay.took(body, now_ms=now_ms)
         self._assigner.tick(now_ms)
         return has_reported_all
 
-    def took_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
+    def receive_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
         """Take another broker's report of one group's members."""
-        self._relay.took_group(broker_name, group, members, now_ms=self._now_ms())
+        self._relay.receive_group(broker_name, group, members, now_ms=self._now_ms())
 
-    def took_list(self, body: bodies.PeerListBody) -> None:
+    def receive_list(self, body: bodies.PeerListBody) -> None:
         """Take a coordinator's list of a group's members."""
         self._relay.listed(body)
 
-    def took_removal(self, body: bodies.PeerRemovedBody) -> None:
+    def receive_removal(self, body: bodies.PeerRemovedBody) -> None:
         """Handle another broker's deletion of a topic or group; ask name servers for the current state."""
         if body.topic and body.group:
             self._coordination.queues_reset(body.group, body.topic, body.broker_name)

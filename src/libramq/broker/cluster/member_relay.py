@@ -93,7 +93,7 @@ class MemberRelay:
 
     def listed(self, body: PeerListBody) -> None:
         """Take a coordinator's list of a group's members; our own members are notified if it is news."""
-        self._consumers.took_list(body.group, MemberList(body.broker_name, body.version, body.client_ids))
+        self._consumers.receive_list(body.group, MemberList(body.broker_name, body.version, body.client_ids))
 
     # The coordinator's part.
 
@@ -123,7 +123,7 @@ class MemberRelay:
         self._publish_by(changed, now_ms + delay_ms(size))
         return is_whole or body.complete
 
-    def took_group(
+    def receive_group(
         self, edge: str, group: str, members: Sequence[EdgeMember], *, now_ms: MonotonicMs
     ) -> None:
         """Take an edge's report of one group, ahead of its beat; ignored if the edge is unknown."""

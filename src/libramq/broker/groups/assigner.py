@@ -134,7 +134,7 @@ class Assigner:
             self._groups.tables.take(update)
         self._ask_again(update)
 
-    def took_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
+    def receive_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
         """Take the tables that another broker has of groups coordinated here."""
         for table in tables:
             if table.group not in self._groups:

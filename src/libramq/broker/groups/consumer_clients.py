@@ -91,7 +91,7 @@ class ConsumerClients:
         listed = self.roster.listed(group.name)
         return group.client_ids if listed is None else listed
 
-    def took_list(self, group_name: str, members: MemberList) -> None:
+    def receive_list(self, group_name: str, members: MemberList) -> None:
         """Take a coordinator's list of a group; `due_notices` returns the members to notify of news."""
         group = self._groups.get(group_name)
         if group is None:

@@ -117,7 +117,7 @@ class PeerRequests:
         """Handle another broker's deletion of a topic or a group."""
         body = decode_body(request.command.body, bodies.PeerRemovedBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
-        self._cluster.took_removal(body)
+        self._cluster.receive_removal(body)
         return SUCCESS
 
     def gather(self, request: Request) -> Outcome:
@@ -132,7 +132,7 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address, body.broker_name)
         for table in body.given:
             _check_version(table, request)
-        return Reply(ext={"lbKnown": "1" if self._cluster.took_members(body) else "0"})
+        return Reply(ext={"lbKnown": "1" if self._cluster.receive_members(body) else "0"})
 
     def assign(self, request: Request) -> Outcome:
         """Decide the queues of a member that asked an edge, if its group is coordinated here."""
@@ -140,7 +140,7 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if body.members is not None:
             members = [member.value() for member in body.members]
-            self._cluster.took_group(body.broker_name, body.group, members)
+            self._cluster.receive_group(body.broker_name, body.group, members)
         question = QueueQuestion(body.group, body.client_id, body.topic, body.strategy_name)
         return reply_with(self._assigner.decide(question))
 
@@ -157,7 +157,7 @@ class PeerRequests:
         body = decode_body(request.command.body, bodies.PeerListBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
-        self._cluster.took_list(body)
+        self._cluster.receive_list(body)
         return Reply(notify=requests_of(self._consumers.due_notices()))
 
 
