@@ -210,7 +210,7 @@ async def test_a_new_broker_becomes_coordinator_and_nothing_moves(cluster):
     answers = len(one.history), len(two.history)
     await cluster.add("broker-d", 0)
     await until(cluster.sees_all)
-    assert cluster.servers["broker-d"].broker.cluster.view.home_of(group.name) == "broker-d"
+    assert cluster.servers["broker-d"].broker.cluster.view.coordinator_of(group.name) == "broker-d"
     three = await group.join("three")
     await group.even()
     assert gained(before, group) == len(three.queues) == 2

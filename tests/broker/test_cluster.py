@@ -108,14 +108,14 @@ async def test_every_broker_names_a_groups_coordinator(cluster):
     """And one where it does not live sends members there."""
     remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     addresses = {name: server.address for name, server in cluster.servers.items()}
-    for home in cluster.names:
-        group = group_at(home, cluster.names)
+    for coordinator in cluster.names:
+        group = group_at(coordinator, cluster.names)
         for name, address in addresses.items():
-            assert await ask(remotes, address, group_calls.find_group(group)) == addresses[home]
-            if name != home:
+            assert await ask(remotes, address, group_calls.find_group(group)) == addresses[coordinator]
+            if name != coordinator:
                 with pytest.raises(NotCoordinator) as refused:
                     await ask(remotes, address, group_calls.poll_group(group, "m", 0, GroupPollBody()))
-                assert refused.value.remark == addresses[home]
+                assert refused.value.remark == addresses[coordinator]
     await remotes.aclose()
 
 

@@ -476,10 +476,10 @@ def test_groups_that_moved_to_another_coordinator_are_dropped(node):
     member = FakePeer()
     poll = node.command(R.GROUP_POLL, header, bodies.GroupPollBody(held=held))
     node.give(member, poll)
-    home = coordinator_of(HERE, [A, B, C_, *MORE])
+    coordinator = coordinator_of(HERE, [A, B, C_, *MORE])
     node.live(1, B, C_, *MORE)
     told = answer(member, poll)
-    assert (told.code, told.remark) == (C.NOT_COORDINATOR, ADDRESSES[home])
+    assert (told.code, told.remark) == (C.NOT_COORDINATOR, ADDRESSES[coordinator])
     assert node.broker.coordination.group(HERE) is None
 
 

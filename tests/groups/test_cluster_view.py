@@ -36,9 +36,9 @@ def q(name: str, number: int) -> MessageQueue:
 
 def test_coordinators_are_unknown_before_a_name_server_has_answered():
     view = ClusterView("1", "10.0.0.1:1")
-    assert (view.home_of("g"), view.queues("T"), view.names) == (None, None, ["1"])
+    assert (view.coordinator_of("g"), view.queues("T"), view.names) == (None, None, ["1"])
     assert view.brokers_reported(None, linked=())
-    assert (view.home_of("g"), view.queues("T")) == ("1", ())
+    assert (view.coordinator_of("g"), view.queues("T")) == ("1", ())
     assert not view.brokers_reported(brokers("1"), linked=())
 
 
@@ -49,7 +49,11 @@ def test_coordinators_are_known_when_all_brokers_agree():
     other.brokers_reported(brokers("1", "3", slave_of="4"), linked=())
     assert view.names == other.names == ["1", "2", "3"]
     for group in map(str, range(50)):
-        assert view.home_of(group) == other.home_of(group) == coordinator_of(group, ["1", "2", "3"])
+        assert (
+            view.coordinator_of(group)
+            == other.coordinator_of(group)
+            == coordinator_of(group, ["1", "2", "3"])
+        )
     assert view.others == {"2": "10.0.0.2:1", "3": "10.0.0.3:1"}
     assert view.is_at("3", "10.0.0.3")
     assert not view.is_at("3", "10.0.0.2")

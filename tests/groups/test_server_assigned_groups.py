@@ -30,7 +30,7 @@ class Cluster:
         self.holds: dict[str, set[MessageQueue]] = {}
         self.again: dict[str, int] = {}
         self.brokers = {name: self.new_broker(name) for name in (A, B)}
-        self.home = A
+        self.coordinator = A
 
     def new_broker(self, name: str) -> ServerAssignedGroups:
         return ServerAssignedGroups(name, members=lambda _: self.members(), queues=self.queues.get)
@@ -43,13 +43,13 @@ class Cluster:
         if word is not None:
             self.again |= word.ask_again
             for name, broker in self.brokers.items():
-                if name != self.home:
+                if name != self.coordinator:
                     broker.tables.take(word)
 
     def change(self) -> None:
         """Members or queues are others now, and the home has heard of it."""
         self.version += 1
-        self.say(self.brokers[self.home].review("g", now_ms=self.now_ms))
+        self.say(self.brokers[self.coordinator].review("g", now_ms=self.now_ms))
 
     def join(self, *client_ids: str) -> None:
         for client_id in client_ids:
@@ -64,7 +64,7 @@ class Cluster:
     def ask(self, *client_ids: str) -> None:
         for client_id in client_ids:
             self.again.pop(client_id, None)
-            decision = self.brokers[self.home].ask("g", client_id, "T", "AVG", now_ms=self.now_ms)
+            decision = self.brokers[self.coordinator].ask("g", client_id, "T", "AVG", now_ms=self.now_ms)
             self.say(decision.update)
             if decision.queues is not None:
                 self.holds[client_id] = set(decision.queues)
@@ -78,16 +78,16 @@ class Cluster:
             self.ask(*self.again)
         raise AssertionError(f"{self.again} are still told to ask again")
 
-    def move(self, home: str, *, is_dead: bool = False) -> None:
+    def move(self, coordinator: str, *, is_dead: bool = False) -> None:
         """The group comes to live at the other broker; the one before tells what it remembers, or is dead."""
-        before, after = self.brokers[self.home], self.brokers[home]
+        before, after = self.brokers[self.coordinator], self.brokers[coordinator]
         if is_dead:
-            self.brokers[self.home] = self.new_broker(self.home)
+            self.brokers[self.coordinator] = self.new_broker(self.coordinator)
         else:
             before.leave("g")
             for body in before.tables.updates(lambda _: True):
                 after.tables.offer(body)
-        self.home = home
+        self.coordinator = coordinator
         for group in list(after.tables):
             self.say(after.adopt(group))
             self.say(after.review(group, now_ms=self.now_ms))
@@ -263,7 +263,7 @@ def test_no_queue_has_two_members_whichever_broker_coordinates(steps, count):
         elif step == "t":
             cluster.now_ms += 60
         elif step in "md":
-            cluster.move(B if cluster.home == A else A, is_dead=step == "d")
+            cluster.move(B if cluster.coordinator == A else A, is_dead=step == "d")
         assert len(cluster.held()) == len(set(cluster.held())), cluster.holds
     if cluster.topics:
         ask_all(cluster, list(cluster.topics))

@@ -71,16 +71,18 @@ def most_even(
 
     table = _Table(group, queues, kind_of_topic, held)
     parts = _alike(levels(sizes, set_capacities, list(kinds)), whole=set(capacities) <= {1})
-    home = {each: (part, level) for part, some in enumerate(parts) for level in some for each in level.sinks}
+    level_of_set = {
+        each: (part, level) for part, some in enumerate(parts) for level in some for each in level.sinks
+    }
     part_of_kind = {kind: part for part, some in enumerate(parts) for level in some for kind in level.sources}
     members_of_part: list[list[int]] = [[] for _ in parts]
     for place, each in enumerate(set_of_member):
-        members_of_part[home[each][0]].append(place)
+        members_of_part[level_of_set[each][0]].append(place)
     for part, members in enumerate(members_of_part):
         table.free_others(members, {kind for kind, other in part_of_kind.items() if other != part})
     for part, members in enumerate(members_of_part):
         takers = [
-            _taker(each, capacities[place], home[each][1], table.held[place])
+            _taker(each, capacities[place], level_of_set[each][1], table.held[place])
             for place, each in ((place, set_of_member[place]) for place in members)
         ]
         sets_of = {kind: sets for sets, kind in kinds.items() if part_of_kind[kind] == part}

@@ -53,16 +53,16 @@ class ClusterView:
         """Return whether there is no other broker."""
         return len(self._masters) == 1
 
-    def home_of(self, group: str) -> str | None:
+    def coordinator_of(self, group: str) -> str | None:
         """Return the broker that coordinates a group; None while it is unknown."""
         if not self.is_known:
             return None
         return self._own if self.is_alone else coordinating_broker(group, self._masters)
 
-    def coordinator_of(self, group: str) -> str | None:
+    def coordinator_address(self, group: str) -> str | None:
         """Return the address of the broker that coordinates a group; None while it is unknown."""
-        home = self.home_of(group)
-        return self._masters[home] if home is not None else None
+        coordinator = self.coordinator_of(group)
+        return self._masters[coordinator] if coordinator is not None else None
 
     def is_at(self, broker_name: str, host: str) -> bool:
         """Return whether another broker of that name is known, on that host."""

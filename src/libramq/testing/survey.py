@@ -13,7 +13,7 @@ class Survey:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._last: set[tuple[Happening, str]] = set()
-        self._homes: dict[str, set[str]] = {}
+        self._coordinators: dict[str, set[str]] = {}
         self._modes: dict[str, str] = {}
 
     def step(self) -> None:
@@ -51,17 +51,17 @@ class Survey:
     def _look_at_coordinators(self) -> None:
         history = self._cluster.world.history
         for group in self._cluster.subscriptions():
-            homes = set()
+            coordinators = set()
             for name, node in self._cluster.brokers.items():
                 view = node.broker.coordination.group(group) if node.broker is not None else None
                 if view is None or not view.members:
                     continue
-                homes.add(name)
+                coordinators.add(name)
                 if (self._modes.get(group), view.mode) == (MODE_CLIENT, MODE_EPOCHS):
                     history.happened(Happening.MODE_BACK, group)
                 self._modes[group] = view.mode
-            before = self._homes.get(group)
-            if before and homes - before:
+            before = self._coordinators.get(group)
+            if before and coordinators - before:
                 history.happened(Happening.TAKEN_OVER, group)
-            if homes:
-                self._homes[group] = homes
+            if coordinators:
+                self._coordinators[group] = coordinators

@@ -72,13 +72,13 @@ class Cluster:
 
     def _members_changed(self, group: str) -> None:
         """Handle a change of our connected clients."""
-        home = self.view.home_of(group)
-        if self.view.is_alone or home is None:
+        coordinator = self.view.coordinator_of(group)
+        if self.view.is_alone or coordinator is None:
             return
-        if home == self._name:
+        if coordinator == self._name:
             self._relay.own_changed(group, now_ms=self._now_ms())
             return
-        link = self.peers.links[home]
+        link = self.peers.links[coordinator]
         link.changed[group] = None
         if link.is_linked:
             known = self._consumers.group(group)

@@ -73,20 +73,20 @@ class MemberRelay:
             for each in group.client_ids
         ]
 
-    def body(self, home: str, changed: Sequence[str] | None) -> PeerMembersBody:
+    def body(self, coordinator: str, changed: Sequence[str] | None) -> PeerMembersBody:
         """Return the report for a coordinating broker; of all groups that live there, if none are named."""
         names = [group.name for group in self._consumers.groups()] if changed is None else changed
         reported = {
             name: [PeerMember.of(member) for member in self.members(name)]
             for name in names
-            if self._view.home_of(name) == home
+            if self._view.coordinator_of(name) == coordinator
         }
         return PeerMembersBody(
             broker_name=self._own,
             masters=self._view.names,
             groups=reported,
             complete=changed is None,
-            listed=[name for name in self._roster.listed_by_others(home) if name in reported]
+            listed=[name for name in self._roster.listed_by_others(coordinator) if name in reported]
             if changed is None
             else [],
         )
@@ -213,4 +213,4 @@ class MemberRelay:
         )
 
     def _lives_here(self, group: str) -> bool:
-        return self._view.home_of(group) == self._own
+        return self._view.coordinator_of(group) == self._own

@@ -150,12 +150,12 @@ class PeerBrokers:
         return self.relay.has_heard_all(self._now_ms())
 
     def assign(
-        self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
+        self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
         """Have the group's broker decide."""
-        link = self.links[home]
+        link = self.links[coordinator]
         if not link.is_linked:
-            answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
+            answered(ConnectFailed(f"there is no connection to {coordinator} at {link.address}"))
             return
         members = None
         if question.group in link.changed or link.owes_members:

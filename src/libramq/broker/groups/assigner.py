@@ -53,7 +53,7 @@ class AssignerPeers(Protocol):
         ...
 
     def assign(
-        self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
+        self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
         """Have the group's broker decide."""
         ...
@@ -96,26 +96,26 @@ class Assigner:
         cost_bytes: memory of the request. Raises ConfigError for a strategy that is unknown or needs more
         input.
         """
-        home = self._view.home_of(question.group)
-        if home == self._own:
+        coordinator = self._view.coordinator_of(question.group)
+        if coordinator == self._own:
             waiter.answer(self.decide(question))
             return
-        if home is None:
+        if coordinator is None:
             waiter.answer(None)
             return
         parked = ParkedWaiter(waiter, cost_bytes=cost_bytes)
 
         def answered(outcome: Queues | LibraError) -> None:
             if self._purgatory.release(parked):
-                _relay(outcome, home, waiter)
+                _relay(outcome, coordinator, waiter)
 
         self._purgatory.park(parked)
-        self._peers.assign(home, question, answered)
+        self._peers.assign(coordinator, question, answered)
 
     def decide(self, question: QueueQuestion) -> Queues:
         """Return the queues of a member that is connected here or elsewhere; ConfigError as `ask`."""
         decision = KEEP
-        if self._view.home_of(question.group) == self._own and self._settle():
+        if self._view.coordinator_of(question.group) == self._own and self._settle():
             decision = self._groups.ask(
                 question.group,
                 question.client_id,
@@ -130,7 +130,7 @@ class Assigner:
 
     def assignments_updated(self, update: AssignmentUpdate) -> None:
         """Take an update from a group's broker: assignments, and members that should ask again."""
-        if self._view.home_of(update.group) != self._own:
+        if self._view.coordinator_of(update.group) != self._own:
             self._groups.tables.take(update)
         self._ask_again(update)
 
@@ -140,9 +140,9 @@ class Assigner:
             if table.group not in self._groups:
                 self._groups.tables.offer(table)
 
-    def tables_for(self, home: str) -> list[AssignmentUpdate]:
+    def tables_for(self, coordinator: str) -> list[AssignmentUpdate]:
         """Return the tables of groups that a broker coordinates, from which it can continue."""
-        return self._groups.tables.updates(lambda group: self._view.home_of(group) == home)
+        return self._groups.tables.updates(lambda group: self._view.coordinator_of(group) == coordinator)
 
     def full_state(self) -> list[AssignmentUpdate]:
         """Return the tables of groups coordinated here, for another broker; who missed news asks again."""
@@ -154,7 +154,7 @@ class Assigner:
 
     def changed(self, group: str) -> None:
         """Handle a change of a group's members, here or elsewhere."""
-        if self._view.home_of(group) != self._own:
+        if self._view.coordinator_of(group) != self._own:
             return
         fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else None
         now_ms = self._now_ms()
@@ -177,7 +177,7 @@ class Assigner:
         """Handle a change of the cluster's brokers, by which groups get other coordinators."""
         self._is_ready = False
         for group in list(self._groups):
-            if self._view.home_of(group) != self._own:
+            if self._view.coordinator_of(group) != self._own:
                 self._groups.leave(group)
         self._due.clear()
 
@@ -209,7 +209,7 @@ class Assigner:
             return False
         self._is_ready = True
         for group in list(self._groups.tables):
-            if self._view.home_of(group) == self._own:
+            if self._view.coordinator_of(group) == self._own:
                 self._peers.send_assignments(self._groups.adopt(group))
                 self.changed(group)
         return True
@@ -240,12 +240,14 @@ class Assigner:
         return self._clock.monotonic_ms()
 
 
-def _relay(outcome: Queues | LibraError, home: str, waiter: Waiter[Queues]) -> None:
+def _relay(outcome: Queues | LibraError, coordinator: str, waiter: Waiter[Queues]) -> None:
     """Pass on the answer of the group's broker."""
     if isinstance(outcome, BrokerError) and outcome.response_code == ResponseCode.INVALID_PARAMETER:
         waiter.refuse(outcome)
     elif isinstance(outcome, LibraError):
-        log.info("assignment not available; members keep their queues", broker=home, reason=str(outcome))
+        log.info(
+            "assignment not available; members keep their queues", broker=coordinator, reason=str(outcome)
+        )
         waiter.answer(None)
     else:
         waiter.answer(outcome)

@@ -98,7 +98,7 @@ class Coordination:
 
     def address_of(self, group: str) -> str:
         """Return the address of a group's coordinator; raises NotCoordinator while it is unknown."""
-        address = self._view.coordinator_of(group)
+        address = self._view.coordinator_address(group)
         if address is None:
             raise broker_error(ResponseCode.NOT_COORDINATOR, "")
         return address
@@ -212,7 +212,7 @@ class Coordination:
         and members know. has_new: some of the others are new; they may have coordinated our groups.
         """
         for group in self._coordinator.names():
-            address = self._view.coordinator_of(group)
+            address = self._view.coordinator_address(group)
             if address != self._address or not keeps_own:
                 self._former[group] = self._members_of(group)
                 self._unheard.pop(group, None)

@@ -38,7 +38,7 @@ class BrokerContacts:
         """Return whether every broker in the routes is known to offer coordinated groups."""
         return self._known <= self.offering
 
-    def whom_to_ask(self) -> list[str]:
+    def addresses_to_query(self) -> list[str]:
         """Return the brokers to query, sorted: those that answered; if none did, all masters."""
         return sorted(self.alive) or sorted(self._routes.masters())
 

@@ -77,7 +77,7 @@ class Parts:
         opening = Opening(offsets, table, pulling, owned)
         giving_up = GivingUp(settings, routes, offsets, timers, table, commits, owned, opening)
         kind = OrderlyConsumption if settings.orderly else Consumption
-        membership = Membership(settings, subscriptions, timers, contacts.whom_to_ask)
+        membership = Membership(settings, subscriptions, timers, contacts.addresses_to_query)
         consumption = kind(
             settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
         )
