@@ -75,7 +75,7 @@ def test_rebalances_are_printed_as_lines():
     assert first.endswith("  member_joined bob  (a, b)")
     assert [line.strip() for line in rest] == [
         "5/4 queues moved (actual/minimum), stable after 300 ms, worst pause 30 ms, "
-        "at most 2 messages came again",
+        "at most 2 messages redelivered",
         "alice → bob: 3 queues, paused for 10–30 ms",
         "loads: alice 4, bob 4",
     ]
@@ -122,14 +122,14 @@ def test_the_redelivery_of_one_broker_may_be_unknown():
     )
     assert found.redelivered_upper_bound is None
     assert as_json(found)["redeliveredUpperBound"] is None
-    assert "unknown how many messages came again" in timeline(found)[1]
+    assert "unknown how many messages were redelivered" in timeline(found)[1]
 
 
 def test_a_known_redelivery_is_printed_without_at_most():
     """Members that had committed what they handled: none came again, not "at most 0"."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
-    assert "no message came again" in timeline(found)[1]
+    assert "no message was redelivered" in timeline(found)[1]
     assert "at most" not in timeline(found)[1]
 
 

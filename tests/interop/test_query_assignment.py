@@ -45,7 +45,7 @@ def test_two_server_assigned_members_share_the_queues_and_one_takes_over(
     wait_bodies(cluster, "both", 24, first, second)
     assert second.of("message"), "the second member consumes what is in its queues"
     if cluster.kind == "libra":
-        assert came_again(first, second) == {}
+        assert redelivered(first, second) == {}
 
     leave(second)
     wait_queues(cluster, first, topic, QUEUES)
@@ -127,7 +127,7 @@ def test_queues_of_two_brokers_are_shared(servers: LibraServers, tmp_path: Path,
             assert all(now <= set(change["queues"]) for change in changes), "what stays is always there"
         send(cluster, topic, "three", 24)
         wait_bodies(cluster, "three", 24, *members)
-        assert came_again(*members) == {}
+        assert redelivered(*members) == {}
 
         before = held()
         servers.kill(B)
@@ -141,7 +141,7 @@ def test_queues_of_two_brokers_are_shared(servers: LibraServers, tmp_path: Path,
         assert all(lot <= now for lot, now in zip(before, held(), strict=True))
         send(cluster, topic, "back", 24)
         wait_bodies(cluster, "back", 24, *members)
-        assert [body for body in came_again(*members) if body.startswith("back")] == []
+        assert [body for body in redelivered(*members) if body.startswith("back")] == []
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def all_queues(cluster: Cluster) -> set[str]:
     return {f"{cluster.broker_name}:{queue}" for queue in range(QUEUES)}
 
 
-def came_again(*consumers: Program) -> dict[str, int]:
+def redelivered(*consumers: Program) -> dict[str, int]:
     """The bodies that were delivered more than once, and how often."""
     counts = collections.Counter(
         delivery["body"] for consumer in consumers for delivery in consumer.of("message")

@@ -120,4 +120,4 @@ def test_traces_show_what_was_redelivered_after_a_consumer_was_killed(
         (effect,) = (row for row in rows(tmp_path, "effects.parquet", group) if row["duplicates"])
         assert (effect["duplicates"], effect["succeeded_twice"]) == (len(again), len(again) - hung)
         assert effect["at"] == duplicates[0]["rebalance_at"].replace(tzinfo=UTC)
-    assert "Messages that came again" in (tmp_path / "report.html").read_text()
+    assert "Redelivered messages" in (tmp_path / "report.html").read_text()

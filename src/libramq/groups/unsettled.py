@@ -145,11 +145,11 @@ class Unsettled:
             )
 
     def settled_moves(self, not_begun: Container[MessageQueue] = ()) -> dict[MessageQueue, Move]:
-        """Return what each queue's move came to.
+        """Return the final move of each queue.
 
-        By offsets it is only known what the owner before was sent, and nothing of queues whose new owner has
-        not begun. Where a coordinator has told who gave up what, nothing comes again of queues that were
-        handed over committed.
+        Offsets only show what the former owner was sent, and show nothing for queues that their new owner has
+        not read yet. Where the coordinator reported the releases, a queue handed over committed has no
+        redelivery.
         """
         moves = {}
         for queue, move in self.moves.items():
@@ -167,9 +167,9 @@ class Unsettled:
 
 
 def repeated(sent: int | None, offset: int) -> int | None:
-    """Return how many messages come again where they were sent up to `sent`, and are read from `offset` on.
+    """Return how many messages are redelivered that were sent up to `sent`, and are read from `offset` on.
 
-    None: nobody knows up to where they were sent.
+    None: it is unknown up to where they were sent.
     """
     return max(0, sent - offset) if sent is not None else None
 

@@ -56,4 +56,4 @@ class Happening(StrEnum):
     # Messages.
     RETRIED = "a message is handled again after it failed"
     DEAD = "a message becomes a dead letter"
-    REPEATED = "a message that was consumed comes again"
+    REPEATED = "a consumed message is redelivered"

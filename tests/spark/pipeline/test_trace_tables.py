@@ -196,7 +196,7 @@ def test_without_events_duplicates_have_no_rebalance(spark: "SparkSession", tmp_
     read.feed(page)
     assert read.open == []
     assert "Missing: no broker <records> rebalances." in read.text
-    assert "1messages came again" in read.text
+    assert "1messages redelivered" in read.text
 
 
 def test_groups_that_broadcast_are_left_out(spark: "SparkSession", tmp_path: Path):

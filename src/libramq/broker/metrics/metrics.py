@@ -82,13 +82,13 @@ class Metrics:
             "libra_group_queues_moved_minimum_total", "Queues that had to change hands."
         )
         self._redelivered = self._counter(
-            "libra_group_messages_redelivered_bound_total", "At most so many messages came again."
+            "libra_group_messages_redelivered_bound_total", "Upper bound of redelivered messages."
         )
         self._redelivered_unknown = self._counter(
             "libra_group_rebalances_redelivered_unknown_total", "Rebalances without a known such bound."
         )
         self._duplicates = self._counter(
-            "libra_group_messages_duplicate_total", "Messages that came again, as clients reported them."
+            "libra_group_messages_duplicate_total", "Redelivered messages, as clients reported them."
         )
         self._catch_up = self._gauge(
             "libra_group_catch_up_peak_messages_per_second",

@@ -31,7 +31,7 @@ def timeline(rebalance: Rebalance) -> list[str]:
         lines += [
             f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
-            f"{came_again(rebalance.redelivered_upper_bound)}{unowned}{also}",
+            f"{redelivery(rebalance.redelivered_upper_bound)}{unowned}{also}",
             *_catching_up(rebalance.peak_catch_up_rate),
             *_moves(rebalance.moves, names),
             _loads(rebalance.member_count, rebalance.loads, names),
@@ -54,14 +54,14 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
     )
 
 
-def came_again(bound: int | None) -> str:
+def redelivery(bound: int | None) -> str:
     """Return what is known of redelivered messages; 0: owners had committed everything they handled.
 
     None: a broker was restarted, and does not know what they had been sent before.
     """
     if bound is None:
-        return "unknown how many messages came again"
-    return f"at most {_count(bound, 'message')} came again" if bound else "no message came again"
+        return "unknown how many messages were redelivered"
+    return f"at most {_count(bound, 'message')} redelivered" if bound else "no message was redelivered"
 
 
 def duration(milliseconds: int | None) -> str:

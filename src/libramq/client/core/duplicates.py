@@ -16,7 +16,7 @@ QUEUES_MAX: Final = 100_000
 
 
 class Duplicates:
-    """Our highest handled offsets, and how many messages came again since the last report."""
+    """Our highest handled offsets, and how many messages were redelivered since the last report."""
 
     def __init__(self) -> None:
         self._handled: dict[MessageQueue, int] = {}

@@ -86,7 +86,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
         ),
         section(
             "Groups",
-            "Moves beyond the minimum, and messages that came again, are needless.",
+            "Moves beyond the minimum, and redeliveries, are needless.",
             _groups(rebalances, pauses, names),
         ),
         section("The longest pauses", "The rebalances in which a queue paused longest.", _worst(rebalances)),
@@ -115,7 +115,7 @@ def _facts(
         (_millis(quantile(all_pauses, 0.5) if all_pauses else None), "median pause of a queue"),
         (_millis(max(all_pauses, default=None)), "longest pause"),
         (_millis(quantile(stable, 0.5) if stable else None), "median time to stable"),
-        (written(_came_again(rebalances)), "messages came again at most"),
+        (written(_redelivered(rebalances)), "messages redelivered at most"),
         (f"{len(flapping):,}", "members left again and again"),
     ]
 
@@ -167,7 +167,7 @@ def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], na
         by_group[row["group"]].append(row)
     return html_table(
         (
-            "group", "rebalances", "moved", "minimum", "median pause ms", "p95 pause ms", "came again ≤",
+            "group", "rebalances", "moved", "minimum", "median pause ms", "p95 pause ms", "redelivered ≤",
             "reported twice", "unevenness", "catching up /s", "interrupted",
         ),
         [
@@ -178,7 +178,7 @@ def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], na
                 _sum(rows, "minimum"),
                 quantile(pauses[name], 0.5) if pauses[name] else None,
                 quantile(pauses[name], 0.95) if pauses[name] else None,
-                _came_again(rows),
+                _redelivered(rows),
                 _sum(rows, "duplicates_reported"),
                 _most(row["most_load"] - row["least_load"] for row in rows if row["most_load"] is not None),
                 _most(row["peak_catch_up_rate"] or 0 for row in rows),
@@ -192,7 +192,7 @@ def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], na
 def _worst(rebalances: Sequence[Row]) -> Markup:
     worst = sorted(rebalances, key=lambda row: (-(row["worst_pause_ms"] or 0), row["at"]))[:WORST_MAX]
     return html_table(
-        ("when (UTC)", "group", "why", "who", "moved/min", "worst pause ms", "stable ms", "came again ≤"),
+        ("when (UTC)", "group", "why", "who", "moved/min", "worst pause ms", "stable ms", "redelivered ≤"),
         [
             (
                 f"{row['at']:%Y-%m-%d %H:%M:%S}",
@@ -202,7 +202,7 @@ def _worst(rebalances: Sequence[Row]) -> Markup:
                 _moved(row),
                 row["worst_pause_ms"],
                 row["time_to_stable_ms"],
-                _came_again([row]),
+                _redelivered([row]),
             )
             for row in worst
         ],
@@ -236,7 +236,7 @@ def _sum(rows: Sequence[Row], name: str) -> int:
     return sum(row[name] or 0 for row in rows)
 
 
-def _came_again(rows: Sequence[Row]) -> int | str:
+def _redelivered(rows: Sequence[Row]) -> int | str:
     """Return an upper bound of the redelivered messages; a text with `?` if it is not known for all."""
     bounds: list[int | None] = [row["redelivered_upper_bound"] for row in rows]
     known = [bound for bound in bounds if bound is not None]

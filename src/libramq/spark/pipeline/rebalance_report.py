@@ -159,13 +159,13 @@ class RebalanceReport:
         if not has_events:
             missing.append(
                 f"no broker records rebalances in {REBALANCE_EVENTS_TOPIC}, only LibraMQ's do: reasons, "
-                "pauses and moves of queues are not known (traces name no queue), nor for which rebalances "
-                "messages came again"
+                "pauses and moves of queues are unknown (traces name no queue), as is which rebalance caused "
+                "a redelivery"
             )
         if not has_traces:
             missing.append(
                 f"no client traces to {self._config.trace_topic} (in Java by setEnableTrace): delays, and "
-                "which messages came again, are not known"
+                "which messages were redelivered, are unknown"
             )
         return missing
 
@@ -204,7 +204,7 @@ def _sentence(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         rows = tables["deliveries"]
         again, caused = (sum(row[name] for row in rows) for name in ("duplicates", "by_rebalance"))
         parts.append(
-            f"deliveries traced: {sum(row['deliveries'] for row in rows):,}, of messages that came again: "
+            f"deliveries traced: {sum(row['deliveries'] for row in rows):,}, of redelivered messages: "
             f"{again:,}, because of rebalances: {caused:,}"
         )
     return "; ".join(parts)

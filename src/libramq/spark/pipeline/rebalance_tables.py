@@ -35,7 +35,7 @@ REBALANCES: Final[Columns] = MappingProxyType(
         "minimum": "int",
         "time_to_stable_ms": "bigint",
         "worst_pause_ms": "bigint",
-        "redelivered_upper_bound": "bigint",  # Messages that came again at most; 0: none did; null: unknown.
+        "redelivered_upper_bound": "bigint",  # Upper bound of redelivered messages; null: unknown.
         "duplicates_reported": "bigint",  # By clients that report them.
         "peak_catch_up_rate": "bigint",  # Messages a second that new owners read of what had waited.
         "unowned": "int",

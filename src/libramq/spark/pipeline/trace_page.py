@@ -28,10 +28,10 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
     return [
         section("What clients traced", "Each call of a listener with a message.", tiles(_facts(hours))),
         section(
-            "Messages that came again",
+            "Redelivered messages",
             "Deliveries of messages that their group had been given before, each hour, by why they came "
             "again. Those of a rebalance began while it went on or soon after.",
-            svg.bars(*by_hour(hours, names, _of_causes), label="Messages that came again each hour by cause")
+            svg.bars(*by_hour(hours, names, _of_causes), label="Redelivered messages each hour by cause")
             if _sum(hours, "duplicates")
             else note("None."),
             *([svg.legend(names)] if _sum(hours, "duplicates") else []),
@@ -54,7 +54,7 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
 def _facts(hours: Sequence[Row]) -> list[tuple[str, str]]:
     return [
         (f"{_sum(hours, 'deliveries'):,}", "deliveries traced"),
-        (f"{_sum(hours, 'duplicates'):,}", "messages came again"),
+        (f"{_sum(hours, 'duplicates'):,}", "messages redelivered"),
         (f"{_sum(hours, 'by_rebalance'):,}", "because of rebalances"),
         (f"{_sum(hours, 'by_retry'):,}", "because they had failed"),
         (f"{_sum(hours, 'succeeded_twice'):,}", "succeeded twice"),
@@ -104,7 +104,7 @@ def _effects(effects: Sequence[Row]) -> list[Markup]:
         "the latest before.",
         html_table(
             (
-                "when (UTC)", "group", "why", "came again", "succeeded twice", "before: p50 / max",
+                "when (UTC)", "group", "why", "redelivered", "succeeded twice", "before: p50 / max",
                 "after: p50 / max", "normal after",
                 *(("lag before", "peak", "back after") if has_lag else ()),
             ),
@@ -132,7 +132,7 @@ def _clients(clients: Sequence[Row]) -> Markup:
         last[row["group"]] = max(row["hour"], last.get(row["group"], row["hour"]))
     rows = [row for row in clients if row["hour"] == last[row["group"]]]
     return html_table(
-        ("group", "client", "from (UTC)", "to", "deliveries", "came again"),
+        ("group", "client", "from (UTC)", "to", "deliveries", "redelivered"),
         [
             (
                 row["group"],

@@ -84,7 +84,7 @@ class DuplicatesAreExplained(Invariant):
     """Check that a consumed message is redelivered only after a fault or, among members that allocate for
     themselves, to another owner; never to the same owner."""
 
-    name = "a message that was consumed comes again only for a reason"
+    name = "a consumed message is redelivered only for a reason"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
