@@ -115,7 +115,7 @@ class RequestCode(IntEnum):
     PEER_GATHER = 31013
     PEER_STARTED = 31014
     PEER_ASSIGN = 31015
-    PEER_GIVEN = 31016
+    PEER_ASSIGNMENTS = 31016
     PEER_REMOVED = 31017
     PEER_REBALANCE = 31018
     # A name server probes a broker over the broker's own connection; the answer is that the code is unknown.

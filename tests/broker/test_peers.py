@@ -662,21 +662,23 @@ def test_an_assignment_query_is_answered_by_the_groups_coordinator(node, outcome
 
 
 def test_a_broker_decides_nothing_before_all_peers_have_reported(node):
-    """Another one may remember what members were given."""
+    """Another broker may have recorded assignments of its members."""
     node.routes(BROKERS_TOPIC, brokers(A, B))
     node.create_topic("T", 2)
     member = FakePeer("10.1.1.1:1")
     node.beat(member, "java", HERE)
     assert answer(member, ask_for_queues(node, member, HERE)).body == b"{}"
-    given = bodies.PeerAssignmentsBody(
+    assignments = bodies.PeerAssignmentsBody(
         broker_name=B,
         group=HERE,
         version=7,
-        given=[bodies.TopicAssignment(client_id="other", topic="T", queues={A: [0]})],
+        assignments=[bodies.TopicAssignment(client_id="other", topic="T", queues={A: [0]})],
         is_whole=True,
     )
     others = {HERE: [bodies.PeerMember(client_id="other", topics=["T"])]}
-    body = bodies.PeerMembersBody(broker_name=B, masters=[A, B], groups=others, complete=True, given=[given])
+    body = bodies.PeerMembersBody(
+        broker_name=B, masters=[A, B], groups=others, complete=True, assignments=[assignments]
+    )
     node.ask(peer(B), R.PEER_MEMBERS, None, body)
     node.settle()
     node.routes("T", queues(a=2))
@@ -786,9 +788,9 @@ def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
     client = FakePeer()
     node.beat(client, "x", THERE)
     forged = bodies.PeerListBody(broker_name=B, group=THERE, version=version, client_ids=["forged"])
-    given = bodies.PeerAssignmentsBody(broker_name=B, group=THERE, version=version)
-    members = bodies.PeerMembersBody(broker_name=B, masters=[A, B], given=[given])
-    for code, body in ((R.PEER_LIST, forged), (R.PEER_GIVEN, given), (R.PEER_MEMBERS, members)):
+    assignments = bodies.PeerAssignmentsBody(broker_name=B, group=THERE, version=version)
+    members = bodies.PeerMembersBody(broker_name=B, masters=[A, B], assignments=[assignments])
+    for code, body in ((R.PEER_LIST, forged), (R.PEER_ASSIGNMENTS, assignments), (R.PEER_MEMBERS, members)):
         reply = node.ask(peer(B), code, None, body)
         assert reply.code == C.INVALID_PARAMETER
         assert f"version {version}" in reply.remark

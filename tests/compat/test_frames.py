@@ -28,7 +28,7 @@ REQUEST_BODIES: dict[int, type[Any]] = {
     R.PEER_GATHER: coordination.PeerGatherBody,
     R.PEER_STARTED: coordination.PeerStartedBody,
     R.PEER_ASSIGN: coordination.PeerAssignBody,
-    R.PEER_GIVEN: coordination.PeerAssignmentsBody,
+    R.PEER_ASSIGNMENTS: coordination.PeerAssignmentsBody,
 }
 ANSWER_BODIES: dict[int, type[Any]] = {
     R.QUERY_ASSIGNMENT: assignment.QueryAssignmentReply,

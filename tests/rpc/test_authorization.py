@@ -192,7 +192,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_GATHER: (None, None, _CLUSTER_GET),
     R.PEER_STARTED: (None, None, _CLUSTER_UPDATE),
     R.PEER_ASSIGN: (None, None, _CLUSTER_GET),
-    R.PEER_GIVEN: (None, None, _CLUSTER_UPDATE),
+    R.PEER_ASSIGNMENTS: (None, None, _CLUSTER_UPDATE),
     R.PEER_REMOVED: (None, None, _CLUSTER_UPDATE),
     R.PEER_REBALANCE: (None, None, _CLUSTER_UPDATE),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),

@@ -144,7 +144,7 @@ class _Table:
                 share += queues[:count]
                 self.free[kind] += queues[count:]
         stacks: dict[int, Share] = {}
-        for (kind, each), count in keeping.given.items():
+        for (kind, each), count in keeping.assigned.items():
             stacks.setdefault(each, []).extend(self.free[kind][:count])
             del self.free[kind][:count]
         hands: dict[int, list[tuple[int, int]]] = {}

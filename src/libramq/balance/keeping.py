@@ -28,7 +28,7 @@ class Keeping:
 
     kept: Sequence[Mapping[int, int]]
     taken: Sequence[int]
-    given: Mapping[tuple[int, int], int]
+    assigned: Mapping[tuple[int, int], int]
 
 
 def keep_most(
@@ -58,7 +58,7 @@ def _keep_most_alike(free: Mapping[int, int], takers: Sequence[Taker]) -> Keepin
     kept = [min(have, goal) for have, goal in zip(held, goals, strict=True)]
     taken = [goal - keep for goal, keep in zip(goals, kept, strict=True)]
     return Keeping(
-        kept=[{kind: keep} for keep in kept], taken=taken, given={(kind, takers[0].set): sum(taken)}
+        kept=[{kind: keep} for keep in kept], taken=taken, assigned={(kind, takers[0].set): sum(taken)}
     )
 
 
@@ -83,7 +83,7 @@ def _keep_most_by_flow(
     endless = sum(free.values()) + sum(sum(taker.held.values()) for taker in takers)
     for kind, node in kinds.items():
         excess[node] = free[kind]
-    given = {
+    assigned = {
         (kind, each): network.add(node, sets[each], endless)
         for kind, node in kinds.items()
         for each in sets_of[kind]
@@ -112,5 +112,5 @@ def _keep_most_by_flow(
             for taker, arcs in zip(takers, returned, strict=True)
         ],
         taken=[network.flow(arc) for arc in taken],
-        given={each: network.flow(arc) for each, arc in given.items()},
+        assigned={each: network.flow(arc) for each, arc in assigned.items()},
     )

@@ -204,7 +204,7 @@ class PushConsumer:
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.
 
-        Handlers that run longer than the timeout are not waited for; their messages are redelivered to other members.
+        Handlers that run longer than the timeout are not waited for; their messages are redelivered.
         A static member (instance_id) does not leave: its queues wait for it until its session is over.
         A second call waits for the first. A hook may call it: the hooks that come of it, such as on_revoked,
         are called meanwhile. A handler cannot (LocalProtocolError): it would wait for itself. Whoever is

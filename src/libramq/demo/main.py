@@ -142,7 +142,7 @@ class Demonstration:
             bars.show("counted by Spark in table delays", self._read["delays"])
             if self._is_sent and not clock_sent and self._read["delays"] >= self._sent:
                 # Only now: a flight that arrived later would be too late.
-                await self._tell_the_time()
+                await self._send_the_time()
                 clock_sent = True
             if (
                 clock_sent
@@ -158,7 +158,7 @@ class Demonstration:
                 return await asyncio.to_thread(group.consumed), self._tables
             await asyncio.sleep(TICK_SECONDS)
 
-    async def _tell_the_time(self) -> None:
+    async def _send_the_time(self) -> None:
         async with Producer(group="clock", namesrv=self._servers.namesrv) as producer:
             body = b'{"time_hour":"%s"}' % pipeline.CLOCK_TIME.encode()
             await producer.send(Message(topics.CLOCK, body))

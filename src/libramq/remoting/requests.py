@@ -113,7 +113,7 @@ _SPECS: Final = (
     RequestSpec(R.PEER_GATHER, h.NoHeader, _CONTROL, has_version=True),
     RequestSpec(R.PEER_STARTED, h.NoHeader, _TABLE, has_version=True),
     RequestSpec(R.PEER_ASSIGN, h.NoHeader, _TABLE, has_version=True),
-    RequestSpec(R.PEER_GIVEN, h.NoHeader, _TABLE, has_version=True),
+    RequestSpec(R.PEER_ASSIGNMENTS, h.NoHeader, _TABLE, has_version=True),
     RequestSpec(R.PEER_REMOVED, h.NoHeader, _CONTROL, has_version=True),
     RequestSpec(R.PEER_REBALANCE, h.NoHeader, _TABLE, has_version=True),
     # Name server.

@@ -256,7 +256,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.PEER_GATHER: _cluster_wide(Action.GET),
     R.PEER_STARTED: _cluster_wide(Action.UPDATE),
     R.PEER_ASSIGN: _cluster_wide(Action.GET),
-    R.PEER_GIVEN: _cluster_wide(Action.UPDATE),
+    R.PEER_ASSIGNMENTS: _cluster_wide(Action.UPDATE),
     R.PEER_REMOVED: _cluster_wide(Action.UPDATE),
     R.PEER_REBALANCE: _cluster_wide(Action.UPDATE),
     # Name server.

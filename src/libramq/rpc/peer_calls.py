@@ -54,7 +54,7 @@ def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
 
 def send_assignments(body: bodies.PeerAssignmentsBody) -> Call[None]:
     """Send a broker the assignments of members that ask for them, and who should ask again."""
-    return group_call(RequestCode.PEER_GIVEN, None, nothing, body=encode_body(body))
+    return group_call(RequestCode.PEER_ASSIGNMENTS, None, nothing, body=encode_body(body))
 
 
 def report_removal(body: bodies.PeerRemovedBody) -> Call[None]:

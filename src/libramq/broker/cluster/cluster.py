@@ -114,7 +114,7 @@ class Cluster:
         if body.masters != self.view.names:
             self._watch.look_soon()
         now_ms = self._now_ms()
-        self._assigner.receive_tables(given.value() for given in body.given)
+        self._assigner.receive_tables(each.value() for each in body.assignments)
         has_reported_all = self._relay.took(body, now_ms=now_ms)
         self._assigner.tick(now_ms)
         return has_reported_all
@@ -187,7 +187,7 @@ class Cluster:
         body = self._relay.body(link.name, link.begin())
         if body.complete:
             tables = [bodies.PeerAssignmentsBody.of(table) for table in self._assigner.tables_for(link.name)]
-            body = msgspec.structs.replace(body, given=tables)
+            body = msgspec.structs.replace(body, assignments=tables)
 
         def answered(outcome: bool | LibraError) -> None:
             now_ms = self._now_ms()

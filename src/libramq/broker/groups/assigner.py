@@ -2,7 +2,7 @@
 
         a member ──► any broker (edge) ──► the group's broker                   PEER_ASSIGN
                                       └──► all brokers: its assignment,
-                                           and who should ask again             PEER_GIVEN
+                                           and who should ask again             PEER_ASSIGNMENTS
 
 Java asks another broker each time, so one broker decides: the group's. After a group has moved to another
 broker, that one decides once all brokers have reported their members and the assignments they remember. While

@@ -248,8 +248,8 @@ class ConsumerClients:
         if group is not None:
             self._looked(peer, group, asks=False)
 
-    def asked(self, peer: Connection, group: ConsumerGroup[Connection]) -> None:
-        """Note that a member asks for its queues of a topic."""
+    def queried(self, peer: Connection, group: ConsumerGroup[Connection]) -> None:
+        """Note that a member queries for its queues of a topic."""
         self._looked(peer, group, asks=True)
 
     def _looked(self, peer: Connection, group: ConsumerGroup[Connection], *, asks: bool) -> None:

@@ -62,7 +62,7 @@ class PeerRequests:
             RequestCode.PEER_GATHER: self.gather,
             RequestCode.PEER_STARTED: self.started,
             RequestCode.PEER_ASSIGN: self.assign,
-            RequestCode.PEER_GIVEN: self.given,
+            RequestCode.PEER_ASSIGNMENTS: self.receive_assignments,
             RequestCode.PEER_REMOVED: self.removed,
             RequestCode.PEER_REBALANCE: self.rebalance,
         }
@@ -130,7 +130,7 @@ class PeerRequests:
         """Take an edge's report of its members; reply whether we have received all its groups."""
         body = decode_body(request.command.body, bodies.PeerMembersBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
-        for table in body.given:
+        for table in body.assignments:
             _check_version(table, request)
         return Reply(ext={"lbKnown": "1" if self._cluster.receive_members(body) else "0"})
 
@@ -144,8 +144,8 @@ class PeerRequests:
         question = QueueQuestion(body.group, body.client_id, body.topic, body.strategy_name)
         return reply_with(self._assigner.decide(question))
 
-    def given(self, request: Request) -> Outcome:
-        """Take the assignments of members that ask for their queues, from their group's broker."""
+    def receive_assignments(self, request: Request) -> Outcome:
+        """Receive the assignments of members that query for their queues, from their coordinator."""
         body = decode_body(request.command.body, bodies.PeerAssignmentsBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)

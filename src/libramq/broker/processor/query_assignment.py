@@ -75,7 +75,7 @@ class QueryAssignment:
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):
             return reply_with(None)  # Its heartbeat is on its way.
-        self._clients.asked(request.peer, group)
+        self._clients.queried(request.peer, group)
         if body.message_model == BROADCASTING:
             return reply_with(self._queues(body.topic) or None)
         mode = self._modes.get(body.topic, body.consumer_group)

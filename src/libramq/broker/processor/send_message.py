@@ -306,8 +306,8 @@ class SendMessage:
         ):
             redelivered = reconsume_times > 0 and text_properties.find(text, p.DELAY) is not None
             if not redelivered:
-                words = "is rejected here" if self._reject_transactions else "is not supported yet"
-                raise broker_error(ResponseCode.NO_PERMISSION, f"sending a transaction message {words}")
+                reason = "is rejected here" if self._reject_transactions else "is not supported yet"
+                raise broker_error(ResponseCode.NO_PERMISSION, f"sending a transaction message {reason}")
         if "TIMER_D" in text and any(
             text_properties.find(text, name) is not None
             for name in (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS)

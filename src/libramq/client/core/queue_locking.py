@@ -129,7 +129,7 @@ class QueueLocking:
                 owned.lock_requested_at = address
                 by_address.setdefault(address, []).append((queue, generation))
         self._wanted.clear()
-        found += [fx.LockQueues(address, tuple(asked), now_ms) for address, asked in by_address.items()]
+        found += [fx.LockQueues(address, tuple(queues), now_ms) for address, queues in by_address.items()]
         return found
 
     def answered(

@@ -5,6 +5,8 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Iterable
 
+import msgspec
+
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
 from libramq.formats.document import Document
 from libramq.groups import assignment_tables
@@ -142,12 +144,12 @@ class TopicAssignment(Document, frozen=True, kw_only=True):
     queues: dict[str, list[int]] = {}
 
     @classmethod
-    def of(cls, given: assignment_tables.TopicAssignment) -> "TopicAssignment":
+    def of(cls, assignment: assignment_tables.TopicAssignment) -> "TopicAssignment":
         """Return the body of a member's queues of a topic."""
         by_broker: dict[str, list[int]] = {}
-        for queue in given.queues:
+        for queue in assignment.queues:
             by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
-        return cls(client_id=given.client_id, topic=given.topic, queues=by_broker)
+        return cls(client_id=assignment.client_id, topic=assignment.topic, queues=by_broker)
 
     def value(self) -> assignment_tables.TopicAssignment:
         """Return the assignment."""
@@ -160,7 +162,7 @@ class TopicAssignment(Document, frozen=True, kw_only=True):
 
 
 class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
-    """PEER_GIVEN: the assignments of members that ask for their queues, from their group's broker.
+    """PEER_ASSIGNMENTS: a coordinator sends the assignments of members that query for their queues.
 
     The fields mean the same as in `groups.assignment_tables.AssignmentUpdate`.
     """
@@ -168,7 +170,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
     broker_name: str
     group: str
     version: int = 0
-    given: list[TopicAssignment] = []
+    assignments: list[TopicAssignment] = msgspec.field(name="given", default_factory=list)
     gone: list[str] = []
     is_whole: bool = False
     is_over: bool = False
@@ -181,7 +183,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
             broker_name=update.broker_name,
             group=update.group,
             version=update.version,
-            given=[TopicAssignment.of(given) for given in update.assignments],
+            assignments=[TopicAssignment.of(each) for each in update.assignments],
             gone=list(update.gone),
             is_whole=update.is_whole,
             is_over=update.is_over,
@@ -194,7 +196,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
             broker_name=self.broker_name,
             group=self.group,
             version=self.version,
-            assignments=[given.value() for given in self.given],
+            assignments=[each.value() for each in self.assignments],
             gone=self.gone,
             is_whole=self.is_whole,
             is_over=self.is_over,
@@ -259,8 +261,8 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
 
     masters: the brokers it knows, itself included, from which it derives coordinators. complete: these are
     all its groups with that coordinator; otherwise the changed ones, and the others stay as they were.
-    listed: those of these groups whose member list came from another coordinator. given: in a complete
-    report, the assignments it remembers of members that ask for their queues.
+    listed: those of these groups whose member list came from another coordinator.
+    assignments: in a complete report, the recorded assignments of members that query for their queues.
     """
 
     broker_name: str
@@ -268,7 +270,7 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
     groups: dict[str, list[PeerMember]] = {}
     complete: bool = False
     listed: list[str] = []
-    given: list[PeerAssignmentsBody] = []
+    assignments: list[PeerAssignmentsBody] = msgspec.field(name="given", default_factory=list)
 
 
 class PeerListBody(Document, frozen=True, kw_only=True):
