@@ -26,8 +26,8 @@ def _render(
 ) -> tuple[tuple[str], dict[str, Any]]:
     """Render the event and its values as one line; the standard library prints tracebacks."""
     passed_on = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
-    words = [str(event.pop("event")), *(f"{key}={_value(value)}" for key, value in event.items())]
-    return (" ".join(words),), passed_on
+    parts = [str(event.pop("event")), *(f"{key}={_value(value)}" for key, value in event.items())]
+    return (" ".join(parts),), passed_on
 
 
 def _value(value: object) -> str:

@@ -24,7 +24,7 @@ class Taker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """What each member keeps of each kind, and how many it takes; how much of a kind goes to a set."""
+    """The result: queues that each member keeps of each kind, those it takes, and those assigned to a set."""
 
     kept: Sequence[Mapping[int, int]]
     taken: Sequence[int]

@@ -17,7 +17,7 @@ class Act(StrEnum):
 
 
 class Step(NamedTuple):
-    """What happens to which member, at which share of the flights."""
+    """One step of the demonstration: what happens to a member once that share of the flights was sent."""
 
     share: float
     act: Act

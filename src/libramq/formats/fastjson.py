@@ -27,8 +27,8 @@ REFERENCE_CHARACTERS_MAX: Final = 1024
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-_WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
-_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
+_LITERAL = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_LITERALS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 _QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
 #: `json.dumps` makes an encoder for every call with options.
 _scalar: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -239,11 +239,11 @@ class _Reader:
             return self._string(first)
         if (match := _NUMBER.match(self._text, self._position)) is not None:
             return self._number(match)
-        match = _WORD.match(self._text, self._position)
-        if match is None or match.group() not in _WORDS:
+        match = _LITERAL.match(self._text, self._position)
+        if match is None or match.group() not in _LITERALS:
             raise self._error("no value")
         self._position = match.end()
-        return _WORDS[match.group()]
+        return _LITERALS[match.group()]
 
     def _number(self, match: re.Match[str]) -> int | float:
         self._position = match.end()
@@ -253,7 +253,7 @@ class _Reader:
             raise self._error("a number too long") from None
 
     def _key(self, depth: int) -> Any:
-        match = _WORD.match(self._text, self._position)
+        match = _LITERAL.match(self._text, self._position)
         if match is not None:
             self._position = match.end()
             return match.group()

@@ -57,8 +57,8 @@ class Bench:
 
     def recorded(self, row: tuple[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         """Assemble a group's history from its events, and replay it; some events make none."""
-        group, told = row
-        history = recorded_history(group, broker_events(told))
+        group, rows = row
+        history = recorded_history(group, broker_events(rows))
         return iter(()) if history is None else self.rows(history)
 
 
@@ -93,13 +93,13 @@ def watched(spark: "SparkSession", total: int, on_progress: OnProgress) -> Itera
     tracker = spark.sparkContext.statusTracker()
 
     def watch() -> None:
-        told = 0
+        last_done = 0
         while not ended.wait(WATCH_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             done = max((stage.numCompletedTasks for stage in stages if stage is not None), default=0)
-            if told < min(done, total):
-                told = min(done, total)
-                on_progress(Progress(done=told, total=total, text="histories"))
+            if last_done < min(done, total):
+                last_done = min(done, total)
+                on_progress(Progress(done=last_done, total=total, text="histories"))
 
     watcher = threading.Thread(target=watch, name="laboratory-progress", daemon=True)
     watcher.start()

@@ -1,4 +1,4 @@
-"""What operators ask about routes, and change in them until the broker registers its topics anew.
+"""Administration of routes: queries, and changes that last until the broker registers its topics again.
 
 Upstream: RouteInfoManager.operateWritePermOfBroker, registerTopic, getUnitTopics and their kin.
 """

@@ -19,7 +19,7 @@ from libramq.spark.queue_json import numbers_by_queue, queue_key
 
 EARLIEST: Final = -2  # As in Spark's Kafka source.
 LATEST: Final = -1
-_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_KEYWORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _OFFSETS: Final = (
     'earliest, latest, or JSON like {"Flights": {"broker-a": {"0": 120, "1": -2}}} (-2 earliest, -1 latest)'
 )
@@ -60,17 +60,17 @@ class Boundary:
             return cls(side=side, default=default, times_ms=by_queue, strategy=strategy)
         if offsets is None:
             return None
-        word = _WORDS.get(offsets.strip().lower())
-        if word is not None:
-            return cls(side=side, default=word)
+        keyword = _KEYWORDS.get(offsets.strip().lower())
+        if keyword is not None:
+            return cls(side=side, default=keyword)
         by_queue = numbers_by_queue(offsets, option=f"{side}Offsets", least=EARLIEST, allowed=_OFFSETS)
         return cls(side=side, default=default, offsets=by_queue)
 
     def refuse(self, offset: int, why: str) -> None:
         """Raise ConfigError if this boundary is a default end that makes no sense."""
         if self.default == offset or offset in self.offsets.values():
-            word = "earliest (-2)" if offset == EARLIEST else "latest (-1)"
-            raise ConfigError(f"{self.side}Offsets={word}: {why}")
+            text = "earliest (-2)" if offset == EARLIEST else "latest (-1)"
+            raise ConfigError(f"{self.side}Offsets={text}: {why}")
 
     def resolve(
         self, bounds: Mapping[MessageQueue, Bounds], offsets_at: OffsetsAt

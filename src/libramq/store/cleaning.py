@@ -37,7 +37,7 @@ Steps = Generator[Callable[[], Any], Any, int]
 
 
 class Sighting(NamedTuple):
-    """What there is to decide by: the oldest files, and how full their disk is."""
+    """The input of a decision: the oldest files, and how full their disk is."""
 
     files: Sequence[OldFile]
     space: DiskSpace

@@ -251,10 +251,10 @@ def _keys(head: RecordHead) -> Iterator[str]:
         return
     unique = find_property(head.properties, _UNIQ_KEY)
     keys = find_property(head.properties, _KEYS)
-    words = keys.decode("utf-8", "replace").split(" ") if keys else []
+    found = keys.decode("utf-8", "replace").split(" ") if keys else []
     if unique:
-        words.insert(0, unique.decode("utf-8", "replace"))
-    yield from dict.fromkeys(word for word in words if word)
+        found.insert(0, unique.decode("utf-8", "replace"))
+    yield from dict.fromkeys(key for key in found if key)
 
 
 def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:

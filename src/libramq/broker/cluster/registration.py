@@ -78,10 +78,10 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
 
 
 class _NameServer:
-    """What one name server knows of us.
+    """A name server, and how much of our state it has.
 
-    requested_ms: since when a registration is under way. is_linked: it answered, and the connection is still
-    open. known: how many changes of the topics it knows, while it is linked.
+    requested_ms: when the registration under way began. is_linked: it has answered, and the connection is
+    still open. known: how many changes of the topics it has received on that connection.
     """
 
     __slots__ = (

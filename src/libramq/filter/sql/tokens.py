@@ -97,8 +97,8 @@ def tokenize(expression: str) -> list[Token]:
 
 def _token(expression: str, group: str, text: str, start: int) -> Token:
     if group == "WORD":
-        word = text.upper()
-        return Token(Kind.KEYWORD, word, start) if word in KEYWORDS else Token(Kind.NAME, text, start)
+        upper = text.upper()
+        return Token(Kind.KEYWORD, upper, start) if upper in KEYWORDS else Token(Kind.NAME, text, start)
     if group != "NUMBER":
         return Token(Kind[group], text, start)
     digits = text.rstrip("lL")

@@ -150,8 +150,8 @@ def _dots(rebalances: Sequence[Row], shown: Sequence[str], reasons: Sequence[str
 
 def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> Markup:
     marks = []
-    for name, given in values.items():
-        known = [value for value in given if value is not None]
+    for name, sample in values.items():
+        known = [value for value in sample if value is not None]
         if known:
             marks.append(
                 svg.Span(

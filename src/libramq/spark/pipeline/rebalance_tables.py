@@ -109,10 +109,10 @@ def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.T
     """Compute all tables from the events: rows of ingest with body, broker, queueId and offset."""
     columns = {**REBALANCES, "at": "bigint", "moves": f"array<{_MOVE}>"}
     ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
-    told = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
+    rows = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
     # A plain function, row by row: Arrow functions require pandas, which nothing else here needs.
     history = f.udf(_history(wall_ms), f"array<struct<{ddl}>>", useArrow=False)
-    by_group = events.groupBy("key").agg(told.alias("told")).select(f.explode(history("told")).alias("one"))
+    by_group = events.groupBy("key").agg(rows.alias("rows")).select(f.explode(history("rows")).alias("one"))
     whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
     moved = whole.select("group", "at", f.explode("moves").alias("move"))
     moves = moved.select("group", "at", "move.*")
@@ -130,13 +130,13 @@ def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
     """Return the function that Spark runs for each group, over its events by broker and offset."""
 
     def history(events: list[Any]) -> list[dict[str, Any]]:
-        told = []
+        recorded = []
         for broker, _, body in events:
             try:
-                told.append(BrokerEvent(broker, decode_event(body)))
+                recorded.append(BrokerEvent(broker, decode_event(body)))
             except msgspec.DecodeError:
                 continue  # Of a later version.
-        return [_row(one) for one in rebalances(told, wall_ms=wall_ms)]
+        return [_row(one) for one in rebalances(recorded, wall_ms=wall_ms)]
 
     return history
 
