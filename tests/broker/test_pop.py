@@ -9,6 +9,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.message import MessageExt, decode_records
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
+from libramq.remoting.body.assignment import MessageRequestModeBody
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, answer, find_answer
 from tests.fakes import FakePeer
@@ -382,3 +383,15 @@ def test_a_held_pop_does_not_wait_behind_messages_that_it_does_not_want(broker: 
         if found:
             break
     assert found == [b"wanted"]
+
+
+def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):
+    """Nobody owns the queues of a topic that is popped, and nobody has to."""
+    mode = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
+    assert broker.ask(FakePeer(), RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode).code == 0
+    peer = FakePeer()
+    broker.beat(peer, "alice")
+    broker.advance(5_000)
+    events = [event for event in broker.messages("LIBRA_REBALANCE_EVENTS") if b'"settled"' in event.body]
+    assert len(events) == 1
+    assert b'"unowned":0' in events[0].body.replace(b" ", b"")

@@ -48,6 +48,7 @@ class GroupParts:
             clock=clock,
             fences=tables.fences,
             offsets=offsets,
+            is_popped=tables.request_modes.is_popped,
         )
         self.filters = PullFilters(
             self.consumers,

@@ -53,7 +53,9 @@ class ConsumerClients:
         clock: Clock,
         fences: Fences,
         offsets: OffsetCommits,
+        is_popped: Callable[[str, str], bool] = lambda topic, group: False,
     ) -> None:
+        self.is_popped = is_popped
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
@@ -351,11 +353,12 @@ class ConsumerClients:
         }
 
     def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
-        """Return the queues here that the group should own; retry topics do not count."""
+        """Return the queues here that the group should own; retry topics and popped ones do not count."""
         return [
             MessageQueue(topic, self.broker_name, queue_id)
             for topic in group.subscriptions
-            if not topic.startswith(RETRY_PREFIX) and (config := self._topics.get(topic)) is not None
+            if _are_owned(group, topic) and not self.is_popped(topic, group.name)
+            if (config := self._topics.get(topic)) is not None
             for queue_id in range(config.read_queue_nums)
         ]
 

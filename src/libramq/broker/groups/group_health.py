@@ -132,6 +132,8 @@ class GroupHealth:
 
     def _queue_count(self, group: ConsumerGroup[Connection]) -> int | None:
         topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+        if any(self._clients.is_popped(topic, group.name) for topic in topics):
+            return None  # Members that pop share queues; none is idle.
         count_here = sum(len(self._here(topic)) for topic in topics)
         if count_here >= len(group.client_ids):
             return None  # More than enough, whatever there is elsewhere.
