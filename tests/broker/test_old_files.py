@@ -1,5 +1,9 @@
 """A broker deletes old files: when it looks, what it keeps, and how groups go on."""
 
+import os
+from datetime import datetime
+from typing import Any
+
 import pytest
 
 from libramq.broker.broker_conf import broker_config
@@ -13,8 +17,9 @@ from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats
+from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, find_answer
-from tests.fakes import FakePeer
+from tests.fakes import FakePeer, ManualClock
 
 FULL = DiskSpace(used_bytes=1 << 60, available_bytes=0)
 
@@ -153,4 +158,89 @@ def test_without_forced_cleaning_messages_stay_for_their_time(tmp_path, peer):
     clean(talk)
     assert talk.broker.store.min_offset("T", 0) == 0
     talk.disk.space = DiskSpace(10, 90)
+    talk.close()
+
+
+def free_disk(talk: Conversation, peer: FakePeer, code: R) -> Command:
+    """The answer to an operator, who may have to wait for the disk."""
+    command = talk.command(code)
+    talk.give(peer, command)
+    for _ in range(20):
+        talk.advance(0)
+        talk.performer.follow()
+        if (found := find_answer(peer, command)) is not None:
+            return found
+        talk.threads.run_all(Thread.DISK)
+    raise AssertionError("no answer")
+
+
+def rounds(talk: Conversation, count: int) -> None:
+    for _ in range(count):
+        talk.advance(CLEAN_MS)
+        talk.threads.run_all(Thread.DISK)
+        talk.performer.follow()
+
+
+def test_an_operator_deletes_expired_files_at_any_hour(tmp_path, peer):
+    """mqadmin deleteExpiredCommitLog: for twenty rounds each hour is one of deleteWhen."""
+    clock = ManualClock()
+    hour = datetime.fromtimestamp(clock.wall_ms() / 1000).astimezone().hour
+    talk = Conversation(
+        tmp_path,
+        clock=clock,
+        commit_log_file_bytes=4_096,
+        delete_when=f"{(hour + 12) % 24:02}",
+        delete_file_batch_max=1,
+    )
+    fill(talk, peer)
+    for path in (tmp_path / "commitlog").iterdir():
+        os.utime(path, (1, 1))
+    rounds(talk, 2)
+    assert talk.broker.store.log_start == 0, "it is not the hour"
+    assert free_disk(talk, peer, R.DELETE_EXPIRED_COMMITLOG).code == C.SUCCESS
+    rounds(talk, 2)
+    assert talk.broker.store.log_start >= 2 * 4_096
+    talk.close()
+
+
+def test_an_operator_removes_the_queues_of_topics_that_are_gone(talk, peer):
+    fill(talk, peer, 3)
+    talk.send(peer, "Stays", body=b"stays")
+    talk.flush()
+    talk.broker.topics.delete("T", talk.clock.wall_ms())
+    talk.broker.offsets.commit("G", "T", 0, 2)
+    assert talk.broker.store.topics() >= {"T", "Stays"}
+    assert free_disk(talk, peer, R.CLEAN_UNUSED_TOPIC).code == C.SUCCESS
+    assert talk.broker.store.topics() >= {"Stays"}
+    assert "T" not in talk.broker.store.topics()
+    assert talk.broker.offsets.query("G", "T", 0) is None
+    assert [message.body for message in talk.messages("Stays", 0)] == [b"stays"]
+
+
+def test_an_operator_removes_files_of_queues_that_lead_nowhere(tmp_path, peer):
+    """A kill came after the log's files were removed, and before those of the queue."""
+    options: dict[str, Any] = {
+        "commit_log_file_bytes": 4_096, "consume_queue_file_bytes": 200, "disk_max_used_space_ratio": 100,
+    }  # fmt: skip
+    talk = Conversation(tmp_path, **options)
+    fill(talk, peer)
+    talk.close()
+    queues = tmp_path / "consumequeue" / "T" / "0"
+    before = {path.name: path.read_bytes() for path in queues.iterdir()}
+    talk = Conversation(tmp_path, **options)
+    talk.disk.space = FULL
+    clean(talk)
+    talk.disk.space = DiskSpace(10, 90)
+    kept = {path.name for path in queues.iterdir()}
+    assert kept < before.keys()
+    talk.close()
+    for name in before.keys() - kept:
+        (queues / name).write_bytes(before[name])
+    talk = Conversation(tmp_path, **options)
+    first = talk.broker.store.min_offset("T", 0)
+    assert {path.name for path in queues.iterdir()} == before.keys()
+    assert free_disk(talk, peer, R.CLEAN_EXPIRED_CONSUMEQUEUE).code == C.SUCCESS
+    assert {path.name for path in queues.iterdir()} == kept
+    assert talk.broker.store.min_offset("T", 0) == first
+    assert free_disk(talk, peer, R.CLEAN_EXPIRED_CONSUMEQUEUE).code == C.SUCCESS
     talk.close()

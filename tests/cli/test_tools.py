@@ -256,3 +256,13 @@ def test_missing_topics_and_groups_are_named(up):
 def test_the_second_name_server_is_used_when_the_first_is_away(up):
     done = libra("admin", "topicList", "-n", f"127.0.0.1:1;{up.namesrv}", "--json")
     assert "TBW102" in json.loads(done.out)
+
+
+@pytest.mark.parametrize("command", ["deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"])
+def test_brokers_free_their_disks(up, command):
+    address = f"127.0.0.1:{up.broker_port}"
+    assert ask(up, command) == ask(up, command, "-b", address) == {"brokers": [address]}
+    done = libra("admin", command, "-n", up.namesrv, "-c", "DefaultCluster")
+    assert (done.code, done.out) == (0, f"success at broker [{address}]\n")
+    both = one_line(libra("admin", command, "-n", up.namesrv, "-c", "DefaultCluster", "-b", address))
+    assert "neither for all brokers" in both

@@ -68,3 +68,15 @@ def test_messages_are_found_by_their_keys(cluster: Cluster) -> None:
     by_unique_key = cluster.admin("queryMsgByUniqueKey", "-t", topic, "-i", str(sent[2]["msgId"]))
     assert f"Topic: {topic}" in " ".join(by_unique_key.split()), by_unique_key
     assert "order-0" in by_unique_key
+
+
+@pytest.mark.parametrize("command", ["deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"])
+def test_mqadmin_frees_a_brokers_disk(cluster: Cluster, command: str) -> None:
+    """It asks one broker, or all; the broker answers when it has begun, or is done. What is in use stays."""
+    topic = cluster.fresh_name("Kept")
+    cluster.create_topic(topic, 1)
+    cluster.send(topic=topic, body="kept")
+    assert "success" in cluster.admin(command, "-b", cluster.broker_address)
+    assert "success" in cluster.admin(command, "-c", cluster.cluster_name)
+    status = [line.split() for line in cluster.admin("topicStatus", "-t", topic).splitlines()]
+    assert [row[1:4] for row in status if row[:1] == [cluster.broker_name]] == [["0", "0", "1"]]

@@ -154,6 +154,9 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.GET_ALL_CONSUMER_OFFSET: (None, None, _CLUSTER_LIST),
     R.GET_ALL_DELAY_OFFSET: (None, None, _CLUSTER_LIST),
     R.GET_BROKER_HA_STATUS: (None, None, _CLUSTER_GET),
+    R.DELETE_EXPIRED_COMMITLOG: (None, None, _CLUSTER_UPDATE),
+    R.CLEAN_EXPIRED_CONSUMEQUEUE: (None, None, _CLUSTER_UPDATE),
+    R.CLEAN_UNUSED_TOPIC: (None, None, _CLUSTER_UPDATE),
     R.GET_CONSUME_STATS: (
         h.ConsumeStatsHeader(consumer_group="G", topic_list="T;U;"), None,
         "Group:G Get, Topic:T Get, Topic:U Get",

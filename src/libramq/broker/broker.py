@@ -40,6 +40,7 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.pop_parts import PopParts
+from libramq.broker.processor.cleaning import CleaningRequests
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.cold_lookups import ColdLookups
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
@@ -353,7 +354,14 @@ class Broker:
             SlaveTables(self.ledger, self.schedule),
             HAStatusRequests(self.store, self.replication.service),
         )
-        return [*services, *slaves, self.runtime]
+        cleaning = CleaningRequests(
+            store=self.store,
+            topics=self.topics,
+            offsets=self.offsets,
+            old_files=self._old_files,
+            answer=self._responder.answer,
+        )
+        return [*services, *slaves, cleaning, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}

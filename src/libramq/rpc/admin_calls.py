@@ -63,6 +63,21 @@ def reset_offsets(
     )
 
 
+def delete_expired_files() -> Call[None]:
+    """Have a broker delete expired files of its log now; the reply does not wait for that."""
+    return header_call(RequestCode.DELETE_EXPIRED_COMMITLOG, None, nothing)
+
+
+def clean_expired_queues() -> Call[None]:
+    """Have a broker remove files of queues that lead before its log."""
+    return header_call(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, None, nothing)
+
+
+def clean_unused_topics() -> Call[None]:
+    """Have a broker remove the queues of topics that do not exist."""
+    return header_call(RequestCode.CLEAN_UNUSED_TOPIC, None, nothing)
+
+
 def topic_stats(topic: str) -> Call[TopicStatsTable]:
     """Return the first and last offsets of a topic's queues at a broker."""
     return header_call(

@@ -104,6 +104,15 @@ class Cleaning:
             yield from self._remove()
         return expired.file_count
 
+    def clean_queues(self) -> Steps:
+        """Remove files of queues whose messages lie before the log's beginning; the result is 0.
+
+        A cleaning does so itself, but a kill may come before, or the disk refuse.
+        """
+        yield from self._begin_later(self._log.min_offset)
+        yield from self._remove()
+        return 0
+
     def _old_files(self, retention: Retention) -> list[tuple[int, int, Path]]:
         """Return the oldest files that no recovery begins in, nor where they end.
 
@@ -128,7 +137,8 @@ class Cleaning:
                     self._drop_before(queue, number)
         dropped = self._log.segments.drop_before(physical_min)
         self._left += dropped
-        log.info("old files of the commit log are deleted", count=len(dropped), log_begins=physical_min)
+        if dropped:
+            log.info("old files of the commit log are deleted", count=len(dropped), log_begins=physical_min)
         return len(dropped)
 
     def _drop_before(self, queue: ConsumeQueue, number: int) -> None:

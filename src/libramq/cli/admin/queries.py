@@ -25,6 +25,7 @@ from libramq.message.names import (
 )
 from libramq.message.queue import MessageQueue
 from libramq.rpc import admin_calls, name_server_calls
+from libramq.rpc.call import Call
 
 Row = dict[str, Any]
 
@@ -146,6 +147,22 @@ def delete_group(
             for address in targets:
                 session.ask(address, admin_calls.delete_topic(topic))
             session.ask_each_name_server(name_server_calls.delete_topic(topic))
+    return targets
+
+
+def free_disk(
+    session: AdminSession, call: Call[None], *, broker: str | None, cluster: str | None
+) -> list[str]:
+    """Have brokers free their disks: one, those of a cluster, or all; return their addresses."""
+    if broker is not None and cluster is not None:
+        raise ConfigError("name -c CLUSTER or -b HOST:PORT, or neither for all brokers")
+    if broker is not None:
+        targets = [broker]
+    else:
+        clusters = [cluster] if cluster is not None else sorted(session.clusters().cluster_addr_table)
+        targets = list(dict.fromkeys(address for name in clusters for address in session.masters(name)))
+    for address in targets:
+        session.ask(address, call)
     return targets
 
 

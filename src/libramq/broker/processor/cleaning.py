@@ -1,0 +1,87 @@
+"""DELETE_EXPIRED_COMMITLOG, CLEAN_EXPIRED_CONSUMEQUEUE, CLEAN_UNUSED_TOPIC: an operator frees the disk.
+
+    deleteExpiredCommitLog   files of the log older than fileReservedTime go now, not at deleteWhen
+    cleanExpiredCQ           files of queues go whose messages lie before the log's beginning
+    cleanUnusedTopic         queues go whose topic is no longer there
+
+Upstream: AdminBrokerProcessor.java, DefaultMessageStore.java. Its CLEAN_EXPIRED_CONSUMEQUEUE also removes the
+last file of a queue, whose numbers then begin at 0 again; here that file stays, and so do the numbers.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Final
+
+from libramq.broker.files.old_files import OldFiles
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog import TopicTable
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.message.names import is_system_topic
+from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import begin
+from libramq.store.message_store import MessageStore
+
+#: Ours: each is examined in microseconds, and a step ends with every one whose queues are removed.
+TOPICS_PER_STEP: Final = 1_000
+
+
+class CleaningRequests:
+    """The processor of these requests. answer: sends a reply when a cleaning is over."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: OffsetCommits,
+        old_files: OldFiles,
+        answer: Callable[[Request, Outcome], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._old_files = old_files
+        self._answer = answer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_expired_files,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_expired_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_unused_topics,
+        }
+
+    def delete_expired_files(self, _: Request) -> Outcome:
+        """Begin to delete expired files of the log whatever the hour; the reply does not wait for that."""
+        self._old_files.delete_expired_now()
+        return SUCCESS
+
+    def clean_expired_queues(self, request: Request) -> Outcome:
+        """Remove files of queues that lead nowhere; answered when they are gone."""
+
+        def ended(failure: BaseException | None) -> None:
+            remark = f"the queues cannot be cleaned now: {failure}"
+            failed = Reply(ResponseCode.SYSTEM_ERROR, remark)
+            self._answer(request, SUCCESS if failure is None else failed)
+
+        self._old_files.clean_queues(ended)
+        return HOLD
+
+    def clean_unused_topics(self, _: Request) -> Outcome:
+        """Remove the queues of topics that do not exist."""
+        return begin(self._clean_unused_topics())
+
+    def _clean_unused_topics(self) -> Generator[None, None, Outcome]:
+        for number, topic in enumerate(sorted(self._store.topics()), 1):
+            if topic not in self._topics and not is_system_topic(topic):
+                try:
+                    self._store.delete_topic(topic)
+                except OSError as failed:
+                    remark = f"the queues of {topic} cannot be removed: {failed}"
+                    raise broker_error(ResponseCode.SYSTEM_ERROR, remark) from failed
+                self._offsets.remove_topic(topic)
+                yield
+            elif number % TOPICS_PER_STEP == 0:
+                yield
+        return SUCCESS
