@@ -192,7 +192,7 @@ async def test_a_cancelled_hook_cancels_no_other():
     listener = QueueListener(
         {fx.Assigned: hang, fx.Revoked: revoked.append},
         loop=asyncio.get_running_loop(),
-        heard=lambda queues: was_heard.set(),
+        hook_done=lambda queues: was_heard.set(),
     )
     listener.notify(fx.Assigned((MessageQueue("T", "a", 0),)))
     async with asyncio.timeout(5):

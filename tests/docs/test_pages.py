@@ -92,7 +92,7 @@ def defaults(client: type) -> dict[str, str]:
         if name != "tuning"
     }
     if client is PushConsumer:
-        inner = {"client_id", "revoke_is_heard", "group_strategy"}
+        inner = {"client_id", "has_revoke_hook", "group_strategy"}
         found = {
             option.name: option.default for option in fields(ConsumerSettings) if option.name not in inner
         } | found

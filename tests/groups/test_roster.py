@@ -11,7 +11,7 @@ def members(*names: str) -> list[EdgeMember]:
 def edges_of(**edges: dict[str, list[EdgeMember]]) -> Roster:
     known = Roster()
     for name, groups in edges.items():
-        known.edge_heard(name, ["a", "b"], now_ms=0)
+        known.edge_reported(name, ["a", "b"], now_ms=0)
         known.report(name, groups, complete=True)
     return known
 
@@ -46,10 +46,10 @@ def test_a_complete_report_ends_memberships_it_does_not_name():
 
 def test_an_edge_agrees_when_it_has_reported_all_members_to_the_same_brokers():
     known = Roster()
-    assert not known.edge_heard("a", ["a", "b"], now_ms=5)
+    assert not known.edge_reported("a", ["a", "b"], now_ms=5)
     assert not known.agrees("a", ["a", "b"])
     known.report("a", {}, complete=True)
-    assert known.edge_heard("a", ["a", "b"], now_ms=9)
+    assert known.edge_reported("a", ["a", "b"], now_ms=9)
     assert known.agrees("a", ["a", "b"])
     assert not known.agrees("a", ["a", "b", "c"])
     assert (known.silent_edges(since_ms=9), known.silent_edges(since_ms=10)) == ([], ["a"])

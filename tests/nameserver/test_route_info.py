@@ -163,7 +163,7 @@ def test_a_silent_broker_expires():
     forgotten, connections = routes.expire(1_001)
     assert forgotten == [BrokerAddress("DefaultCluster", "10.0.0.2:10911")]
     assert connections == [other_owner]
-    routes.heard(A, 50_000)
+    routes.seen(A, 50_000)
     assert routes.expire(50_000 + HEARTBEAT_TIMEOUT_MS) == ([], [])
     assert routes.expire(50_001 + HEARTBEAT_TIMEOUT_MS) == ([A], [OWNER])
     assert routes.topics() == []

@@ -14,16 +14,16 @@ import sys
 def main() -> None:
     """Run the command and exit as shells expect."""
     # If ignored, it stays ignored: `nohup`, or a shell's background job.
-    is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_heard:
+    handles_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles_interrupts:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _open_streams()
     from libramq.cli.main import run
 
-    if is_heard:
+    if handles_interrupts:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run(sys.argv[1:])
-    if is_heard:
+    if handles_interrupts:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 

@@ -191,10 +191,10 @@ class ConsumerNetwork:
         if self._is_running:
             self._perform(self.core.handled(results, self._clock.monotonic_ms()))
 
-    def revoke_heard(self, queues: Sequence[MessageQueue]) -> None:
+    def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
         """Note that the listener has finished with revoked queues."""
         if self._is_running:
-            self._perform(self.core.revoke_heard(queues, self._clock.monotonic_ms()))
+            self._perform(self.core.revoke_hook_done(queues, self._clock.monotonic_ms()))
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers for queues."""

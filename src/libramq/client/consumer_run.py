@@ -76,7 +76,7 @@ class ConsumerRun:
         self._network = network(self, self._dialer)
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
-        self._listener = QueueListener(hooks, loop=self._loop, heard=self._revoke_heard)
+        self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._revoke_hook_done)
         self._handlers = Handlers(
             handlers,
             concurrency=concurrency,
@@ -222,10 +222,10 @@ class ConsumerRun:
             results.append(self._results.popleft())
         self._network.handled(results)
 
-    def _revoke_heard(self, queues: Sequence[MessageQueue]) -> None:
+    def _revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
         """Note that the listener has finished with revoked queues. Called from any thread."""
         with contextlib.suppress(LocalProtocolError):  # It has stopped: nothing waits for this.
-            self._thread.call_soon(lambda: self._network.revoke_heard(queues))
+            self._thread.call_soon(lambda: self._network.revoke_hook_done(queues))
 
     async def _watch_loop(self) -> None:
         while not self._loop.is_closed():  # noqa: ASYNC110 # No event reports it.

@@ -148,7 +148,7 @@ class PushConsumer:
             batch_size=batch_size,
             orderly=orderly,
             broadcasting=broadcasting,
-            revoke_is_heard=on_revoked is not None,
+            has_revoke_hook=on_revoked is not None,
             **tuning,
         )
         self._filters: dict[str, Selector] = {}

@@ -1,6 +1,6 @@
 """The queue listener: calls the user's hooks for queues and errors, one by one on the user's loop.
 
-        network thread ─► notify ─► hook, plain or coroutine function ─► heard ─► network thread
+        network thread ─► notify ─► hook, plain or coroutine function ─► hook_done ─► network thread
 
 Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka's ConsumerRebalanceListener.
 """
@@ -31,18 +31,18 @@ Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
 
 
 class QueueListener:
-    """Calls the hooks. heard: called with revoked queues when their hook has returned."""
+    """Calls the hooks. hook_done: called with revoked queues when their hook has returned."""
 
     def __init__(
         self,
         hooks: Hooks,
         *,
         loop: asyncio.AbstractEventLoop,
-        heard: Callable[[tuple[MessageQueue, ...]], None],
+        hook_done: Callable[[tuple[MessageQueue, ...]], None],
     ) -> None:
         self._hooks = {change: hook for change, hook in hooks.items() if hook is not None}
         self._loop = loop
-        self._heard = heard
+        self._hook_done = hook_done
         self._waiting: deque[Change | fx.Trouble] = deque()
         self._task: asyncio.Task[None] | None = None
         self._current: Change | fx.Trouble | None = None
@@ -113,4 +113,4 @@ class QueueListener:
 
     def _finished(self, change: Change | fx.Trouble) -> None:
         if isinstance(change, fx.Revoked):
-            self._heard(change.queues)
+            self._hook_done(change.queues)

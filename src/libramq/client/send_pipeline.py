@@ -72,7 +72,7 @@ class SendPipeline:
         self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
-        self._unheard_error: LibraError | None = None
+        self._unreported_error: LibraError | None = None
 
     @property
     def buffered_bytes(self) -> int:
@@ -242,7 +242,7 @@ class SendPipeline:
     def _complete(self, callback: Callback | None, outcome: SendResult | LibraError) -> None:
         if callback is None:
             if isinstance(outcome, LibraError):
-                self._unheard_error = self._unheard_error or outcome
+                self._unreported_error = self._unreported_error or outcome
             return
         try:
             callback(outcome)
@@ -261,5 +261,5 @@ class SendPipeline:
                 ready(None)
 
     def _take_error(self) -> LibraError | None:
-        error, self._unheard_error = self._unheard_error, None
+        error, self._unreported_error = self._unreported_error, None
         return error

@@ -93,7 +93,7 @@ class Roster:
 
     # Reports of edges.
 
-    def edge_heard(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
+    def edge_reported(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
         """Note that an edge was heard; return whether it has reported all its groups before."""
         known = self._edges.setdefault(edge, _Edge(now_ms))
         known.heard_at_ms, known.masters = now_ms, masters

@@ -176,7 +176,7 @@ class NameServerProcessor:
         self, request: Request, header: h.UnregisterBrokerHeader, theirs: DataVersion
     ) -> Outcome:
         key = BrokerAddress(header.cluster_name, header.broker_addr)
-        self._route_info.heard(key, request.monotonic_ms)
+        self._route_info.seen(key, request.monotonic_ms)
         ours = self._route_info.data_version(key)
         changed = "false" if ours == theirs else "true"
         return Reply(ext={"changed": changed}, body=encode_body(ours) if ours is not None else b"")
@@ -184,7 +184,7 @@ class NameServerProcessor:
     def broker_heartbeat(self, request: Request) -> Outcome:
         """904: note a sign of life."""
         header = h.decode_header(request.command, h.BrokerHeartbeatHeader)
-        self._route_info.heard(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
+        self._route_info.seen(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
         return SUCCESS
 
     def topic_route(self, request: Request) -> Outcome:

@@ -18,7 +18,7 @@ class Liveness:
     data_version: DataVersion
     ha_address: str
     timeout_ms: int
-    heard_ms: MonotonicMs
+    last_seen_ms: MonotonicMs
 
 
 @dataclass(slots=True)

@@ -113,7 +113,7 @@ class RouteInfo:
             data_version=_unfinished(table.data_version),
             ha_address=header.ha_server_addr,
             timeout_ms=header.heartbeat_timeout_millis or HEARTBEAT_TIMEOUT_MS,
-            heard_ms=now_ms,
+            last_seen_ms=now_ms,
         )
         if self._has_topics(header, broker):
             changed = is_first or stored != table.data_version
@@ -175,7 +175,9 @@ class RouteInfo:
     def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:
         """Remove brokers that were silent too long; return also the connections without another broker."""
         late = [
-            address for address, broker in self._live.items() if broker.heard_ms + broker.timeout_ms < now_ms
+            address
+            for address, broker in self._live.items()
+            if broker.last_seen_ms + broker.timeout_ms < now_ms
         ]
         owners = [self._live[address].owner for address in late]
         forgotten = self._forget(late)
@@ -185,13 +187,13 @@ class RouteInfo:
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the deadlines after a stall of this process."""
         for liveness in self._live.values():
-            liveness.heard_ms = min(now_ms, liveness.heard_ms + stall_ms)
+            liveness.last_seen_ms = min(now_ms, liveness.last_seen_ms + stall_ms)
 
-    def heard(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
+    def seen(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
         """Note a broker's sign of life."""
         liveness = self._find(key)
         if liveness is not None:
-            liveness.heard_ms = now_ms
+            liveness.last_seen_ms = now_ms
 
     def data_version(self, key: BrokerAddress) -> DataVersion | None:
         """Return the version of a broker's registered topic table."""

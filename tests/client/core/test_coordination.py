@@ -226,17 +226,17 @@ def test_a_revoked_queue_is_released_after_ten_seconds():
 
 def test_the_listener_runs_before_a_queue_is_released():
     """on_revoked."""
-    talk = Member(revoke_is_heard=True).holding(q(0))
+    talk = Member(has_revoke_hook=True).holding(q(0))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
     assert talk.of(fx.ReleaseQueues) == []
-    talk._(talk.core.revoke_heard((q(0),), talk.now_ms))
+    talk._(talk.core.revoke_hook_done((q(0),), talk.now_ms))
     assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
 def test_handlers_and_listener_share_the_revoke_timeout():
     """The coordinator does not wait for longer than the member said."""
-    talk = Member(revoke_is_heard=True, revoke_timeout_ms=12_000, session_ms=60_000)
+    talk = Member(has_revoke_hook=True, revoke_timeout_ms=12_000, session_ms=60_000)
     talk.looking()
     talk.found_group()
     assert talk.question.header.lb_revoke_timeout_ms == 12_000

@@ -22,7 +22,7 @@ class InOrder(Conversation):
         return self._(self.core.locks_answered(request, outcome, self.now_ms))
 
     def heard(self, *queues):
-        return self._(self.core.revoke_heard(queues, self.now_ms))
+        return self._(self.core.revoke_hook_done(queues, self.now_ms))
 
     def may_begin(self, queue):
         return self.core._table.get(queue).is_locked
@@ -321,7 +321,7 @@ def test_a_lock_granted_for_a_queue_given_up_is_released():
 
 def test_the_listener_runs_before_the_lock_is_released():
     """At most as long as it was told."""
-    talk = InOrder(revoke_is_heard=True, revoke_timeout_ms=3000).owning(4)
+    talk = InOrder(has_revoke_hook=True, revoke_timeout_ms=3000).owning(4)
     talk.notified()
     talk.members("me", "you")
     assert talk.of(fx.Revoked) == [fx.Revoked((q(2), q(3)))]
@@ -345,7 +345,7 @@ def test_leaving_unlocks_before_it_unregisters():
 
 def test_leaving_has_a_deadline_whatever_does_not_answer():
     """The handler, the listener, the commit."""
-    talk = InOrder(revoke_is_heard=True).owning(3)
+    talk = InOrder(has_revoke_hook=True).owning(3)
     talk.pulled(q(0), found(0, 1))
     running = talk.deliveries()[0]
     running.begin()

@@ -113,7 +113,7 @@ class MemberRelay:
 
     def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
         """Take a PEER_MEMBERS report; return whether the edge has reported all its groups."""
-        is_whole = self._roster.edge_heard(body.broker_name, body.masters, now_ms=now_ms)
+        is_whole = self._roster.edge_reported(body.broker_name, body.masters, now_ms=now_ms)
         groups = {group: [member.value() for member in members] for group, members in body.groups.items()}
         changed = self._roster.report(body.broker_name, groups, complete=body.complete)
         for group in body.listed:
@@ -139,7 +139,7 @@ class MemberRelay:
         """Return whether every current broker has reported its members or has been given up on."""
         return now_ms >= self._agree_by_ms or self._have_all_reported()
 
-    def has_heard_all(self, now_ms: MonotonicMs) -> bool:
+    def has_all_reports(self, now_ms: MonotonicMs) -> bool:
         """Return the same after the longest wait: brokers silent until then are taken to have no members."""
         return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_all_reported()
 

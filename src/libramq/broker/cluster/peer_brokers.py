@@ -145,9 +145,9 @@ class PeerBrokers:
         """Return the members of a group that is coordinated here, as all brokers reported them."""
         return self.relay.server_assigned_members(group)
 
-    def has_heard_all(self) -> bool:
+    def has_all_reports(self) -> bool:
         """Return whether every broker has reported its members and assignments, or has been given up on."""
-        return self.relay.has_heard_all(self._now_ms())
+        return self.relay.has_all_reports(self._now_ms())
 
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]

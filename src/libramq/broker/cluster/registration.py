@@ -186,20 +186,20 @@ class Registration:
             cluster_name=self._config.cluster_name,
             broker_id=self._config.broker_id,
         )
-        unheard = {address for address, each in self._name_servers.items() if each.is_linked}
+        unanswered = {address for address, each in self._name_servers.items() if each.is_linked}
 
-        def heard(address: str, _: object) -> None:
-            unheard.discard(address)
-            if not unheard:
+        def answered(address: str, _: object) -> None:
+            unanswered.discard(address)
+            if not unanswered:
                 left()
 
         for name_server in self._name_servers.values():
             name_server.register.cancel()
             name_server.beat.cancel()
-        for address in sorted(unheard):
+        for address in sorted(unanswered):
             call = unregister_broker(header)
-            self._ask_signed(Question(address, call, partial(heard, address), UNREGISTER_TIMEOUT_MS))
-        if not unheard:
+            self._ask_signed(Question(address, call, partial(answered, address), UNREGISTER_TIMEOUT_MS))
+        if not unanswered:
             left()
 
     # One name server.

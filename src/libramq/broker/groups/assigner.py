@@ -48,7 +48,7 @@ class AssignerPeers(Protocol):
         """Return the members of a group that is coordinated here, as all brokers reported them."""
         ...
 
-    def has_heard_all(self) -> bool:
+    def has_all_reports(self) -> bool:
         """Return whether every broker has reported its members and assignments, or has been given up on."""
         ...
 
@@ -205,7 +205,7 @@ class Assigner:
         """Continue other brokers' assignments once all have reported; return whether that is done."""
         if self._is_ready:
             return True
-        if not self._peers.has_heard_all():
+        if not self._peers.has_all_reports():
             return False
         self._is_ready = True
         for group in list(self._groups.tables):

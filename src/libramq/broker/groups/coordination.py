@@ -83,10 +83,10 @@ class Coordination:
             must_gather=self._must_gather,
         )
         # Restored groups that allocate for themselves: their stock members should report soon.
-        self._unheard = dict.fromkeys(
+        self._unreported = dict.fromkeys(
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
-        self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
+        self._unreported_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
         # Continue with the restored state before any request.
@@ -183,7 +183,7 @@ class Coordination:
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Handle a change of the clients that allocate for themselves, among our own connections."""
-        self._unheard.pop(group, None)
+        self._unreported.pop(group, None)
         if self._view.is_alone:  # Otherwise the relay has those of all brokers.
             self.stock_members(group, client_ids)
 
@@ -215,7 +215,7 @@ class Coordination:
             address = self._view.coordinator_address(group)
             if address != self._address or not keeps_own:
                 self._former[group] = self._members_of(group)
-                self._unheard.pop(group, None)
+                self._unreported.pop(group, None)
                 self._perform(self._coordinator.drop(group, address or "", now_ms=self._now_ms()))
             elif has_new:
                 self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
@@ -281,14 +281,14 @@ class Coordination:
 
     def tick(self, now_ms: MonotonicMs) -> None:
         """Do what is due (monotonic time)."""
-        if self._unheard and now_ms >= self._unheard_until_ms:
-            for group in list(self._unheard):
+        if self._unreported and now_ms >= self._unreported_until_ms:
+            for group in list(self._unreported):
                 self.stock_changed(group, ())
         self._perform(self._coordinator.tick(now_ms))
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: requests of members have not been read yet."""
-        self._unheard_until_ms = self._unheard_until_ms + stall_ms
+        self._unreported_until_ms = self._unreported_until_ms + stall_ms
         self._perform(self._coordinator.stalled(stall_ms, now_ms=now_ms))
 
     @property
@@ -300,9 +300,9 @@ class Coordination:
     def next_due_ms(self) -> MonotonicMs | None:
         """Return the earliest time at which `tick` may have something to do (monotonic)."""
         due_ms = self._coordinator.next_due_ms
-        if not self._unheard:
+        if not self._unreported:
             return due_ms
-        return self._unheard_until_ms if due_ms is None else min(due_ms, self._unheard_until_ms)
+        return self._unreported_until_ms if due_ms is None else min(due_ms, self._unreported_until_ms)
 
     # Effects.
 

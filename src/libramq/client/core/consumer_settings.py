@@ -96,7 +96,7 @@ class ConsumerSettings:
     orderly_drain_ms: int = ORDERLY_DRAIN_MS
     orderly_takeover_ms: int = ORDERLY_TAKEOVER_MS
     suspend_ms: int = SUSPEND_MS
-    revoke_is_heard: bool = False
+    has_revoke_hook: bool = False
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
     catch_up_rate: int = 0
     session_ms: int = SESSION_MS

@@ -211,7 +211,7 @@ class MemberCoordination:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
         self._note(outcome)
-        return self._heard(answer, now_ms)
+        return self._handle_answer(answer, now_ms)
 
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
@@ -221,7 +221,7 @@ class MemberCoordination:
         self._note(outcome)
         if answer is not None and answer.assignment is not None:
             self._duplicates.count -= request.body.duplicates
-        return self._heard(answer, now_ms)
+        return self._handle_answer(answer, now_ms)
 
     def _note(self, outcome: object) -> None:
         """Report when the coordinator refuses us, and when it accepts us again."""
@@ -245,7 +245,7 @@ class MemberCoordination:
             self._troubles.over("subscriptions")
         self._is_warned = bool(warning)
 
-    def _heard(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
         if answer is None:
             return []
         held = self._lease.holds()

@@ -185,7 +185,7 @@ class Assigned:
 class Revoked:
     """Notify the listener of queues that are no longer ours: drained, or out of time.
 
-    → `revoke_heard`, if there is a listener: until then the queues are not released.
+    → `revoke_hook_done`, if there is a listener: until then the queues are not released.
     """
 
     queues: tuple[MessageQueue, ...]

@@ -80,7 +80,7 @@ class GivingUp:
         owned = self._going(queue, generation, QueueState.DRAINING)
         return [] if owned is None else self._revoke(owned, now_ms)
 
-    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> list[fx.Effect]:
+    def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> list[fx.Effect]:
         """Note that the listener has finished with revoked queues."""
         found: list[fx.Effect] = []
         for queue in queues:
@@ -143,7 +143,7 @@ class GivingUp:
         if owned.is_in_doubt or has_no_master:
             return [fx.Lost((queue,)), *self._owned_queues.let_go(owned, now_ms)]
         found = [*self._commits.commit([owned]), fx.Revoked((queue,))]
-        if self._settings.revoke_is_heard:
+        if self._settings.has_revoke_hook:
             owned.state = QueueState.REVOKING
             # The coordinator's revoke timeout covers handlers and listener together.
             since_ms = owned.revocation_requested_at_ms if owned.granted is not None else now_ms

@@ -124,9 +124,9 @@ class OwnedQueues:
         """Handle a broker's answer about our locks."""
         if not self._locking.is_needed:  # A coordinator allocates in the meantime.
             return self._locking.give_back(request, granted)
-        verdict = self._locking.answered(request, granted, now_ms)
+        result = self._locking.answered(request, granted, now_ms)
         found: list[fx.Effect] = []
-        for owned in verdict.granted:
+        for owned in result.granted:
             found += self.announce(owned)
             if self._settings.orderly_takeover_ms:
                 owned.state = QueueState.WAITING
@@ -134,12 +134,12 @@ class OwnedQueues:
                 self._timers.at(due_ms, LoadDue(owned.queue, owned.generation))
             else:
                 found += self.load(owned.queue, owned.generation, now_ms)
-        for owned in verdict.confirmed:  # Another member may have held it meanwhile: the offset shows it.
+        for owned in result.confirmed:  # Another member may have held it meanwhile: the offset shows it.
             found.append(fx.QueryOffset(owned.queue, owned.generation, request.address))
-        for owned in verdict.lost:
+        for owned in result.lost:
             found += self.lose(owned, now_ms)
-        if verdict.unwanted:
-            found.append(fx.UnlockQueues(request.address, tuple(verdict.unwanted)))
+        if result.unwanted:
+            found.append(fx.UnlockQueues(request.address, tuple(result.unwanted)))
         return found
 
     def give_lock_up(self, owned: ProcessQueue) -> list[fx.Effect]:

@@ -307,9 +307,9 @@ class PushConsumerCore:
         """Handle the results of handlers."""
         return self._settled(self._deadlines.handled(results, now_ms), now_ms)
 
-    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
+    def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Note that the listener has finished with revoked queues."""
-        return self._settled(self._giving_up.revoke_heard(queues, now_ms), now_ms)
+        return self._settled(self._giving_up.revoke_hook_done(queues, now_ms), now_ms)
 
     def pause(self, queues: Iterable[MessageQueue] | None) -> None:
         """Start no more handlers and pulls for queues (None: for any); they stay ours."""

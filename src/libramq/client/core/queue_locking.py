@@ -40,7 +40,7 @@ LOCK_FAILED_MS: Final = 1_000
 
 
 @dataclass(slots=True)
-class Verdict:
+class LockResult:
     """The effect of a broker's answer on queues."""
 
     granted: list[ProcessQueue] = field(default_factory=list)
@@ -104,8 +104,8 @@ class QueueLocking:
     def confirm(self, address: str) -> None:
         """Request the locks again at a broker that knows us again; lost unlock requests are repeated."""
         self._want_all(owned.queue for owned in self._at(address))
-        unheard = [queue for queue, at in self._returned.items() if at == address]
-        for queue in unheard:
+        unconfirmed = [queue for queue, at in self._returned.items() if at == address]
+        for queue in unconfirmed:
             del self._returned[queue]
             self._to_give_back.setdefault(address, []).append(queue)
 
@@ -134,9 +134,9 @@ class QueueLocking:
 
     def answered(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
-    ) -> Verdict:
+    ) -> LockResult:
         """Handle a broker's answer about our locks."""
-        verdict = Verdict()
+        result = LockResult()
         for queue, generation in request.queues:
             owned = self._table.current(queue, generation)
             if owned is None:
@@ -145,18 +145,18 @@ class QueueLocking:
                     and not isinstance(granted, LibraError)
                     and queue in granted
                 ):
-                    verdict.unwanted.append(queue)  # Given up during the request.
+                    result.unwanted.append(queue)  # Given up during the request.
             elif isinstance(granted, LibraError):
                 self._failed(owned, granted, now_ms)
             elif queue in granted:
-                self._granted(owned, request.requested_ms, verdict)
+                self._granted(owned, request.requested_ms, result)
             elif owned.state is QueueState.LOCKING:
                 soon = owned.lock_tries < LOCK_RETRIES_SOON
                 owned.lock_tries += 1
                 self.retry(owned, now_ms, LOCK_RETRY_MS if soon else LOCK_RETRY_LATER_MS)
             else:
-                verdict.lost.append(owned)
-        return verdict
+                result.lost.append(owned)
+        return result
 
     def give_back(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError
@@ -168,13 +168,13 @@ class QueueLocking:
             fx.UnlockQueues(request.address, tuple(queue for queue, _ in request.queues if queue in granted))
         ]
 
-    def _granted(self, owned: ProcessQueue, requested_ms: MonotonicMs, verdict: Verdict) -> None:
+    def _granted(self, owned: ProcessQueue, requested_ms: MonotonicMs, result: LockResult) -> None:
         owned.locked_until_ms = requested_ms + LOCK_TRUSTED_MS
         if owned.state is QueueState.LOCKING:
             owned.is_locked = True
-            verdict.granted.append(owned)
+            result.granted.append(owned)
         elif owned.is_in_doubt:
-            verdict.confirmed.append(owned)
+            result.confirmed.append(owned)
         else:
             owned.is_locked = True
 

@@ -41,7 +41,7 @@ def begin(group: Group, event: ev.Begun, now_ms: MonotonicMs) -> None:
     """Start the sessions of restored members, and the time in which brokers report the topics' queues."""
     group.topics.begin(now_ms=now_ms)
     for member in group.members:
-        member.heard(now_ms=now_ms)
+        member.seen(now_ms=now_ms)
         group.timers.wake_by(MemberKey(group.name, member.id), member.due_ms)
 
 
@@ -117,7 +117,7 @@ def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
         group.balance.depart(member.profile, now_ms=now_ms)
     if member.poll is not None:
         group.answer(member, now_ms)
-    group.members.heard(member, event.peer, now_ms=now_ms)
+    group.members.seen(member, event.peer, now_ms=now_ms)
     member.hold(event.ticket, event.epoch, now_ms=now_ms)
 
 
@@ -126,7 +126,7 @@ def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
     group.publication.effects.append(Answer(event.ticket))
     if event.is_leaving:
         group.balance.depart(event.member.profile, now_ms=now_ms)
-    group.members.heard(event.member, event.peer, now_ms=now_ms)
+    group.members.seen(event.member, event.peer, now_ms=now_ms)
     for queue in event.queues:
         event.member.held.pop(queue, None)
     group.balance.queues.release(event.member.id, event.queues, event.committed, now_ms=now_ms)
@@ -309,8 +309,8 @@ def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) ->
     """Note what the fences know, and wait for the members they name that have not come back yet."""
     assert group.inquiry is not None
     sessions = {member.id: member.profile.session_ms for member in group.members}
-    unheard = [member.id for member in group.members if not member.was_heard]
-    group.inquiry.gathered(event.reports, sessions, unheard, now_ms=now_ms)
+    unseen = [member.id for member in group.members if not member.was_seen]
+    group.inquiry.gathered(event.reports, sessions, unseen, now_ms=now_ms)
     group.conclude(now_ms)
 
 

@@ -50,13 +50,13 @@ class GroupInquiry:
         self,
         answers: Sequence[FenceReport],
         members: Mapping[str, int],
-        unheard: Iterable[str] = (),
+        unseen: Iterable[str] = (),
         *,
         now_ms: MonotonicMs,
     ) -> None:
         """Take the reports of the fences. members: those that are here already, with their sessions.
 
-        unheard: recorded members that have not been heard from; they are awaited. Openings of members that
+        unseen: recorded members that have not been seen yet; they are awaited. Openings of members that
         had already left are remnants, and nobody waits for them. If several coordinators used one epoch, each
         cut off with a part of the cluster, the members of all of them count.
         """
@@ -80,7 +80,7 @@ class GroupInquiry:
             and holding.member not in members
             and holding.member not in self.gone
             and (newest < self.epoch or holding.member in in_the_end)
-        } | dict.fromkeys(unheard)
+        } | dict.fromkeys(unseen)
 
     def left(self, member: str) -> None:
         """Stop waiting for a member that has left, whatever fences still know of it."""

@@ -67,11 +67,11 @@ class GroupMember(Generic[P, T]):
         return due if self.poll is None else min(due, self.poll.until_ms)
 
     @property
-    def was_heard(self) -> bool:
+    def was_seen(self) -> bool:
         """Return whether the member has sent a request since it was restored."""
         return self.peer is not None or self.last_sent is not None
 
-    def heard(self, *, now_ms: MonotonicMs) -> None:
+    def seen(self, *, now_ms: MonotonicMs) -> None:
         """Note a request of the member."""
         self.heard_at_ms = now_ms
         self.closed_at_ms = None

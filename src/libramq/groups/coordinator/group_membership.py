@@ -170,9 +170,9 @@ class GroupMembership(Generic[P, T]):
         """Add a recorded member; its connection is not known yet."""
         self._add(profile, None, now_ms)
 
-    def heard(self, member: GroupMember[P, T], peer: P, *, now_ms: MonotonicMs) -> None:
+    def seen(self, member: GroupMember[P, T], peer: P, *, now_ms: MonotonicMs) -> None:
         """Note a request of a member."""
-        member.heard(now_ms=now_ms)
+        member.seen(now_ms=now_ms)
         if member.peer != peer:
             self._disconnect(member)
             self._shared.connections.add(peer, MemberKey(self._group, member.id))
@@ -227,7 +227,7 @@ class GroupMembership(Generic[P, T]):
         member.profile = msgspec.structs.replace(profile, member=earlier.member)
         if profile.instance is not None:
             self._instances[profile.instance] = earlier.member
-        self.heard(member, peer, now_ms=now_ms)
+        self.seen(member, peer, now_ms=now_ms)
         return Admission(member, earlier)
 
     def _add(self, profile: MemberProfile, peer: P | None, now_ms: MonotonicMs) -> GroupMember[P, T]:
@@ -237,7 +237,7 @@ class GroupMembership(Generic[P, T]):
         if profile.instance is not None:
             self._instances[profile.instance] = member.id
         if peer is not None:
-            self.heard(member, peer, now_ms=now_ms)
+            self.seen(member, peer, now_ms=now_ms)
         return member
 
     def _disconnect(self, member: GroupMember[P, T]) -> None:
