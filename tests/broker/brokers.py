@@ -20,6 +20,7 @@ from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.question import Question
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Dialer
 from libramq.store.flush import run_flush
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.store.stores import Disk
@@ -50,6 +51,7 @@ class Conversation:
         *,
         clock: ManualClock | None = None,
         authorizer: Authorizer = ALLOW_ALL,
+        dialer: Dialer | None = None,
         **options: object,
     ) -> None:
         defaults: dict[str, object] = {
@@ -77,6 +79,7 @@ class Conversation:
             threads=self.threads,
             monotonic_ms=self.clock.monotonic_ms,
             listen=lambda listening: None,
+            dialer=dialer,
             failed=raise_it,
         )
         self.performer.follow()

@@ -110,7 +110,7 @@ def test_the_treatment_of_damage_is_an_argument_and_not_an_option_of_the_file():
     ("name", "value"),
     [
         ("authenticationEnabled", "true"), ("authorizationEnabled", "TRUE"), ("aclEnable", "true"),
-        ("aclEnable", ""), ("brokerRole", "SLAVE"),
+        ("aclEnable", ""),
         ("minInSyncReplicas", "2"), ("totalReplicas", "3"), ("allAckInSyncStateSet", "true"),
         ("enableDLegerCommitLog", "true"), ("enableControllerMode", "true"), ("tls.server.mode", "enforcing"),
         ("tls.enable", "true"),
@@ -151,7 +151,7 @@ def test_a_misspelt_durability_option_is_refused_with_the_right_name(wrong, righ
     [
         "authenticationProvider", "authorizationProvider", "authenticationWhitelist", "authConfigPath",
         "authenticationMetadataProvider", "brokerIP2", "flushConsumeQueueThoroughInterval",
-        "flushIntervalConsumeQueue", "haMasterAddress", "slaveReadEnable", "transientStorePoolEnable",
+        "flushIntervalConsumeQueue", "transientStorePoolEnable",
         "controllerAddr", "dLegerGroup", "replicasPerDiskPartition",
     ],
 )  # fmt: skip
@@ -176,3 +176,36 @@ def test_broker_credentials_are_read_and_never_shown():
         with pytest.raises(ConfigError, match=name) as raised:
             broker_config(properties)
         assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"brokerRole": "SLAVE"}, "brokerId 0 with brokerRole=SLAVE"),
+        ({"brokerId": "1"}, "brokerId 1 with brokerRole=ASYNC_MASTER"),
+        ({"brokerRole": "SLAVE", "brokerId": "1"}, "finds its master through name servers"),
+        ({"haMasterAddress": "127.0.0.1:10912"}, "haMasterAddress is an option of slaves"),
+        ({"brokerRole": "BOSS"}, "ASYNC_MASTER, SYNC_MASTER or SLAVE is allowed"),
+        (
+            {
+                "brokerRole": "SLAVE",
+                "brokerId": "1",
+                "namesrvAddr": "127.0.0.1:9876",
+                "haMasterAddress": "somewhere",
+            },
+            "is not an address",
+        ),
+        (
+            {
+                "brokerRole": "SLAVE",
+                "brokerId": "1",
+                "namesrvAddr": "127.0.0.1:9876",
+                "inSyncReplicas": "2",
+            },
+            "inSyncReplicas=2",
+        ),
+    ],
+)
+def test_a_role_that_contradicts_other_options_is_refused(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        broker_config(options)

@@ -61,8 +61,21 @@ class LibraServers:
         self._brokers: dict[str, Process] = {}
         for name in names:
             self.start(name)
+        if not names:
+            wait_broker(self._name_server, self.namesrv, 0)
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, **settings: object) -> None:
+        """Start a broker; `settings` go before those of all."""
+        self._run(name, settings)
+        wait_broker(self._brokers[name], self.namesrv, len(self._brokers))
+
+    def start_slave(self, name: str, of: str, **settings: object) -> None:
+        """Start a slave of a broker, which name servers may know later."""
+        role = {"brokerName": of, "brokerRole": "SLAVE", "brokerId": 1, "inSyncReplicas": 1}
+        self._run(name, {**role, **settings})
+
+    def _run(self, name: str, settings: Mapping[str, object]) -> None:
+        self.ports.setdefault(name, free_broker_port())
         home = self._home / name
         home.mkdir(parents=True, exist_ok=True)
         configuration = home / "broker.conf"
@@ -72,6 +85,7 @@ class LibraServers:
             "haListenPort": self.ports[name] + 1,
             "storePathRootDir": home / "store",
             **self._settings,
+            **settings,
         }
         configuration.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         self._brokers[name] = Process(
@@ -80,7 +94,6 @@ class LibraServers:
             directory=home,
             env=ENVIRONMENT,
         )
-        wait_broker(self._brokers[name], self.namesrv, len(self._brokers))
 
     def kill(self, name: str) -> None:
         self._brokers.pop(name).kill()

@@ -7,8 +7,9 @@ from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
+from libramq.runtime.seams import Dialed
 from libramq.transport.outages import Outages
-from libramq.transport.remotes import SILENCE_MS_MAX, Dialed, Remotes
+from libramq.transport.remotes import SILENCE_MS_MAX, Remotes
 
 A = "10.0.0.1:10911"
 

@@ -19,6 +19,7 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.administration import administration_services
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
+from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles, retention
 from libramq.broker.files.old_files import OldFiles
@@ -58,6 +59,7 @@ from libramq.broker.processor.recorded import RecordedReplies
 from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
+from libramq.broker.processor.slave_refusals import refuse_at_slave
 from libramq.broker.processor.slave_tables import SlaveTables
 from libramq.broker.start_up import StartUp
 from libramq.catalog.requirements import Requirements
@@ -149,10 +151,15 @@ class Broker:
         self.events = EventLog(self.store)
 
     def _build_gates(self) -> None:
-        name_servers = split_name_servers(self.config.namesrv_addr) if self.config.namesrv_addr else ()
-        self._durability = Durability(self.store, self._files.filesystem, self.kernel, self.tables.journals)
-        self.registration = Registration(self.config, self.topics, name_servers, self.kernel)
-        self.replication = Replication(self.config, self.store, self._durability, self.kernel)
+        config, kernel = self.config, self.kernel
+        name_servers = split_name_servers(config.namesrv_addr) if config.namesrv_addr else ()
+        self._durability = Durability(self.store, self._files.filesystem, kernel, self.tables.journals)
+        self.registration = Registration(config, self.topics, name_servers, kernel)
+        self.replication = Replication(config, self.store, self.groups, self._durability, kernel)
+        self.slave = None
+        if config.is_slave:
+            durable = self._durability
+            self.slave = Slave(config, self._files, self.offsets, durable, self.registration, kernel)
         self._responder = Responder(
             self.kernel.effects, durability=self.replication.gate, announcement=self.registration
         )
@@ -262,12 +269,14 @@ class Broker:
             short_polling_ms=config.short_polling_time_ms,
             throughput=self.runtime.throughput,
         )
-        pulls = PullMessage(self.reading, answer=self._responder.answer)
+        suggested = self.replication.suggested if config.slave_read_enable else None
+        pulls = PullMessage(self.reading, answer=self._responder.answer, suggested=suggested)
         self.committing = Committing(
             offsets=self.offsets,
             fences=self.fences,
             requirements=requirements,
             committed=self.consumers.committed,
+            is_slave=config.is_slave,
         )
         self.opening = Opening(
             fences=self.fences,
@@ -371,6 +380,8 @@ class Broker:
                 self._processors.update(service.processors())
             if hasattr(service, "batch_processors"):
                 self._batch_processors.update(service.batch_processors())
+        if self.slave is not None:
+            refuse_at_slave(self._processors, self._batch_processors, self.config.slave_read_enable)
         self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
         self._processors.update(recorded.waiting(self._processors))
@@ -413,7 +424,7 @@ class Broker:
                 self.pop.settle,
                 self._durability.settle,
                 self._persistence.settle,
-                self.replication.service.settle,
+                self.slave.client.settle if self.slave is not None else self.replication.service.settle,
                 self._old_files.settle,
                 self.runtime.settle,
             ),

@@ -7,6 +7,7 @@ import ipaddress
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from libramq.broker.role import check_role
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
 from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -61,7 +62,7 @@ class BrokerConfig:
     )
     cluster_name: str = _option("DefaultCluster", "brokerClusterName", "The cluster that the broker joins.")
     broker_id: int = _option(
-        0, "brokerId", "0, a master. This broker cannot be a slave yet, so other ids are refused."
+        0, "brokerId", "0: a master. From 1 on: a slave of the master with the same `brokerName`."
     )
     broker_ip: str = _option(  # Ours: Apache's is the machine's first address.
         "127.0.0.1",
@@ -93,7 +94,19 @@ class BrokerConfig:
         "ASYNC_MASTER",
         "brokerRole",
         "`SYNC_MASTER`: a send is acknowledged when `inSyncReplicas` brokers have its message. "
-        "`ASYNC_MASTER`: slaves follow. `SLAVE` is refused, as this broker cannot be one yet.",
+        "`ASYNC_MASTER`: slaves follow. `SLAVE`: copies the master of its `brokerName`, which name servers "
+        "know, and takes no messages itself.",
+    )
+    ha_master_address: str | None = _option(
+        None,
+        "haMasterAddress",
+        "Where a slave copies its master's log, `HOST:PORT`. Default: what name servers say.",
+    )
+    slave_read_enable: bool = _option(
+        False,
+        "slaveReadEnable",
+        "At a slave: let consumers read. At a master: send consumers that are more than 2 GiB behind to a "
+        "slave (`whichBrokerWhenConsumeSlowly` of their group).",
     )
     in_sync_replicas: int = _option(
         1,
@@ -275,27 +288,7 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         validate_topic(self.broker_name)
         validate_topic(self.cluster_name)
-        if self.broker_id != 0:
-            raise ConfigError(
-                f"brokerId {self.broker_id}: only masters (0) exist yet; Apache's broker can be their slave"
-            )
-        if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER"):
-            raise ConfigError(
-                f"brokerRole {self.broker_role!r}; ASYNC_MASTER or SYNC_MASTER is allowed, as this broker "
-                "cannot be a slave yet"
-            )
-        if self.in_sync_replicas > 1 and not self.waits_for_slaves:
-            raise ConfigError(
-                f"inSyncReplicas={self.in_sync_replicas}: an ASYNC_MASTER waits for no slave; set "
-                "brokerRole=SYNC_MASTER, or remove it"
-            )
-        if self.waits_for_slaves and not self.ha_listen_port:
-            raise ConfigError(
-                f"brokerRole=SYNC_MASTER with inSyncReplicas={self.in_sync_replicas} waits for slaves, and "
-                f"none can connect: set haListenPort, for example {self.listen_port + 1}"
-            )
-        if self.ha_listen_port and self.ha_listen_port in self.client_ports:
-            raise ConfigError(f"haListenPort {self.ha_listen_port} is used for clients; choose another")
+        check_role(self)
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
         if self.damaged not in (None, "skip", "cut"):
@@ -334,6 +327,11 @@ class BrokerConfig:
     def address(self) -> str:
         """Return the address that the name server passes to clients."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def is_slave(self) -> bool:
+        """Return whether the broker copies a master."""
+        return self.broker_role == "SLAVE"
 
     @property
     def waits_for_slaves(self) -> bool:

@@ -83,7 +83,8 @@ class GroupParts:
             peers=peers,
         )
         tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
-        self.cluster = self._open_cluster(config, kernel, peers) if config.namesrv_addr else None
+        is_among_others = config.namesrv_addr and not config.is_slave  # A slave coordinates nothing.
+        self.cluster = self._open_cluster(config, kernel, peers) if is_among_others else None
 
     def _open_peers(self, config: BrokerConfig, view: ClusterView, kernel: Kernel) -> PeerBrokers:
         return PeerBrokers(

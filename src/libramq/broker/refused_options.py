@@ -37,7 +37,6 @@ REFUSED: Final = {
         Refusal("tls.enable", ("false",), _PLAIN),
         Refusal("tls.server.mode", ("disabled", "permissive"), _PLAIN),
         Refusal("tls.server.need.client.auth", ("none",), _PLAIN),
-        Refusal("brokerRole", ("sync_master", "async_master"), "this broker cannot be a slave yet"),
         Refusal("totalReplicas", ("1",), _ALONE),
         Refusal("minInSyncReplicas", ("1",), _ALONE),
         Refusal("allAckInSyncStateSet", ("false",), _ALONE),
@@ -48,7 +47,13 @@ REFUSED: Final = {
     )
 }
 #: What is kept, when it is spelt right.
-_KEPT: Final = ("flushDiskType", "inSyncReplicas", "bindAddress", "innerClientAuthenticationCredentials")
+_KEPT: Final = (
+    "flushDiskType",
+    "brokerRole",
+    "inSyncReplicas",
+    "bindAddress",
+    "innerClientAuthenticationCredentials",
+)
 #: By their names in small letters.
 _PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}
 

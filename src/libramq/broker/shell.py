@@ -23,7 +23,7 @@ from libramq.logs import get_logger
 from libramq.replication.blocks import ReportReader
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
-from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Handler, Server
 
@@ -60,6 +60,7 @@ class BrokerServer:
         self._listening: asyncio.Task[None] | None = None
         self._threads = WorkerThreads()
         self._remotes = AsyncioRemotes(clock.monotonic_ms, lost=self._lost)
+        self._dialer = SocketDialer()
         self._broker: Broker | None = None
         self._performer: Performer | None = None
         self._metrics: MetricsServer | None = None
@@ -106,6 +107,7 @@ class BrokerServer:
             threads=self._threads,
             monotonic_ms=self._clock.monotonic_ms,
             listen=self._listen_soon,
+            dialer=self._dialer,
         )
         self._is_started = asyncio.get_running_loop().create_future()
         try:
@@ -130,6 +132,7 @@ class BrokerServer:
                 stack.callback(self._broker.close)
             stack.push_async_callback(self._threads.close)
             stack.push_async_callback(self._remotes.aclose)
+            stack.push_async_callback(self._dialer.abort_all)
             if self._metrics is not None:
                 stack.push_async_callback(self._metrics.stop)
             for server in reversed(self._servers):

@@ -55,6 +55,15 @@ class GroupTable:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def names(self) -> list[str]:
+        """Return the names of all groups."""
+        return list(self._groups)
+
+    def copy(self, group: str, config: SubscriptionGroupConfig | None) -> None:
+        """Take over a group of a slave's master as it is; None: the master has none of that name."""
+        self._record(group, config, self.data_version)
+        self.apply(group, config, self.data_version)
+
     @property
     def creates_on_use(self) -> bool:
         """Return whether a group is created on first use."""

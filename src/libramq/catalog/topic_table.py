@@ -99,6 +99,16 @@ class TopicTable:
         count = config.read_queue_nums if config is not None else 0
         return [MessageQueue(topic, self._rules.broker_name, queue_id) for queue_id in range(count)]
 
+    def names(self) -> list[str]:
+        """Return the names of all topics."""
+        return list(self._topics)
+
+    def copy(self, topic: str, config: TopicConfig | None) -> None:
+        """Take over a topic of a slave's master as it is; None: the master has none of that name."""
+        self._record(topic, config, self.data_version)
+        self.apply(topic, config, self.data_version)
+        self._changed(topic)
+
     def observe(self, observer: Callable[[str], None]) -> None:
         """Set a function to be called with a topic's name after every change of it."""
         self._observers.append(observer)

@@ -32,10 +32,10 @@ from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.command import Command, reply_to
 from libramq.rpc.broker_calls import unregister_client
 from libramq.rpc.call import Call
-from libramq.runtime.seams import Timer, Timers
+from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages, log_failed_request
-from libramq.transport.remotes import Dialer, Remotes
+from libramq.transport.remotes import Remotes
 
 log = get_logger(__name__)
 T = TypeVar("T")

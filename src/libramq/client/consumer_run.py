@@ -28,8 +28,8 @@ from libramq.client.queue_listener import Change, Hooks, QueueListener
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.runtime.seams import Dialer
 from libramq.transport.asyncio_remotes import SocketDialer
-from libramq.transport.remotes import Dialer
 from libramq.transport.tls import Tls
 
 log = get_logger(__name__)

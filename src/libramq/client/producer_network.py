@@ -27,10 +27,10 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
-from libramq.runtime.seams import Timer, Timers
+from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages, log_failed_request
-from libramq.transport.remotes import Dialer, Remotes
+from libramq.transport.remotes import Remotes
 
 log = get_logger(__name__)
 

@@ -46,8 +46,8 @@ from libramq.message.names import validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.runtime.seams import Dialer
 from libramq.transport.access import Access
-from libramq.transport.remotes import Dialer
 from libramq.transport.tls import Tls
 
 log = get_logger(__name__)

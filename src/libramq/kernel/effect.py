@@ -5,7 +5,9 @@
         Ask      a request to another process; its answer comes back as an event
         Run      work for a thread, such as a disk plan or a large body; its result comes back as an event
         Proceed  work on the engine's own thread that takes longer than a turn, in steps with others in
-        between Listen   start to accept connections
+                 between
+        Listen   start to accept connections
+        Dial     a connection to another process for a stream of bytes, without questions and answers
 
 An effect is a cheap value: a msgspec Struct is made in 0.1 µs, where a frozen dataclass takes 0.6 µs.
 """
@@ -99,7 +101,34 @@ class Listen(msgspec.Struct, frozen=True):
     done: Callable[[], None]
 
 
-Effect = Send | Close | Ask | Run | Proceed | Listen
+class Stream(Protocol):
+    """The observer of a connection that this process makes; `Send` and `Close` apply to it."""
+
+    def opened(self, connection: Connection) -> None:
+        """Use the connection from now on."""
+        ...
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Handle the bytes of one read."""
+        ...
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        """Handle the end of the connection, whoever closed it."""
+        ...
+
+    def refused(self, reason: str) -> None:
+        """Handle a failed attempt."""
+        ...
+
+
+class Dial(msgspec.Struct, frozen=True):
+    """Connect to an address ("host:port"); the stream gets what comes of it."""
+
+    address: str
+    stream: Stream
+
+
+Effect = Send | Close | Ask | Run | Proceed | Listen | Dial
 
 
 class Effects:

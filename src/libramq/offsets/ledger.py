@@ -151,8 +151,8 @@ class OffsetLedger:
                 if not isinstance(document, dict):
                     raise RemoteProtocolError(f"{path} holds no table")
                 return (
-                    _table(document.get("offsetTable")),
-                    _table(document.get("resetOffsetTable")),
+                    offset_table(document.get("offsetTable")),
+                    offset_table(document.get("resetOffsetTable")),
                     {**self._version, **_integers(document.get("dataVersion"))},
                 )
             except RemoteProtocolError as error:
@@ -163,7 +163,8 @@ class OffsetLedger:
         return None
 
 
-def _table(value: Any) -> dict[str, dict[int, int]]:
+def offset_table(value: Any) -> dict[str, dict[int, int]]:
+    """Return a table of offsets from its document; RemoteProtocolError if it is none."""
     if value is None:
         return {}
     if not isinstance(value, dict):

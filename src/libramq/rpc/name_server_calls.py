@@ -4,7 +4,7 @@ Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
 """
 
 import zlib
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from libramq.codes import RequestCode
 from libramq.errors import NameServerUnavailable, RequestCodeNotSupported
@@ -77,13 +77,23 @@ def delete_topic(topic: str) -> Call[None]:
     return header_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicHeader(topic=topic), nothing)
 
 
-def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> Call[str | None]:
-    """Register a broker with its topics; a slave gets its master's address."""
+class Master(NamedTuple):
+    """Where a slave's master is: for requests, and for copying its log."""
+
+    address: str
+    ha_address: str
+
+
+def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> Call[Master | None]:
+    """Register a broker with its topics; a slave gets its master's addresses, if there is one."""
     data = encode_body(body)
     header.body_crc32 = zlib.crc32(data) & 0x7FFF_FFFF
-    return header_call(
-        RequestCode.REGISTER_BROKER, header, lambda reply: reply.ext.get("masterAddr"), body=data
-    )
+    return header_call(RequestCode.REGISTER_BROKER, header, _master, body=data)
+
+
+def _master(reply: Command) -> Master | None:
+    address, ha_address = reply.ext.get("masterAddr"), reply.ext.get("haServerAddr")
+    return Master(address, ha_address) if address and ha_address else None
 
 
 def broker_heartbeat(header: BrokerHeartbeatHeader) -> Call[None]:

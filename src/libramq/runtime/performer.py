@@ -17,12 +17,13 @@ from typing import Any, Final
 from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
-from libramq.kernel.effect import Ask, Close, Effect, Listen, Proceed, Run, Send
+from libramq.kernel.effect import Ask, Close, Dial, Effect, Listen, Proceed, Run, Send
 from libramq.kernel.engine import Engine, Translator
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
+from libramq.runtime.dialed import DialedConnection
 from libramq.runtime.outgoing import Outgoing
-from libramq.runtime.seams import Channel, Remotes, Threads, Timer, Timers
+from libramq.runtime.seams import Channel, Dialer, Remotes, Threads, Timer, Timers
 from libramq.runtime.unread import Unread
 from libramq.runtime.waiting_turns import WaitingTurns
 
@@ -44,7 +45,8 @@ def log_failure(what: str, error: Exception) -> None:
 class Performer:
     """Performs one engine's effects; a `transport.server.Handler`.
 
-    listen: starts to accept connections, then calls back. failed: called with failures that are bugs of ours.
+    listen: starts to accept connections, then calls back. dialer: makes connections for streams of bytes.
+    failed: called with failures that are bugs of ours.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Performer:
         threads: Threads,
         monotonic_ms: Callable[[], MonotonicMs],
         listen: Callable[[Callable[[], None]], None],
+        dialer: Dialer | None = None,
         failed: Callable[[str, Exception], None] = log_failure,
     ) -> None:
         self._engine = engine
@@ -67,6 +70,7 @@ class Performer:
         self._threads = threads
         self._monotonic_ms = monotonic_ms
         self._listen = listen
+        self._dialer = dialer
         self._failed = failed
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._turn_began_us = 0
@@ -253,6 +257,10 @@ class Performer:
             case Listen():
                 listening = effect.done
                 self._listen(self._event(lambda _: listening()))
+            case Dial():
+                assert self._dialer is not None, "this performer makes no streams"
+                dialed = DialedConnection(effect.address, effect.stream, self._event)
+                self._dialer.dial(effect.address, dialed)
 
     def _ask(self, effect: Ask) -> None:
         question = effect.question

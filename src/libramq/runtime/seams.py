@@ -1,8 +1,12 @@
-"""The three seams between an engine and the outside: network, timers, threads. Each is real or simulated."""
+"""The three seams between an engine and the outside: network, timers, threads. Each is real or simulated.
+
+The network has two parts: `Remotes` asks questions, `Dialer` makes connections for streams of bytes.
+"""
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 
@@ -41,6 +45,50 @@ class Remotes(Protocol):
 
     def send(self, address: str, request: Any, done: Callable[[Any], None], *, timeout_ms: int = ...) -> None:
         """Send a request; `done` is called exactly once, with the answer or a RemoteError."""
+        ...
+
+
+class Link(Protocol):
+    """A connection that a dialer made."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; never waits, never raises for a connection that has ended."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection after all written data has left."""
+        ...
+
+    def abort(self) -> None:
+        """Close the connection now, dropping data that has not left yet."""
+        ...
+
+
+class Dialed(Protocol):
+    """The observer of a connection attempt: opened, then ended; or refused."""
+
+    def opened(self, link: Link) -> None:
+        """Use the connection from now on."""
+        ...
+
+    def received(self, data: bytes) -> None:
+        """Handle the bytes of one read."""
+        ...
+
+    def ended(self, reason: str) -> None:
+        """Handle the end of the connection, whoever closed it."""
+        ...
+
+    def refused(self, error: RemoteError) -> None:
+        """Handle a failed attempt."""
+        ...
+
+
+class Dialer(Protocol):
+    """Makes connections."""
+
+    def dial(self, address: str, dialed: Dialed) -> None:
+        """Connect; `dialed` gets the result."""
         ...
 
 

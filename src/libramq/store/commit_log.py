@@ -71,6 +71,11 @@ class CommitLog:
         self.tail.append(self.end, data)
         self.end += len(data)
 
+    def begin_at(self, offset: int) -> None:
+        """Begin an empty log at the start of a file."""
+        self.tail.restart(offset)
+        self.end = self.flushed = offset
+
     def recovered(self, end: int) -> None:
         """Set the end after recovery; nothing behind it is kept."""
         self.segments.zero_after(end)

@@ -43,6 +43,7 @@ class FlushPlan:
     files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues up
     to a number. checkpoint: the one that may be written once the log is flushed up to `checkpoint_end`; None
     while some units are not covered. units: how many all queues had at that end.
+    generation: how often the log had been cut when it was made.
     """
 
     files: tuple[int, ...] = ()
@@ -53,6 +54,7 @@ class FlushPlan:
     checkpoint: Checkpoint | None = None
     checkpoint_end: int = 0
     units: int = UNKNOWN
+    generation: int = 0
 
 
 def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
@@ -135,6 +137,7 @@ class Flusher:
         self._round: QueueRound | None = None
         #: The log's end that it waits for, and the checkpoint that may be written then.
         self._due_checkpoint: tuple[int, Checkpoint] | None = None
+        self._generation = 0
 
     def load_checkpoint(self) -> Checkpoint:
         """Read the checkpoint of the last opening."""
@@ -178,6 +181,7 @@ class Flusher:
             paths=paths,
             directories=(*directories, *(path.parent for path in paths)),
             commit_log_end=log.end,
+            generation=self._generation,
         )
 
     def plan_queues(
@@ -220,6 +224,7 @@ class Flusher:
             checkpoint=checkpoint,
             checkpoint_end=current.end,
             units=current.units,
+            generation=self._generation,
         )
 
     @property
@@ -260,8 +265,15 @@ class Flusher:
         paths = [path for queue in self._queues for path in queue.segments.take_resized()]
         run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
 
+    def forget_plans(self) -> None:
+        """Have the plans under way confirm nothing: the log was cut, and goes on with other bytes."""
+        self._generation += 1
+        self._due_checkpoint = self._round = None
+
     def complete(self, plan: FlushPlan) -> None:
         """Handle a plan that was run."""
+        if plan.generation != self._generation:
+            return
         log = self._log
         if plan.commit_log_end > log.flushed:
             log.flushed = plan.commit_log_end

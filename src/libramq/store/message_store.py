@@ -13,7 +13,6 @@ Everything here runs on one thread, the event loop's; only `open` and `close` wa
 Upstream: store/DefaultMessageStore.java.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 from libramq.clock import Clock, MonotonicMs, WallMs
@@ -21,6 +20,7 @@ from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.ids import encode_host
+from libramq.message.record import RecordHead
 from libramq.store.append import (
     MESSAGE_ILLEGAL,
     SERVICE_NOT_AVAILABLE,
@@ -29,12 +29,13 @@ from libramq.store.append import (
 )
 from libramq.store.cleaning import Cleaning
 from libramq.store.commit_log import CommitLog
-from libramq.store.config import FlushDiskType, StoreConfig
+from libramq.store.config import StoreConfig
 from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.contents import StoreContents
+from libramq.store.cutting import cut_log
 from libramq.store.deletions import Deletions
 from libramq.store.flush import Flusher, FlushPlan
+from libramq.store.log_copy import LogCopy
 from libramq.store.open_files import OpenFiles
 from libramq.store.opening import ABORT, Opening
 from libramq.store.packing import PackedBatch, pack_batch
@@ -42,11 +43,12 @@ from libramq.store.recovery import RecoveryReport
 from libramq.store.recovery_point_writer import RecoveryPointWriter
 from libramq.store.refusal import Refusal
 from libramq.store.statistics import StoreStatistics
+from libramq.store.visible_contents import VisibleContents
 
 log = get_logger(__name__)
 
 
-class MessageStore(StoreContents):
+class MessageStore(VisibleContents):
     """A store directory, open for one process."""
 
     def __init__(
@@ -64,8 +66,6 @@ class MessageStore(StoreContents):
         self._refusal = Refusal(clock)
         self._clock = clock
         self._store_host = encode_host(config.store_host)
-        self._is_sync = self._is_bounded = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._replicated: int | None = None
         self._deletions = Deletions(filesystem, config.root)
         self._flusher = Flusher(config, filesystem, self._log, self._queues, self._deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
@@ -73,13 +73,17 @@ class MessageStore(StoreContents):
             config, filesystem, clock, self._log, self._queues, self._points, self._deletions, process_id
         )
         self.cleaning = Cleaning(filesystem, config.root, clock, self._log, self._queues, self._points)
+        self.copy = LogCopy(
+            self._log,
+            self._queues,
+            may_append=self._may_write,
+            added=self._copied,
+            failed=self._refusal.begin,
+        )
         self._lock: int | None = None
         self._is_open = False
-        #: The queues for `drain_touched`, for a quick check whether there are any.
-        self.touched: dict[tuple[str, int], int] = {}
         #: Messages stored by topic, since the last drain.
         self.topic_puts: dict[str, int] = {}
-        self._unsafe: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = 0
 
@@ -153,11 +157,6 @@ class MessageStore(StoreContents):
         self._put_bytes += size
         self._dispatch(batch)
         return batch.results
-
-    def drain_touched(self) -> dict[tuple[str, int], int]:
-        """Return the queues whose readable end moved since the last call, with that end."""
-        touched, self.touched = self.touched, {}
-        return touched
 
     def drain_topic_puts(self) -> dict[str, int]:
         """Return how many messages of each topic were stored since the last call."""
@@ -235,12 +234,6 @@ class MessageStore(StoreContents):
         self._points.flushed(plan, self._log.flushed)
         self._show_what_is_safe()
 
-    def set_replicated(self, offset: int | None) -> None:
-        """Show readers nothing that slaves do not have; None: whatever slaves have."""
-        self._replicated = offset
-        self._is_bounded = self._is_sync or offset is not None
-        self._show_what_is_safe()
-
     def fail_flush(self, error: SyncFailed) -> None:
         """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""
         self._refusal.fail(error)
@@ -256,6 +249,23 @@ class MessageStore(StoreContents):
         self._points.queues_deleted()
         self._flusher.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
+
+    def cut(self, end: int) -> None:
+        """Remove everything of the log from a record's start on, and wait for the disk.
+
+        The removed bytes are kept aside. Raises StoreError where the disk refuses; the log may be cut then.
+        """
+        if not self._may_write():
+            raise StoreError(f"{self.config.root} cannot be cut: {self.failure or 'it is closed'}")
+        try:
+            cut_log(self._filesystem, self.config.root, self._log, self._queues, self._points, end)
+        except OSError as failed:
+            raise StoreError(f"{self.config.root} cannot be cut: {failed}") from failed
+        finally:
+            self._flusher.forget_plans()
+            self.copy.forget_partial()
+            self._hide_from(self._log.end)
+        self._flush_everything()
 
     def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> int:
         """Have a queue begin at an offset, or at its end, if it begins before; return where it begins now.
@@ -301,6 +311,9 @@ class MessageStore(StoreContents):
         return self._points.planned(plan) if plan is not None else None
 
     def _may_append(self) -> bool:
+        return not self.config.is_copy and self._may_write()
+
+    def _may_write(self) -> bool:
         if not self._is_open or (self._refusal.reason is not None and not self._refusal.is_over()):
             return False
         if not self._opening.set_mark():  # Without the mark, an abnormal end would not be recognised.
@@ -336,29 +349,16 @@ class MessageStore(StoreContents):
                 shown.append((queue, plan.max_offset))
                 if queue.pending_bytes >= PENDING_BYTES_MAX:
                     self._write_out_queue(queue)
-        if self._is_bounded:
-            self._unsafe.append((self._log.end, shown))
-        else:
-            self.visible_offset = self._log.end
-            for queue, max_offset in shown:
-                queue.visible_max = max_offset
-                self.touched[queue.topic, queue.queue_id] = max_offset
+        self._show_when_safe(shown)
 
-    def _show_what_is_safe(self) -> None:
-        """Show readers what is on the disk and at slaves, as far as either is asked for; hide nothing."""
-        if self._is_bounded or self._unsafe:
-            safe = self._log.flushed if self._is_sync else self._log.end
-            if self._replicated is not None:
-                safe = min(safe, self._replicated)
-            self._show(max(safe, self.visible_offset))
-
-    def _show(self, visible_offset: int) -> None:
-        self.visible_offset = visible_offset
-        unsafe = self._unsafe
-        while unsafe and unsafe[0][0] <= visible_offset:
-            for queue, max_offset in unsafe.popleft()[1]:
-                queue.visible_max = min(max_offset, queue.max_offset)
-                self.touched[queue.topic, queue.queue_id] = queue.visible_max
+    def _copied(self, heads: list[RecordHead], ends: dict[ConsumeQueue, int]) -> None:
+        """Handle records that came from the master."""
+        self._last_store_timestamp_ms = WallMs(heads[-1].store_timestamp_ms)
+        self._put_count += len(heads)
+        self._put_bytes += sum(head.size for head in heads)
+        for head in heads:
+            self.topic_puts[head.topic] = self.topic_puts.get(head.topic, 0) + 1
+        self._show_when_safe(list(ends.items()))
 
     def _write_out_queue(self, queue: ConsumeQueue) -> None:
         try:

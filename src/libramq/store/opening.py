@@ -29,7 +29,7 @@ from libramq.store.recovery import (
     face_lost_files,
     recover,
 )
-from libramq.store.recovery_point import UNKNOWN, RecoveryPoint
+from libramq.store.recovery_point import RecoveryPoint
 from libramq.store.recovery_point_writer import RecoveryPointWriter
 
 log = get_logger(__name__)
@@ -156,12 +156,7 @@ class Opening:
         if path is not None:
             log.warning("the end of the commit log was cut off", offset=end, size=size, kept=str(path))
         if not is_torn:
-            point = self._points.point
-            self._points.put(
-                point._replace(
-                    flushed=min(point.flushed, end), dispatched=min(point.dispatched, end), units=UNKNOWN
-                )
-            )
+            self._points.cut(end)
         return size
 
     def _explain(self, beginning: Beginning, *, clean: bool, trusted: RecoveryPoint | None) -> None:

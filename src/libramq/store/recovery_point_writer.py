@@ -79,6 +79,16 @@ class RecoveryPointWriter:
         self._planned = self._due = None
         self._write(self._point._replace(units=UNKNOWN))
 
+    def cut(self, end: int) -> None:
+        """Lower the point, before the log is cut at `end`, and wait for the disk; OSError if it refuses."""
+        self._planned = self._due = None
+        point = self._point
+        self.put(
+            point._replace(
+                flushed=min(point.flushed, end), dispatched=min(point.dispatched, end), units=UNKNOWN
+            )
+        )
+
     def _write(self, point: RecoveryPoint) -> None:
         if point != self._point:
             # On a full disk the old one stays: recovery takes longer but loses nothing.

@@ -1,11 +1,12 @@
 """The simulated dialer: connections between processes over the simulated network."""
 
 from libramq.errors import ConnectFailed
+from libramq.runtime.seams import Dialed
 from libramq.testing.network import Connection, Network
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
 from libramq.transport.access import OPEN, Access
-from libramq.transport.remotes import Dialed, OnConnectionLost, OnRequest, Remotes
+from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 

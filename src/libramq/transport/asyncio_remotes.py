@@ -8,10 +8,11 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, RemoteError
 from libramq.remoting.command import Command
 from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.runtime.seams import Dialed
 from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.outages import Outages
-from libramq.transport.remotes import Dialed, OnConnectionLost, OnRequest, Remotes
+from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
@@ -67,6 +68,12 @@ class SocketDialer:
         task = asyncio.get_running_loop().create_task(self._dial(address, dialed))
         self._dialing.add(task)
         task.add_done_callback(self._dialing.discard)
+
+    async def abort_all(self) -> None:
+        """End every connection and connection attempt now."""
+        for link in list(self.links):
+            link.abort()
+        await self.wait_closed()
 
     async def wait_closed(self) -> None:
         """Cancel connection attempts, and wait until closed connections have ended."""

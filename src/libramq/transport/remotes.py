@@ -8,7 +8,7 @@ It does not use sockets itself: a dialer makes the connections and timers provid
 """
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
@@ -17,7 +17,7 @@ from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
-from libramq.runtime.seams import Timer, Timers
+from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
@@ -40,50 +40,6 @@ Done = Callable[[Command | RemoteError], None]
 OnRequest = Callable[[str, Command, Callable[[Command], None]], None]
 #: Called with the address of a connection that ended.
 OnConnectionLost = Callable[[str], None]
-
-
-class Link(Protocol):
-    """A connection that a dialer made."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes; never waits, never raises for a connection that has ended."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection after all written data has left."""
-        ...
-
-    def abort(self) -> None:
-        """Close the connection now, dropping data that has not left yet."""
-        ...
-
-
-class Dialed(Protocol):
-    """The observer of a connection attempt: opened, then ended; or refused."""
-
-    def opened(self, link: Link) -> None:
-        """Use the connection from now on."""
-        ...
-
-    def received(self, data: bytes) -> None:
-        """Handle the bytes of one read."""
-        ...
-
-    def ended(self, reason: str) -> None:
-        """Handle the end of the connection, whoever closed it."""
-        ...
-
-    def refused(self, error: RemoteError) -> None:
-        """Handle a failed attempt."""
-        ...
-
-
-class Dialer(Protocol):
-    """Makes connections."""
-
-    def dial(self, address: str, dialed: Dialed) -> None:
-        """Connect; `dialed` gets the result."""
-        ...
 
 
 def refuse(_: str, request: Command, answer: Callable[[Command], None]) -> None:

@@ -29,7 +29,7 @@ from libramq.logs import get_logger
 from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import broker_heartbeat, register_broker, unregister_broker
+from libramq.rpc.name_server_calls import Master, broker_heartbeat, register_broker, unregister_broker
 from libramq.rpc.question import Question, signing
 
 log = get_logger(__name__)
@@ -124,6 +124,8 @@ class Registration:
         name_servers: Sequence[str],
         kernel: Kernel,
     ) -> None:
+        #: Called with a name server and what it answered: a slave's master, if there is one.
+        self.registered: Callable[[str, Master | None], None] = lambda name_server, master: None
         self._config = config
         self._topics = topics
         self._clock = kernel.clock
@@ -251,6 +253,7 @@ class Registration:
             name_server.register.at(now_ms + (CHANGE_DELAY_MS if name_server.has_changed else period_ms))
             if name_server.beat.due_ms is None:
                 name_server.beat.at(now_ms + HEARTBEAT_MS)
+            self.registered(name_server.address, outcome if isinstance(outcome, Master) else None)
         self._release(name_server, counter)
         self._look_whether_tried()
 

@@ -42,6 +42,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         flush_disk_type=FlushDiskType(config.flush_disk_type),
         flush_interval_commit_log_ms=config.flush_interval_ms,
         max_message_size=config.max_message_size,
+        is_copy=config.is_slave,
         damaged=Damaged(config.damaged) if config.damaged else None,
     )
 

@@ -26,7 +26,9 @@ class Committing:
         fences: Fences,
         requirements: Requirements,
         committed: Callable[[Connection, str], None],
+        is_slave: bool = False,
     ) -> None:
+        self._is_slave = is_slave
         self._offsets = offsets
         self._fences = fences
         self._requirements = requirements
@@ -49,6 +51,8 @@ class Committing:
         commits to a broker over one connection at a time: a commit over an earlier connection than its last
         one's is acknowledged, and changes nothing.
         """
+        if self._is_slave and member is not None:
+            raise broker_error(ResponseCode.SYSTEM_BUSY, "this is a slave: only its master takes commits")
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
         self._fences.check(group, topic, queue_id, member, epoch)

@@ -18,7 +18,10 @@ class EventLog:
         self._store = store
 
     def record(self, event: RebalanceEvent) -> None:
-        """Store one event."""
+        """Store one event; a slave only logs it."""
+        log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)
+        if self._store.config.is_copy:
+            return
         properties = {p.KEYS: event.group, p.TAGS: event.kind}
         message = StoreMessage(
             REBALANCE_EVENTS_TOPIC,
@@ -31,4 +34,3 @@ class EventLog:
         result = self._store.append_batch([message])[0]
         if not result.is_ok:
             log.warning("rebalance event lost: the store accepts no messages", group=event.group)
-        log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)

@@ -18,7 +18,7 @@ WARMINGS_MAX: Final = 64
 
 
 class Delivery:
-    """Delivers due messages; an `arrivals.Listener`."""
+    """Delivers due messages; an `arrivals.Listener`. A slave leaves that to its master."""
 
     def __init__(self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel) -> None:
         self._schedule = schedule
@@ -26,14 +26,15 @@ class Delivery:
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._deadline = kernel.deadlines.new(self._deliver)
-        self._deadline.at(self._clock.monotonic_ms())
+        if not store.config.is_copy:
+            self._deadline.at(self._clock.monotonic_ms())
         #: How often in a row a thread has read what was not in memory; whether one does so now.
         self._warmings = 0
         self._is_warming = False
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a delay level has a new message."""
-        if topic == SCHEDULE_TOPIC:
+        if topic == SCHEDULE_TOPIC and not self._store.config.is_copy:
             self._schedule.level_grew(queue_id)
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
 

@@ -56,6 +56,11 @@ class Lane:
         self._running = self._is_wanted = self._is_postponed = False
         self._unfinished: FlushPlan | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether a thread flushes."""
+        return self._running
+
     def begin(self) -> None:
         """Flush what is due, or do so after the flush that is under way."""
         if self._running:
@@ -130,6 +135,10 @@ class Durability:
             self._purgatory.park(parked, self._clock.monotonic_ms() + SYNC_FLUSH_TIMEOUT_MS)
             self._waiting.append((physical_offset, parked))
             self._log.begin()
+
+    def is_flushing(self) -> bool:
+        """Return whether a thread flushes the log or the queues."""
+        return self._log.is_running or self._queues.is_running
 
     def settle(self) -> None:
         """Flush if something may have been stored."""

@@ -207,11 +207,14 @@ class Reading:
         pull.tag_codes, pull.message_filter = wanted
 
     def _check_fence(self, pull: Pull) -> None:
-        if pull.member is not None:
+        # A slave knows no openings: its master granted them, and grants no others while it is gone.
+        if pull.member is not None and not self._store.config.is_copy:
             self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
 
     def _may_commit(self, pull: Pull) -> bool:
         """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""
+        if self._store.config.is_copy:  # As Apache's: its master's offsets would replace it.
+            return False
         return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
 
     def _read(

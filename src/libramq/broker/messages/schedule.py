@@ -52,6 +52,12 @@ class DelaySchedule:
         if level not in self._head_due_ms and 1 <= level <= len(self._delays_ms):
             self._head_due_ms[level] = None
 
+    def copy_offsets(self, offsets: dict[int, int]) -> None:
+        """Take over what the master has delivered."""
+        if offsets != self.offsets:
+            self.offsets = dict(offsets)
+            self.version += 1
+
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
         """Return when a level has to be looked at next; None: all are empty."""
         return min(

@@ -75,7 +75,12 @@ class Reviving:
         self._is_warming = self._is_refused = False
 
     def settle(self) -> None:
-        """Set the deadline to when the next check point is due, and keep the journal short."""
+        """Set the deadline to when the next check point is due, and keep the journal short.
+
+        A slave leaves both to its master.
+        """
+        if self._store.config.is_copy:
+            return
         due_ms = self._in_flight.next_due_ms
         if due_ms is not None and not (self._is_warming or self._is_refused):
             self._deadline.by(due_ms)
@@ -84,7 +89,7 @@ class Reviving:
 
     def topic_changed(self, topic: str) -> None:
         """Forget what is in flight of a topic that was deleted: its offsets may soon mean other messages."""
-        if topic in self._topics:
+        if topic in self._topics or self._store.config.is_copy:
             return
         self._positions.forget(lambda queue: queue[1] == topic)
         gone = [each for each in self._in_flight if each.topic == topic]

@@ -10,12 +10,13 @@ import msgspec
 
 from libramq.broker.messages.reading import Pull, PullResult, PullStatus, Reading
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.route import MASTER_ID
 from libramq.remoting.headers import PullMessageHeader, decode_header
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
-from libramq.store.read import ReadStatus
+from libramq.store.read import ReadResult, ReadStatus
 
 _CODES: Final = {
     PullStatus.NOTHING_YET: ResponseCode.PULL_NOT_FOUND,
@@ -28,11 +29,21 @@ KEPT_CHARACTERS_MAX: Final = 256
 
 
 class PullMessage:
-    """The processor of pulls. answer: sends the reply, at once or after the pull was held."""
+    """The processor of pulls. answer: sends the reply, at once or after the pull was held.
 
-    def __init__(self, reading: Reading, *, answer: Callable[[Request, Outcome], None]) -> None:
+    suggested: returns the id of the broker from which a group should read on after a read: 0 is the master.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        *,
+        answer: Callable[[Request, Outcome], None],
+        suggested: Callable[[str, ReadResult], int] | None = None,
+    ) -> None:
         self._reading = reading
         self._answer = answer
+        self._suggested = suggested
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -45,7 +56,7 @@ class PullMessage:
         if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
             request = without_fields(request)
         pull = Pull(
-            waiter=RequestWaiter(request, self._answer, _reply),
+            waiter=RequestWaiter(request, self._answer, self._reply_to(header.consumer_group)),
             group=header.consumer_group,
             topic=header.topic,
             queue_id=header.queue_id,
@@ -63,6 +74,12 @@ class PullMessage:
         self._reading.pull(pull, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
 
+    def _reply_to(self, group: str) -> Callable[[PullResult], Reply]:
+        suggested = self._suggested
+        if suggested is None:
+            return _reply
+        return lambda result: _reply(result, suggested(group, result.read))
+
 
 def without_fields(request: Request) -> Request:
     """Return the request with what its reply needs: long fields are not kept while it is held."""
@@ -70,10 +87,10 @@ def without_fields(request: Request) -> Request:
     return msgspec.structs.replace(request, command=command)
 
 
-def _reply(result: PullResult) -> Reply:
+def _reply(result: PullResult, suggested: int = MASTER_ID) -> Reply:
     read = result.read
     ext = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(suggested),
         "nextBeginOffset": str(read.next_offset),
         "minOffset": str(read.min_offset),
         "maxOffset": str(read.max_offset),

@@ -1,0 +1,118 @@
+"""The slave: the part of a broker that follows a master, found through name servers.
+
+    registration ─► the master's addresses ─┬─► HA client      the commit log
+                                            └─► table copies   topics, groups, offsets
+
+Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, DefaultHAClient.java.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from libramq.broker.cluster.registration import Registration
+from libramq.broker.cluster.table_copies import TableCopies
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.durability import Durability
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.formats.route import MASTER_ID
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.remoting.body.route import ClusterInfo
+from libramq.replication.ha_client import HAClient, State
+from libramq.replication.log_comparison import LogComparison
+from libramq.rpc.name_server_calls import Master, cluster_info
+from libramq.rpc.question import Question, signing
+from libramq.rpc.slave_calls import record_at
+
+log = get_logger(__name__)
+
+#: Ours: how often a slave without a master registers, and so asks for one.
+SEARCH_MS: Final = 3_000
+ANSWER_MS_MAX: Final = 3_000
+
+
+class Slave:
+    """Follows the master."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        offsets: OffsetCommits,
+        durability: Durability,
+        registration: Registration,
+        kernel: Kernel,
+    ) -> None:
+        self._config = config
+        self._store = files.store
+        self._filesystem = files.filesystem
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._registration = registration
+        self._ask = signing(kernel.effects.ask, config.credentials)
+        tables = files.tables
+        self._copies = TableCopies(
+            topics=tables.topics,
+            groups=tables.groups,
+            offsets=offsets,
+            schedule=files.schedule,
+            kernel=kernel,
+            ask=self._ask,
+        )
+        self._name_server = self._master = ""
+        self.client = HAClient(self._store, kernel, compare=self._compare, is_flushing=durability.is_flushing)
+        self._search = kernel.deadlines.new(self._look)
+        self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
+        registration.registered = self.registered
+
+    def registered(self, name_server: str, master: Master | None) -> None:
+        """Take a name server's answer to our registration: it names the master, while there is one."""
+        if master is None:
+            return
+        self._name_server, self._master = name_server, master.address
+        self.client.follow(self._config.ha_master_address or master.ha_address)
+        self._copies.follow(master.address)
+
+    def _look(self, now_ms: MonotonicMs) -> None:
+        if self.client.state is not State.COPYING:
+            self._registration.announce()
+        self._search.at(now_ms + SEARCH_MS)
+
+    def _compare(self, done: Callable[[int | str], None]) -> None:
+        """Find up to where the logs are equal, once it is certain that the master is ours."""
+
+        def answered(info: ClusterInfo | LibraError) -> None:
+            strange = self._strangeness(info) if isinstance(info, ClusterInfo) else None
+            if strange is not None:
+                done(strange)
+            elif self._store.copy.is_empty:
+                done(0)
+            else:
+                LogComparison(
+                    self._store, self._filesystem, self._effects, ask=self._ask_record, done=done
+                ).begin()
+
+        self._ask(Question(self._name_server, cluster_info(), answered, ANSWER_MS_MAX))
+
+    def _strangeness(self, info: ClusterInfo) -> str | None:
+        """Return why the master cannot be ours; None if it can."""
+        name, cluster = self._config.broker_name, self._config.cluster_name
+        others = [
+            other for other, names in info.cluster_addr_table.items() if name in names and other != cluster
+        ]
+        if others:
+            return (
+                f"the master of {name} at {self._master} belongs to cluster {others[0]}, and this slave to "
+                f"{cluster}: correct brokerClusterName, or give this slave another brokerName"
+            )
+        broker = info.broker_addr_table.get(name)
+        known = broker.broker_addrs.get(MASTER_ID) if broker is not None else None
+        if known is not None and known != self._master:
+            return f"the master of {name} is at {known} now, and not at {self._master}"
+        return None
+
+    def _ask_record(self, offset: int, answered: Callable[[bytes | LibraError], None]) -> None:
+        self._ask(Question(self._master, record_at(offset), answered, ANSWER_MS_MAX))

@@ -1,0 +1,205 @@
+"""The HA client of a slave: copies the commit log of its master.
+
+    IDLE ─► CONNECTING ─► COMPARING ─► COPYING
+      ▲          │             │           │
+      └──────────┴─────────────┴───────────┘   after a second again
+
+Where the logs differ, ours is cut to what both have. The connection is made before that: so the process whose
+log was compared is the one that sends.
+Upstream: store/ha/DefaultHAClient.java, which compares nothing.
+"""
+
+import enum
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.errors import ProtocolError, StoreError
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Dial
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.replication.blocks import BlockReader, encode_report
+from libramq.store.config import FlushDiskType
+from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+#: Ours; DefaultHAClient waits 5 s.
+RETRY_MS: Final = 1_000
+#: MessageStoreConfig.haSendHeartbeatInterval.
+HEARTBEAT_MS: Final = 5_000
+#: MessageStoreConfig.haHousekeepingInterval.
+SILENT_MS_MAX: Final = 20_000
+#: Ours: how soon a cut is tried again that waits for a flush.
+CUT_AGAIN_MS: Final = 10
+
+#: Compares the logs; calls back with the end of what both have, or why that is not known.
+Compare = Callable[[Callable[[int | str], None]], None]
+
+
+class State(enum.Enum):
+    """What the client does."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    COMPARING = "comparing"
+    COPYING = "copying"
+
+
+class HAClient:
+    """Follows one master; a `kernel.effect.Stream`.
+
+    compare: finds up to where the logs are equal; 0 if ours is empty.
+    is_flushing: whether a thread flushes the log, which must not be cut then.
+    """
+
+    def __init__(
+        self, store: MessageStore, kernel: Kernel, *, compare: Compare, is_flushing: Callable[[], bool]
+    ) -> None:
+        self.state = State.IDLE
+        self._store = store
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._deadlines = kernel.deadlines
+        self._compare = compare
+        self._is_flushing = is_flushing
+        self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._address: str | None = None
+        self._connection: Connection | None = None
+        self._reader = BlockReader()
+        self._reported = -1
+        self._reported_ms = self._read_ms = kernel.clock.monotonic_ms()
+        self._failure = ""
+        self._due = kernel.deadlines.new(self._look)
+
+    @property
+    def address(self) -> str | None:
+        """Return the master's HA address; None while it is unknown."""
+        return self._address
+
+    def follow(self, address: str) -> None:
+        """Copy from the master at this address from now on."""
+        if address == self._address:
+            return
+        log.info("following a master", ha_address=address)
+        self._address = address
+        if self.state is not State.IDLE:
+            self._give_up("the master's address has changed")
+        self._due.at(self._clock.monotonic_ms())
+
+    # Events of the connection.
+
+    def opened(self, connection: Connection) -> None:
+        """Compare the logs."""
+        if self.state is not State.CONNECTING or connection.address != self._address:
+            self._effects.close(connection, "it is not needed any more")
+            return
+        self._connection = connection
+        self._reader = BlockReader()
+        self._read_ms = self._clock.monotonic_ms()
+        self.state = State.COMPARING
+        self._compare(partial(self._compared, connection))
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Append the log's bytes."""
+        if connection is not self._connection:
+            return
+        self._read_ms = self._clock.monotonic_ms()
+        copy = self._store.copy
+        try:
+            blocks = self._reader.receive(data)
+            if blocks and self.state is not State.COPYING:
+                raise ProtocolError("the master sends before it knows from where")
+            for block in blocks:
+                if block.data:
+                    copy.append(block.offset, block.data)
+        except (ProtocolError, StoreError) as error:
+            self._give_up(str(error))
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        """Handle the end of the connection."""
+        if connection is self._connection:
+            self._give_up(f"the connection to the master has ended{f': {reason}' if reason else ''}")
+
+    def refused(self, reason: str) -> None:
+        """Handle a failed attempt."""
+        if self.state is State.CONNECTING:
+            self._give_up(reason)
+
+    # The end of a turn, and time.
+
+    def settle(self) -> None:
+        """Report what was stored: under SYNC_FLUSH what is on the disk."""
+        if self.state is State.COPYING:
+            position = self._position()
+            if position > self._reported:
+                self._report(position)
+
+    def _position(self) -> int:
+        store = self._store
+        if self._is_sync and store.flushed_offset < store.copy.end:
+            return store.flushed_offset
+        # With the part of a record that has come: one may be larger than what a master sends unreported.
+        return store.copy.position
+
+    def _report(self, position: int) -> None:
+        assert self._connection is not None
+        self._reported, self._reported_ms = position, self._clock.monotonic_ms()
+        self._effects.send(self._connection, encode_report(position))
+
+    def _look(self, now_ms: MonotonicMs) -> None:
+        """Connect, show that we are alive, or give up a master that is silent."""
+        match self.state:
+            case State.IDLE:
+                if self._address is not None:
+                    self.state = State.CONNECTING
+                    self._effects.add(Dial(self._address, self))
+            case State.COPYING:
+                if now_ms - self._read_ms > SILENT_MS_MAX:
+                    self._give_up(f"the master was silent for {SILENT_MS_MAX} ms")
+                    return
+                if now_ms - self._reported_ms >= HEARTBEAT_MS:
+                    self._report(max(self._reported, 0))
+                self._due.at(self._reported_ms + HEARTBEAT_MS)
+
+    def _compared(self, connection: Connection, shared: int | str) -> None:
+        """Take the result of a comparison: cut our log, if it is longer."""
+        if connection is not self._connection or self.state is not State.COMPARING:
+            return
+        if isinstance(shared, str):
+            self._give_up(shared)
+        elif self._store.copy.is_empty or shared >= self._store.copy.end:
+            self._begin_copying()
+        elif self._is_flushing():
+            again = self._deadlines.new(lambda _: self._compared(connection, shared))
+            again.at(self._clock.monotonic_ms() + CUT_AGAIN_MS)
+        else:
+            try:
+                self._store.cut(shared)
+            except StoreError as error:
+                self._give_up(str(error))
+            else:
+                self._begin_copying()
+
+    def _begin_copying(self) -> None:
+        """Report where our log ends; the master sends from there."""
+        copy = self._store.copy
+        self.state, self._failure = State.COPYING, ""
+        position = 0 if copy.is_empty else copy.end
+        log.info("copying the master's log", master=self._address, begins_at=position)
+        self._report(position)
+        self._due.at(self._reported_ms + HEARTBEAT_MS)
+
+    def _give_up(self, reason: str) -> None:
+        """End the connection, and try again a moment later."""
+        if reason != self._failure:  # Not every second for as long as a master is away.
+            log.warning("the master's log cannot be copied; retrying", master=self._address, reason=reason)
+        self._failure = reason
+        connection, self._connection = self._connection, None
+        self.state, self._reported = State.IDLE, -1
+        self._store.copy.forget_partial()
+        if connection is not None:
+            self._effects.close(connection, reason)
+        self._due.at(self._clock.monotonic_ms() + RETRY_MS)

@@ -1,0 +1,137 @@
+"""The comparison: up to where a slave's log is its master's.
+
+    the last record ─┬─ the same ─────────────────────────────────────► shared up to its end
+                     └─ another, or none ─► the records of a file ─► halved, until one is the last shared
+                                              ▲  none of them: the file before it
+
+Records of one place are equal only if everything before is: a record has its place and its store time, and
+logs only grow. Apache's masters send records by their place too, so this works with them. A record of a topic
+that the master has deleted counts as not shared: then more than necessary is cut, and copied again.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.filesystem import FileSystem
+from libramq.kernel.effect import Effects, Thread
+from libramq.logs import get_logger
+from libramq.message.record import RecordHead
+from libramq.store.log_scan import LogScan
+from libramq.store.message_store import MessageStore
+from libramq.store.read_only_files import ReadOnlyFiles
+
+log = get_logger(__name__)
+
+#: Calls back with the master's record at an offset, or why there is none.
+AskRecord = Callable[[int, Callable[[bytes | LibraError], None]], None]
+#: The answers of brokers that have no such record.
+_NOT_THERE: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
+
+
+def records_of_file(
+    filesystem: FileSystem, store: MessageStore, start: int, end: int
+) -> list[tuple[int, int]]:
+    """Return offset and size of the records from `start` up to `end`; to be called in a thread."""
+    files = ReadOnlyFiles(filesystem, store.config.commit_log_directory)
+    try:
+        found = []
+        for record in LogScan(files, start, protected=end):
+            offset = record.physical_offset if isinstance(record, RecordHead) else record.offset
+            if offset >= end:
+                break
+            if isinstance(record, RecordHead):
+                found.append((offset, record.size))
+        return found
+    finally:
+        files.close()
+
+
+class LogComparison:
+    """One comparison. done: called once, with the end of the shared log, or why there is none."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        filesystem: FileSystem,
+        effects: Effects,
+        *,
+        ask: AskRecord,
+        done: Callable[[int | str], None],
+    ) -> None:
+        self._store = store
+        self._filesystem = filesystem
+        self._effects = effects
+        self._ask = ask
+        self._done = done
+        self._records: Sequence[tuple[int, int]] = ()
+        self._file_start = store.log_file_start(max(store.copy.end - 1, 0))
+
+    def begin(self) -> None:
+        """Compare."""
+        last = self._store.copy.last_record()
+        if last is None:
+            self._search_file()
+        else:
+            self._compare(*last, partial(self._last_compared, last[0] + last[1]))
+
+    def _last_compared(self, end: int, is_shared: bool) -> None:
+        if is_shared:
+            self._done(end)
+            return
+        log.warning("this slave's log ends with what its master does not have", ends_at=self._store.copy.end)
+        self._search_file()
+
+    def _search_file(self) -> None:
+        """Look for the last shared record of a file; a thread reads it."""
+        store = self._store
+        end = min(store.log_file_end(self._file_start), store.copy.end)
+        work = partial(records_of_file, self._filesystem, store, self._file_start, end)
+        self._effects.run(Thread.READ, work, self._found_records)
+
+    def _found_records(self, found: object) -> None:
+        if not isinstance(found, list):
+            self._done(f"this slave's log cannot be read: {found}")
+            return
+        self._records = found
+        self._halve(0, len(found))
+
+    def _halve(self, low: int, high: int) -> None:
+        """Continue: the first `low` records of the file are shared, those from `high` on are not."""
+        if low < high:
+            middle = (low + high) // 2
+
+            def compared(is_shared: bool) -> None:
+                if is_shared:
+                    self._halve(middle + 1, high)
+                else:
+                    self._halve(low, middle)
+
+            self._compare(*self._records[middle], compared)
+        elif low:
+            offset, size = self._records[low - 1]
+            self._done(offset + size)
+        elif self._file_start > self._store.log_start:
+            self._file_start = self._store.log_file_start(self._file_start - 1)
+            self._search_file()
+        else:
+            first, end = self._store.log_start, self._store.copy.end
+            self._done(
+                f"nothing of this slave's log, which goes from {first} to {end}, is its master's: remove the "
+                "slave's files, and it begins anew"
+            )
+
+    def _compare(self, offset: int, size: int, compared: Callable[[bool], None]) -> None:
+        """Compare one record with the master's; what is not there is not the same."""
+
+        def answered(theirs: bytes | LibraError) -> None:
+            if isinstance(theirs, BrokerError) and theirs.response_code in _NOT_THERE:
+                compared(False)
+            elif isinstance(theirs, LibraError):
+                self._done(f"the logs cannot be compared: {theirs}")
+            else:
+                compared(theirs == self._store.copy.record(offset, size))
+
+        self._ask(offset, answered)

@@ -1,0 +1,38 @@
+"""Calls from a slave to its master. Tables are returned as they came, for a thread to decode.
+
+Upstream: BrokerOuterAPI.java, SlaveSynchronize.java.
+"""
+
+from libramq.codes import RequestCode
+from libramq.remoting.command import Command
+from libramq.remoting.headers import ViewMessageHeader
+from libramq.rpc.call import Call, header_call
+
+
+def record_at(physical_offset: int) -> Call[bytes]:
+    """Return the record at an offset of the commit log; SYSTEM_ERROR if there is none."""
+    return header_call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=physical_offset), _body)
+
+
+def all_topics() -> Call[bytes]:
+    """Return the topics, a TopicConfigSerializeWrapper."""
+    return header_call(RequestCode.GET_ALL_TOPIC_CONFIG, None, _body)
+
+
+def all_groups() -> Call[bytes]:
+    """Return the groups, a SubscriptionGroupWrapper."""
+    return header_call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, None, _body)
+
+
+def all_consumer_offsets() -> Call[bytes]:
+    """Return the committed offsets, the content of consumerOffset.json."""
+    return header_call(RequestCode.GET_ALL_CONSUMER_OFFSET, None, _body)
+
+
+def all_delay_offsets() -> Call[bytes]:
+    """Return the delivered offset of each delay level, the content of delayOffset.json."""
+    return header_call(RequestCode.GET_ALL_DELAY_OFFSET, None, _body)
+
+
+def _body(reply: Command) -> bytes:
+    return reply.body

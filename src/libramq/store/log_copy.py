@@ -1,0 +1,231 @@
+"""The log copy: a slave's commit log, which grows by the bytes of its master's.
+
+    bytes ─► whole records and blanks ─► the log, as they came ─► units, from the records themselves
+
+An incomplete record waits in memory, so the log always ends where a record does. An empty copy begins where
+the master begins to send, at the start of a file.
+Upstream: DefaultMessageStore.appendToCommitLog, ReputMessageService.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from libramq.errors import InvalidName, RemoteProtocolError, StoreCorrupt, StoreError
+from libramq.logs import get_logger
+from libramq.message.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    RecordHead,
+    has_good_crc,
+    peek_record,
+)
+from libramq.message.sys_flag import is_queued
+from libramq.store.commit_log import CommitLog
+from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
+from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.dispatch import unit_tag_code
+
+log = get_logger(__name__)
+
+
+class Stretch(NamedTuple):
+    """Whole records of one file, back to back: their heads, and those whose body is damaged."""
+
+    size: int
+    heads: list[RecordHead]
+    damaged: set[int]
+
+
+def whole_records(data: bytes, start: int, offset: int, file_end: int) -> Stretch:
+    """Return the records that are complete from `start` on, which lie at `offset` of the log.
+
+    Ends behind the blank that fills a file. Raises RemoteProtocolError for what cannot be there.
+    """
+    position, heads, damaged = start, list[RecordHead](), set[int]()
+    while len(data) - position >= BLANK_BYTES:
+        at = offset + position - start
+        size = int.from_bytes(data[position : position + 4])
+        is_blank = int.from_bytes(data[position + 4 : position + 8]) == BLANK_MAGIC
+        if is_blank and at + size != file_end:
+            raise RemoteProtocolError(
+                f"the master's file ends at {at + size} and ours at {file_end}: its mappedFileSizeCommitLog "
+                "is another"
+            )
+        if not is_blank and not RECORD_BYTES_MIN <= size <= min(RECORD_BYTES_MAX, file_end - at):
+            raise RemoteProtocolError(
+                f"the master's log has a record of {size} bytes at {at}, in a file that ends at {file_end}: "
+                "it is damaged, or its mappedFileSizeCommitLog is another"
+            )
+        if len(data) - position < size:
+            break
+        position += size
+        if is_blank:
+            break
+        head = _head(data, position - size, at)
+        heads.append(head)
+        if not has_good_crc(data, head):
+            damaged.add(at)
+    return Stretch(position - start, heads, damaged)
+
+
+def _head(data: bytes, position: int, offset: int) -> RecordHead:
+    try:
+        head = peek_record(data, position)
+    except StoreCorrupt as error:
+        raise RemoteProtocolError(f"the master's log is damaged at {offset}: {error}") from None
+    if head is None or head.physical_offset != offset:
+        raise RemoteProtocolError(f"the master's log has no record at {offset}")
+    return head
+
+
+class LogCopy:
+    """Appends to a slave's log.
+
+    may_append: whether the store accepts data. added: called with the heads of stored records, and the new
+    ends of their queues. failed: called with the reason why the disk refuses.
+    """
+
+    def __init__(
+        self,
+        log_: CommitLog,
+        queues: ConsumeQueueTable,
+        *,
+        may_append: Callable[[], bool],
+        added: Callable[[list[RecordHead], dict[ConsumeQueue, int]], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._log = log_
+        self._queues = queues
+        self._may_append = may_append
+        self._added = added
+        self._failed = failed
+        self._partial = bytearray()
+        #: Records that are in the log and have no unit yet.
+        self._undispatched: deque[tuple[RecordHead, bool]] = deque()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing yet: the master chooses where it begins."""
+        return not self._log.segments.starts and not self._partial
+
+    @property
+    def end(self) -> int:
+        """Return the offset after the last whole record."""
+        return self._log.end
+
+    @property
+    def position(self) -> int:
+        """Return the offset of the byte to come next."""
+        return self._log.end + len(self._partial)
+
+    def forget_partial(self) -> None:
+        """Drop an incomplete record: the connection that brought it has ended."""
+        self._partial.clear()
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Take bytes of the master's log.
+
+        Raises RemoteProtocolError if they cannot follow ours; StoreError if the disk refuses.
+        """
+        if not self._may_append():
+            raise StoreError("the store accepts no data")
+        if self.is_empty:
+            self._begin_at(offset)
+        if offset != self.position:
+            raise RemoteProtocolError(
+                f"the master sent its log from {offset}, and ours ends at {self.position}"
+            )
+        self._partial += data
+        data, at = bytes(self._partial), 0
+        try:
+            self._dispatch_all()
+            while at < len(data):
+                stretch = whole_records(data, at, self._log.end, self._file_end())
+                if not stretch.size:
+                    break
+                self._write(data[at : at + stretch.size])
+                at += stretch.size
+                self._undispatched += (
+                    (head, head.physical_offset in stretch.damaged) for head in stretch.heads
+                )
+                self._dispatch_all()
+        except OSError as error:
+            reason = f"the copy of the master's log cannot be written: {error}"
+            self._failed(reason)
+            raise StoreError(reason) from error
+        finally:
+            del self._partial[:at]
+
+    def last_record(self) -> tuple[int, int] | None:
+        """Return offset and size of the last record that a queue refers to; None if there is none."""
+        last = max(self._queues, key=lambda queue: queue.last_physical_end, default=None)
+        unit = last.unit(last.max_offset - 1) if last is not None else None
+        if unit is None or unit[1] == BLANK_SIZE:
+            return None
+        return unit[0], unit[1]
+
+    def record(self, offset: int, size: int) -> bytes | None:
+        """Return the bytes of a record, waiting for the disk; None if they are not there."""
+        return self._log.read(offset, size)
+
+    def _begin_at(self, offset: int) -> None:
+        segments = self._log.segments
+        if offset % segments.file_size:
+            raise RemoteProtocolError(
+                f"the master's newest file begins at {offset}, where none of ours can: its "
+                "mappedFileSizeCommitLog is another"
+            )
+        self._log.begin_at(offset)
+
+    def _file_end(self) -> int:
+        segments = self._log.segments
+        return segments.start_of(self._log.end) + segments.file_size
+
+    def _write(self, data: bytes) -> None:
+        """Append whole records of one file."""
+        segments = self._log.segments
+        if self._log.end == segments.end or not segments.starts:
+            segments.create(segments.start_of(self._log.end))
+        self._log.write(data)
+
+    def _dispatch_all(self) -> None:
+        """Give records their units; OSError leaves the rest for the next call."""
+        heads, ends = list[RecordHead](), dict[ConsumeQueue, int]()
+        try:
+            while self._undispatched:
+                head, is_damaged = self._undispatched[0]
+                queue = self._dispatch(head, is_damaged=is_damaged)
+                self._undispatched.popleft()
+                heads.append(head)
+                if queue is not None:
+                    ends[queue] = queue.max_offset
+        finally:
+            if heads:
+                self._added(heads, ends)
+
+    def _dispatch(self, head: RecordHead, *, is_damaged: bool) -> ConsumeQueue | None:
+        if is_damaged:
+            log.error("the master's log has a damaged record; readers skip it", offset=head.physical_offset)
+            self._log.unreadable.note(head.physical_offset)
+        if not is_queued(head.sys_flag):
+            return None
+        try:
+            queue = self._queues.get_or_create(head.topic, head.queue_id)
+        except InvalidName:
+            return None
+        size, code = (BLANK_SIZE, 0) if is_damaged else (head.size, unit_tag_code(head))
+        end = head.physical_offset + head.size
+        was_empty = not queue.max_offset
+        if not queue.rebuild(
+            head.queue_offset, UNIT.pack(head.physical_offset, size, code), head.physical_offset, end
+        ):
+            return None
+        if was_empty or not head.queue_offset:  # What was before is not here, or its topic was deleted.
+            queue.min_offset = head.queue_offset
+        self._queues.pending[queue] = None
+        if queue.pending_bytes >= PENDING_BYTES_MAX:
+            self._queues.write_out_queue(queue)
+        return queue

@@ -1,0 +1,198 @@
+"""A master and a slave of ours, connected step by step."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import ConnectFailed, ConnectionLost, LibraError
+from libramq.formats.document import encode_body
+from libramq.formats.route import BrokerData
+from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.command import Command
+from libramq.replication.blocks import ReportReader
+from libramq.rpc.question import Question
+from libramq.runtime.seams import Dialed
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer, ManualClock
+
+NAME_SERVER = "127.0.0.1:9876"
+MASTER = "127.0.0.1:10911"
+HA = "127.0.0.1:10912"
+FILE_BYTES = 1 << 20
+
+
+class Wire(FakePeer):
+    """The connection between the two: the master's end, and the link at the slave's."""
+
+    def __init__(self, pair: "Pair", dialed: Dialed) -> None:
+        super().__init__("127.0.0.1:60000")
+        self._pair = pair
+        self._dialed = dialed
+        self._reports = ReportReader()
+        self._entrance = pair.master.performer.entrance(pair.master.broker.replication.service)
+        self._entrance.connected(self)
+
+    # The master's end: bytes to the slave.
+
+    def write(self, data: bytes) -> None:
+        if self._pair.holds_blocks:
+            return
+        for at in range(0, len(data), self._pair.read_bytes):
+            part = data[at : at + self._pair.read_bytes]
+            self._pair.soon(lambda part=part: self._dialed.received(part))
+
+    def close(self, reason: str) -> None:
+        self._pair.closings.append(reason)
+        self.cut()
+
+    def cut(self) -> None:
+        """The connection is gone, for both."""
+        if self.is_open:
+            self.is_open = False
+            self._pair.soon(lambda: self._entrance.closed(self))
+            self._pair.soon(lambda: self._dialed.ended(""))
+
+    @property
+    def link(self) -> "Link":
+        return Link(self)
+
+    def report(self, data: bytes) -> None:
+        reports = self._reports.receive(data)
+        if self.is_open and reports:
+            self._entrance.received(self, reports)
+
+
+class Link:
+    """The slave's end."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    def write(self, data: bytes) -> None:
+        self._wire._pair.soon(lambda: self._wire.report(data))
+
+    def close(self) -> None:
+        self._wire.cut()
+
+    abort = close
+
+
+class Pair:
+    """A master, a slave, and the name server that the slave believes."""
+
+    def __init__(self, root: Path, *, read_bytes: int = 1 << 20, **of_master: object) -> None:
+        self._root = root
+        self._soon: list[Callable[[], None]] = []
+        self.read_bytes = read_bytes
+        self.holds_blocks = False
+        self.is_reachable = True
+        self.closings: list[str] = []
+        self.clusters = {"DefaultCluster": ["broker-a"]}
+        self.wire: Wire | None = None
+        self.clock = ManualClock()
+        defaults: dict[str, object] = {"ha_listen_port": 10912, "max_message_size": 600_000}
+        self.of_master = defaults | of_master
+        self.master = self.open_master()
+        self.slave = self.open_slave()
+
+    def open_master(self) -> Conversation:
+        self.master = Conversation(self._root / "master", clock=self.clock, **self.of_master)
+        return self.master
+
+    def open_slave(self, name: str = "slave", **options: object) -> Conversation:
+        defaults: dict[str, object] = {
+            "broker_role": "SLAVE",
+            "broker_id": 1,
+            "namesrv_addr": NAME_SERVER,
+            "listen_port": 10921,
+            "slave_read_enable": True,
+            "max_message_size": 600_000,
+        }
+        self.slave = Conversation(self._root / name, clock=self.clock, dialer=self, **(defaults | options))
+        self.slave.broker.registration.begin(lambda: None)
+        return self.slave
+
+    def soon(self, action: Callable[[], None]) -> None:
+        self._soon.append(action)
+
+    def dial(self, address: str, dialed: Dialed) -> None:
+        """The slave connects; a `runtime.seams.Dialer`."""
+        if not self.is_reachable or address != HA:
+            self.soon(lambda: dialed.refused(ConnectFailed(f"cannot connect to {address}")))
+            return
+        self.wire = Wire(self, dialed)
+        link = self.wire.link
+        self.soon(lambda: dialed.opened(link))
+
+    def run(self, milliseconds: int = 0) -> None:
+        """Time passes, and everything happens that can."""
+        end_ms = self.clock.monotonic_ms() + milliseconds
+        while True:
+            self._settle()
+            due = [
+                each
+                for talk in (self.slave, self.master)
+                if (each := talk.broker.engine.next_due_ms) is not None
+            ]
+            if not due or min(due) > end_ms:
+                break
+            self._pass(max(0, min(due) - self.clock.monotonic_ms()))
+        self._pass(end_ms - self.clock.monotonic_ms())
+
+    def _pass(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        for talk in (self.slave, self.master):
+            talk.tick()
+
+    def _settle(self) -> None:
+        while self._soon or self.slave.performer.asked or self._has_work():
+            for question in self._take_questions():
+                self._answer(question)
+                self.slave.performer.follow()
+            for talk in (self.slave, self.master):
+                talk.threads.run_all()
+            actions, self._soon = self._soon, []
+            for action in actions:
+                action()
+
+    def _has_work(self) -> bool:
+        return bool(self.slave.threads.work or self.master.threads.work)
+
+    def _take_questions(self) -> list[Question]:
+        asked, self.slave.performer.asked = self.slave.performer.asked, []
+        return asked
+
+    def _answer(self, question: Question) -> None:
+        command = question.command()
+        question.done(self._answer_of(question.address, command))
+
+    def _answer_of(self, address: str, command: Command) -> Command | LibraError:
+        if address == MASTER:
+            if not self.is_reachable:
+                return ConnectionLost(f"{MASTER} is gone")
+            return self.master.ask(FakePeer(), command.code, command.ext, command.body)
+        if command.code == RequestCode.REGISTER_BROKER:
+            ext = {"masterAddr": MASTER, "haServerAddr": HA} if self.is_reachable else {}
+            return Command(code=ResponseCode.SUCCESS, ext=ext)
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            broker = BrokerData(broker_name="broker-a", broker_addrs={0: MASTER})
+            info = ClusterInfo(broker_addr_table={"broker-a": broker}, cluster_addr_table=self.clusters)
+            return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
+        return Command(code=ResponseCode.SUCCESS)
+
+    def part(self) -> None:
+        """The master is out of reach."""
+        self.is_reachable = False
+        if self.wire is not None:
+            self.wire.cut()
+
+    def close(self) -> None:
+        self.slave.close()
+        self.master.close()
+
+
+def log_of(talk: Conversation) -> bytes:
+    """The commit log as its files have it, up to its end."""
+    files = sorted(talk.broker.store.config.commit_log_directory.iterdir())
+    first = int(files[0].name)
+    return b"".join(path.read_bytes() for path in files)[: talk.broker.store.end - first]

@@ -1,0 +1,316 @@
+"""A slave copies its master's log byte for byte, and is cut where the two differ."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.message.record import BLANK_MAGIC
+from libramq.remoting import headers as h
+from libramq.replication.ha_client import RETRY_MS, SILENT_MS_MAX, State
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+from tests.replication.pairs import FILE_BYTES, MASTER, Pair, log_of
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path)
+    pair.master.create_topic("T")
+    yield pair
+    pair.close()
+
+
+def bodies(talk: Conversation, topic: str = "T") -> list[bytes]:
+    return [message.body for message in talk.messages(topic)]
+
+
+def is_copying(pair: Pair) -> bool:
+    slave = pair.slave.broker.slave
+    return slave is not None and slave.client.state is State.COPYING
+
+
+def send(pair: Pair, *texts: str) -> None:
+    for text in texts:
+        assert pair.master.send(FakePeer(), body=text.encode()).code == ResponseCode.SUCCESS
+
+
+def kept_aside(pair: Pair) -> bytes:
+    """What the slave keeps of what it was cut."""
+    directory = pair.slave.broker.store.config.root / "damaged"
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*"))) if directory.exists() else b""
+
+
+def test_a_slave_copies_the_log_and_serves_its_messages(pair: Pair) -> None:
+    send(pair, "before")
+    pair.run(100)
+    assert is_copying(pair)
+    send(pair, "after")
+    pair.run()
+    assert log_of(pair.slave) == log_of(pair.master)
+    assert bodies(pair.slave) == [b"before", b"after"]
+    pulled = pair.slave.pull(FakePeer(), topic="T")
+    assert pulled is not None
+    assert pulled.code == ResponseCode.SUCCESS
+    (slave,) = pair.master.broker.replication.service.slaves()
+    assert slave.acknowledged == pair.master.broker.store.end
+
+
+@pytest.mark.parametrize("read_bytes", [1, 11, 4096])
+def test_the_log_arrives_in_pieces_of_any_size(tmp_path: Path, read_bytes: int) -> None:
+    pair = Pair(tmp_path, read_bytes=read_bytes)
+    pair.master.create_topic("T")
+    send(pair, "one", "two" * 500, "three")
+    pair.run(100)
+    assert log_of(pair.slave) == log_of(pair.master)
+    assert bodies(pair.slave) == [b"one", b"two" * 500, b"three"]
+    pair.close()
+
+
+def test_files_end_where_the_masters_do(pair: Pair) -> None:
+    """Blanks are part of the log; a record may be larger than a block."""
+    for _ in range(5):
+        pair.master.send(FakePeer(), body=bytes(400_000))
+        pair.run(100)
+    assert pair.master.broker.store.end > 2 * FILE_BYTES
+    copied = log_of(pair.slave)
+    assert copied == log_of(pair.master)
+    assert BLANK_MAGIC.to_bytes(4) in copied
+    assert len(bodies(pair.slave)) == 5
+
+
+def test_an_empty_slave_begins_at_the_masters_newest_file(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.master.create_topic("T")
+    for _ in range(5):
+        pair.master.send(FakePeer(), body=bytes(400_000))
+    pair.run(100)
+    store = pair.slave.broker.store
+    assert store.log_start == 2 * FILE_BYTES
+    assert store.end == pair.master.broker.store.end
+    assert log_of(pair.slave) == log_of(pair.master)[2 * FILE_BYTES :]
+    assert store.min_offset("T", 0) == 4
+    assert len(bodies(pair.slave)) == 1
+    pair.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_slave_goes_on_where_it_ended(pair: Pair, is_killed: bool) -> None:
+    send(pair, "one")
+    pair.run(100)
+    pair.part()
+    if is_killed:
+        pair.slave.kill()
+    else:
+        pair.slave.close()
+    send(pair, "two")
+    pair.is_reachable = True
+    pair.open_slave()
+    pair.run(RETRY_MS)
+    assert log_of(pair.slave) == log_of(pair.master)
+    assert bodies(pair.slave) == [b"one", b"two"]
+    assert not kept_aside(pair)
+
+
+def test_a_master_that_was_away_is_found_again(pair: Pair) -> None:
+    pair.run(100)
+    pair.part()
+    send(pair, "while it was away")
+    pair.run(10_000)
+    assert not is_copying(pair)
+    pair.is_reachable = True
+    pair.run(RETRY_MS)
+    assert bodies(pair.slave) == [b"while it was away"]
+
+
+def test_a_slave_that_is_started_first_finds_its_master(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.is_reachable = False
+    pair.run(1_000)
+    pair.is_reachable = True
+    pair.run(5_000)
+    assert is_copying(pair)
+    pair.close()
+
+
+def test_a_silent_master_is_given_up(pair: Pair) -> None:
+    pair.run(100)
+    pair.holds_blocks = True
+    wire = pair.wire
+    pair.run(SILENT_MS_MAX + 10_000)
+    assert wire is not None
+    assert not wire.is_open
+    pair.holds_blocks = False
+    pair.run(RETRY_MS)
+    assert is_copying(pair)
+
+
+def lose_the_end(pair: Pair, saved: Path, *texts: str) -> None:
+    """The master comes back as it was when `saved` was copied, and takes other messages then."""
+    pair.part()
+    pair.run()
+    root = pair.master.broker.store.config.root
+    pair.master.kill()
+    shutil.rmtree(root)
+    shutil.copytree(saved, root)
+    pair.open_master()
+    send(pair, *texts)
+    pair.is_reachable = True
+
+
+def save(pair: Pair, to: Path) -> Path:
+    shutil.copytree(pair.master.broker.store.config.root, to)
+    return to
+
+
+@pytest.mark.parametrize("texts", [(), ("c",), ("c", "d"), ("longer than what was lost", "and", "more")])
+def test_a_slave_is_cut_to_what_it_shares_with_its_master(
+    pair: Pair, tmp_path: Path, texts: tuple[str, ...]
+) -> None:
+    """The master lost what was not on its disk, and took other messages: longer or shorter than before."""
+    send(pair, "a")
+    pair.run(100)
+    saved = save(pair, tmp_path / "saved")
+    send(pair, "b", "b2")
+    pair.run(1_000)
+    pair.slave.flush()
+    lost = log_of(pair.slave)[saved_end(saved) :]
+    lose_the_end(pair, saved, *texts)
+    pair.run(5_000)
+    assert log_of(pair.slave) == log_of(pair.master)
+    assert bodies(pair.slave) == [b"a", *(text.encode() for text in texts)]
+    assert kept_aside(pair) == lost
+    send(pair, "further")
+    pair.run(1_000)
+    pair.slave.kill()
+    pair.open_slave()
+    assert bodies(pair.slave)[-1] == b"further"
+
+
+def saved_end(saved: Path) -> int:
+    """Where the records of a saved log of one file end."""
+    data = (saved / "commitlog" / f"{0:020d}").read_bytes()
+    end = 0
+    while size := int.from_bytes(data[end : end + 4]):
+        end += size
+    return end
+
+
+def test_a_slave_that_shares_nothing_keeps_what_it_has(
+    pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its master came back with an empty disk: the slave may have the last copy."""
+    saved = save(pair, tmp_path / "saved")
+    send(pair, "the last copy")
+    pair.run(100)
+    had = log_of(pair.slave)
+    lose_the_end(pair, saved, "another")
+    pair.run(5_000)
+    assert not is_copying(pair)
+    assert log_of(pair.slave) == had
+    assert caplog.text.count("nothing of this slave's log") == 1
+
+
+def test_the_master_of_another_cluster_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pair = Pair(tmp_path)
+    pair.clusters = {"Elsewhere": ["broker-a"], "DefaultCluster": ["broker-b"]}
+    pair.run(5_000)
+    assert not is_copying(pair)
+    expected = (
+        f"the master of broker-a at {MASTER} belongs to cluster Elsewhere, and this slave to DefaultCluster"
+    )
+    assert caplog.text.count(expected) == 1
+    pair.close()
+
+
+def test_a_slave_with_files_of_another_size_says_so(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.slave.close()
+    pair.open_slave(commit_log_file_bytes=300_000)
+    pair.master.send(FakePeer(), body=bytes(400_000))
+    pair.run(5_000)
+    assert "mappedFileSizeCommitLog" in caplog.text
+
+
+def test_under_sync_flush_a_slave_reports_what_is_on_its_disk(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.slave.close()
+    pair.open_slave(flush_disk_type="SYNC_FLUSH")
+    pair.run(100)
+    pair.slave.disk.fails_sync = True
+    send(pair, "not on the disk")
+    pair.run(1_000)
+    assert pair.slave.broker.store.end == pair.master.broker.store.end
+    (slave,) = pair.master.broker.replication.service.slaves()
+    assert slave.acknowledged == 0
+    assert bodies(pair.slave) == []
+    pair.slave.kill()
+    pair.master.close()
+
+
+def test_what_only_a_master_does_is_refused_as_apaches_slave_does(pair: Pair) -> None:
+    pair.run(100)
+    slave, peer = pair.slave, FakePeer()
+    assert slave.send(peer).code == ResponseCode.SYSTEM_BUSY
+    created = slave.create_topic("New")
+    assert created.code == ResponseCode.SYSTEM_ERROR
+    assert created.remark == (
+        "Can't modify topic or subscription group from slave broker, please execute it from master broker."
+    )
+    assert slave.broker.store.end == 0
+    committed = slave.ask(
+        peer,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        h.UpdateConsumerOffsetHeader(
+            consumer_group="G", topic="T", queue_id=0, commit_offset=0, lb_member="m", lb_queue_epoch=1
+        ),
+    )
+    assert committed.code == ResponseCode.SYSTEM_BUSY
+
+
+def test_without_slave_read_enable_a_slave_refuses_pulls(pair: Pair) -> None:
+    pair.slave.close()
+    pair.open_slave(slave_read_enable=False)
+    send(pair, "one")
+    pair.run(100)
+    pulled = pair.slave.pull(FakePeer())
+    assert pulled is not None
+    assert pulled.code == ResponseCode.SYSTEM_BUSY
+
+
+def test_tables_are_the_masters(pair: Pair) -> None:
+    """Topics, groups, offsets and delay levels; what the master deletes is gone at the slave, too."""
+    peer = FakePeer()
+    pair.master.create_topic("Other")
+    send(pair, "one", "two")
+    pair.master.pull(peer, group="G")
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=1)
+    assert pair.master.ask(peer, RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.SUCCESS
+    pair.master.send(peer, body=b"later", properties={"DELAY": "1"})
+    pair.run(1_000)
+    pair.master.advance(0)
+    pair.run(12_000)
+    master, slave = pair.master.broker, pair.slave.broker
+    assert slave.topics.file() == master.topics.file()
+    assert slave.groups.wrapper() == master.groups.wrapper()
+    assert slave.offsets.query("G", "T", 0) == 1
+    assert slave.schedule.offsets == master.schedule.offsets == {1: 1}
+    assert bodies(pair.slave) == [b"one", b"two", b"later"]
+    pair.master.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="Other"))
+    pair.run(12_000)
+    assert "Other" not in slave.topics
+    pair.slave.close()
+    pair.open_slave()
+    assert pair.slave.broker.topics.file() == master.topics.file()
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+
+
+def test_a_topic_that_was_deleted_and_made_again_begins_again_at_the_slave(pair: Pair) -> None:
+    send(pair, "old", "old")
+    pair.run(100)
+    pair.master.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    pair.master.create_topic("T")
+    send(pair, "new")
+    pair.run(100)
+    assert bodies(pair.slave) == [b"new"]
