@@ -28,7 +28,7 @@ def bodies(talk: Conversation, topic: str = "T") -> list[bytes]:
 
 
 def is_copying(pair: Pair) -> bool:
-    slave = pair.slave.broker.slave
+    slave = pair.slave.broker.replication.slave
     return slave is not None and slave.client.state is State.COPYING
 
 

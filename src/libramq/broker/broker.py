@@ -16,10 +16,9 @@ from typing import Any
 
 from libramq import __version__
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
-from libramq.broker.administration import administration_services
+from libramq.broker.administration import administration_services, replication_services
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
-from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles, retention
 from libramq.broker.files.old_files import OldFiles
@@ -46,7 +45,6 @@ from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.cold_lookups import ColdLookups
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_membership import GroupRequests
-from libramq.broker.processor.ha_status import HAStatusRequests
 from libramq.broker.processor.notices import requests_of
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.peers import PeerRequests
@@ -59,8 +57,6 @@ from libramq.broker.processor.recorded import RecordedReplies
 from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
-from libramq.broker.processor.slave_refusals import refuse_at_slave
-from libramq.broker.processor.slave_tables import SlaveTables
 from libramq.broker.start_up import StartUp
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock
@@ -155,11 +151,9 @@ class Broker:
         name_servers = split_name_servers(config.namesrv_addr) if config.namesrv_addr else ()
         self._durability = Durability(self.store, self._files.filesystem, kernel, self.tables.journals)
         self.registration = Registration(config, self.topics, name_servers, kernel)
-        self.replication = Replication(config, self.store, self.groups, self._durability, kernel)
-        self.slave = None
-        if config.is_slave:
-            durable = self._durability
-            self.slave = Slave(config, self._files, self.offsets, durable, self.registration, kernel)
+        self.replication = Replication(
+            config, self._files, self.offsets, self._durability, self.registration, kernel
+        )
         self._responder = Responder(
             self.kernel.effects, durability=self.replication.gate, announcement=self.registration
         )
@@ -359,10 +353,7 @@ class Broker:
             throughput=self.runtime.throughput,
             clock=self.kernel.clock,
         )
-        slaves = (
-            SlaveTables(self.ledger, self.schedule),
-            HAStatusRequests(self.store, self.replication.service),
-        )
+        slaves = replication_services(self._files, self.replication.service)
         cleaning = CleaningRequests(
             store=self.store,
             topics=self.topics,
@@ -380,8 +371,7 @@ class Broker:
                 self._processors.update(service.processors())
             if hasattr(service, "batch_processors"):
                 self._batch_processors.update(service.batch_processors())
-        if self.slave is not None:
-            refuse_at_slave(self._processors, self._batch_processors, self.config.slave_read_enable)
+        self.replication.refuse(self._processors, self._batch_processors)
         self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
         self._processors.update(recorded.waiting(self._processors))
@@ -424,7 +414,7 @@ class Broker:
                 self.pop.settle,
                 self._durability.settle,
                 self._persistence.settle,
-                self.slave.client.settle if self.slave is not None else self.replication.service.settle,
+                self.replication.settle,
                 self._old_files.settle,
                 self.runtime.settle,
             ),

@@ -168,7 +168,7 @@ class BrokerServer:
         servers = {
             number: Server(self._performer, self._clock.monotonic_ms) for number in self._config.client_ports
         }
-        if self._config.ha_listen_port:
+        if self._config.ha_listen_port and not self._config.is_slave:  # A slave has no slaves.
             replication = self.broker.replication
             slaves = self._performer.entrance(replication.service)
             servers[self._config.ha_listen_port] = Server(

@@ -1,18 +1,25 @@
-"""Replication in a master: its HA service, who may be a slave, what sends wait for, who reads at slaves."""
+"""Replication in a broker. A master: who may be a slave, what sends wait for, who reads at slaves.
+
+A slave: see `slave.py`.
+"""
 
 import ipaddress
 from typing import Final
 
+from libramq.broker.cluster.registration import Registration
+from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
-from libramq.catalog import GroupTable
+from libramq.broker.processor.slave_refusals import refuse_at_slave
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
 from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
+from libramq.rpc.request import BatchProcessor, Processor
 from libramq.store.config import FlushDiskType
-from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadResult
 
 #: Where a record has its physical offset.
@@ -20,18 +27,22 @@ _PLACE_AT: Final = 28
 
 
 class Replication:
-    """The parts for slaves. gate: where sends wait, for the disk, for slaves, or for both in a row."""
+    """The parts for slaves, and those of a slave.
+
+    gate: where sends wait, for the disk, for slaves, or for both in a row. slave: None in a master.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
-        store: MessageStore,
-        groups: GroupTable,
+        files: BrokerFiles,
+        offsets: OffsetCommits,
         durability: Durability,
+        registration: Registration,
         kernel: Kernel,
     ) -> None:
-        self._store = store
-        self._groups = groups
+        store = self._store = files.store
+        self._groups = files.tables.groups
         self._networks = config.ha_networks
         copies = Copies(
             store,
@@ -44,6 +55,23 @@ class Replication:
         if config.waits_for_slaves:
             is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
             self.gate = OneAfterTheOther(durability, copies) if is_sync else copies
+
+        self._is_readable = config.slave_read_enable
+        self.slave = None
+        if config.is_slave:
+            self.slave = Slave(config, files, offsets, durability, registration, kernel)
+
+    def settle(self) -> None:
+        """Send new bytes of the log to slaves, or report those that came from the master."""
+        if self.slave is not None:
+            self.slave.client.settle()
+        else:
+            self.service.settle()
+
+    def refuse(self, processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor]) -> None:
+        """Have a slave refuse what only a master does."""
+        if self.slave is not None:
+            refuse_at_slave(processors, batch_processors, is_readable=self._is_readable)
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""

@@ -69,7 +69,7 @@ _REFUSED: Final[Mapping[int, Reply]] = {
 
 
 def refuse_at_slave(
-    processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor], is_readable: bool
+    processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor], *, is_readable: bool
 ) -> None:
     """Replace the processors of requests that a slave refuses. is_readable: pulls are served."""
     refused = dict(_REFUSED)
