@@ -185,7 +185,7 @@ def test_a_group_is_a_string(group):
     ("arguments", "text"),
     [
         ((5, "*", print), "the topic is a text, not 5"),
-        (("T", ["a"], print), "a tag expression is a text"),
+        (("T", ["a"], print), "a subscription is a text"),
         (("T", "*", None), "not a function"),
         (("T", "*", "print"), "not a function"),
     ],
