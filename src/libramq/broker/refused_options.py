@@ -13,7 +13,7 @@ from libramq.errors import ConfigError
 
 #: Ours: how similar a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not that
 #: similar.
-LIKENESS: Final = 0.9
+SIMILARITY_MIN: Final = 0.9
 
 
 class Refusal(NamedTuple):
@@ -68,7 +68,7 @@ def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
                 f"remove it (or set {name}={refusal.harmless[-1]}) to run without, or use Apache's broker"
             )
         if refusal is None and name not in known:
-            near = difflib.get_close_matches(name.lower(), _PROMISES, n=1, cutoff=LIKENESS)
+            near = difflib.get_close_matches(name.lower(), _PROMISES, n=1, cutoff=SIMILARITY_MIN)
             if near:
                 # The value is not shown: it may be a secret.
                 raise ConfigError(f"{name}: no such option; did you mean {_PROMISES[near[0]]}?")

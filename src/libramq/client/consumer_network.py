@@ -16,7 +16,7 @@ from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.handler_result import Ending
 from libramq.client.core.process_queue import Delivery
-from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
+from libramq.client.core.push_consumer_core import LEAVE_TIMEOUT_MS, PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.client.name_servers import NameServers
@@ -166,7 +166,7 @@ class ConsumerNetwork:
             stopped(None)
             return
         self._stopped = stopped
-        self._stop_timer = self._timers.after(timeout_ms + STOP_ROUNDS * FAREWELL_MS, self._stop_is_late)
+        self._stop_timer = self._timers.after(timeout_ms + STOP_ROUNDS * LEAVE_TIMEOUT_MS, self._stop_is_late)
         self._perform(self.core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
 
     def _stop_is_late(self) -> None:
@@ -311,6 +311,6 @@ class ConsumerNetwork:
                 self._perform(self.core.unregistered())
 
         for address in effect.addresses:
-            self._remotes.send(address, call.command(), answered, timeout_ms=FAREWELL_MS)
+            self._remotes.send(address, call.command(), answered, timeout_ms=LEAVE_TIMEOUT_MS)
         if not effect.addresses:
             self._perform(self.core.unregistered())

@@ -9,7 +9,7 @@ from typing import Any, Final
 from libramq.client.ask import Ask
 from libramq.client.consumer_requests import OFFSET_TIMEOUT_MS
 from libramq.client.core import effects as fx
-from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
+from libramq.client.core.push_consumer_core import LEAVE_TIMEOUT_MS, PushConsumerCore
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
@@ -87,7 +87,7 @@ class MemberRequests:
             return self._core.group_left()
 
         call = calls.leave_group(self._group, effect.member, effect.reason, effect.queues)
-        self._ask(effect.address, call, answered, FAREWELL_MS)
+        self._ask(effect.address, call, answered, LEAVE_TIMEOUT_MS)
 
     def _open(self, effect: fx.OpenQueue) -> None:
         self._ask(

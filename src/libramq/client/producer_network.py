@@ -104,12 +104,12 @@ class ProducerNetwork:
         self._settings = settings
         self._timers = timers
         self._next_id = next_id
-        self._greeted: set[str] = set()
+        self._contacted: set[str] = set()
         self._remotes = Remotes(
             dialer,
             timers,
             clock.monotonic_ms,
-            lost=self._greeted.discard,
+            lost=self._contacted.discard,
             access=access,
             outages=Outages(clock.monotonic_ms, of_known_only=True),
         )
@@ -136,18 +136,18 @@ class ProducerNetwork:
             buffer_bytes_max=settings.buffer_bytes_max,
         )
         self._refreshing: Timer | None = None
-        self._greeting: Timer | None = None
+        self._heartbeat_timer: Timer | None = None
         self._is_stopped = False
 
     def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
         self._refresh_later()
-        self._greeting = self._timers.after(self._settings.heartbeat_ms, self._greet)
+        self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
 
     def stop(self, stopped: Callable[[None], None]) -> None:
         """Unregister from the brokers, and close; messages that still wait are not sent."""
         self._is_stopped = True
-        for timer in (self._refreshing, self._greeting):
+        for timer in (self._refreshing, self._heartbeat_timer):
             if timer is not None:
                 timer.cancel()
         self.pipeline.close()
@@ -157,7 +157,7 @@ class ProducerNetwork:
             self._remotes.close()
             stopped(None)
 
-        self._say_goodbye(said)
+        self._unregister(said)
 
     def send(
         self,
@@ -181,15 +181,15 @@ class ProducerNetwork:
     def _refresh(self) -> None:
         self.routes.refresh(self._refresh_later)
 
-    def _greet(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send a heartbeat to the masters of our topics; it also keeps the connections open."""
-        self._greeting = self._timers.after(self._settings.heartbeat_ms, self._greet)
+        self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
         data = HeartbeatData(
             client_id=self._settings.client_id,
             producer_data_set=[ProducerData(group_name=self._settings.group)],
         )
         for address in self.routes.table.masters():
-            self._greeted.add(address)
+            self._contacted.add(address)
 
             def answered(outcome: Command | RemoteError, address: str = address) -> None:
                 if isinstance(outcome, RemoteError):
@@ -197,11 +197,11 @@ class ProducerNetwork:
 
             self._remotes.send(address, heartbeat(data).command(), answered)
 
-    def _say_goodbye(self, said: Callable[[], None]) -> None:
+    def _unregister(self, said: Callable[[], None]) -> None:
         call = unregister_client(
             self._settings.client_id, producer_group=self._settings.group, consumer_group=None
         )
-        addresses = [address for address in self._greeted if self._remotes.is_connected(address)]
+        addresses = [address for address in self._contacted if self._remotes.is_connected(address)]
         waiting = len(addresses)
 
         def answered(_: object) -> None:

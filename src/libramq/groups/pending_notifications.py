@@ -106,12 +106,12 @@ class PendingNotifications(Generic[P]):
         """Return the connections to notify again now."""
         if self._changed_at_ms is None:
             return []
-        stragglers = {member: one for member, one in self._members.items() if not one.is_current}
-        if not stragglers or now_ms - self._changed_at_ms > PENDING_MS_MAX:
+        pending = {member: one for member, one in self._members.items() if not one.is_current}
+        if not pending or now_ms - self._changed_at_ms > PENDING_MS_MAX:
             self._changed_at_ms = None
-            self._looked_at_ms = None if stragglers else now_ms
+            self._looked_at_ms = None if pending else now_ms
             return []
-        to_notify = [member for member, one in stragglers.items() if now_ms - one.notified_at_ms >= REPEAT_MS]
+        to_notify = [member for member, one in pending.items() if now_ms - one.notified_at_ms >= REPEAT_MS]
         for member in to_notify:
-            stragglers[member].notified_at_ms = now_ms
+            pending[member].notified_at_ms = now_ms
         return to_notify

@@ -23,7 +23,7 @@ LOCK_GRACE_MS: Final = 150
 RESERVED_MS: Final = 3_000
 #: Ours: of how many groups a connection may lock queues before its first heartbeat and be noticed to end;
 #: the locks of others last for their lifetime.
-STRANGERS_MAX: Final = 32
+UNKNOWN_CLIENTS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class QueueLocks:
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
         self._vanished: dict[str, dict[str, MonotonicMs]] = {}
         self._reserved: dict[str, dict[MessageQueue, Reservation]] = {}
-        self._strangers: Memberships[Hashable, tuple[str, str]] = Memberships()
-        self._strangers_at: dict[tuple[str, str], Hashable] = {}
+        self._unknown_clients: Memberships[Hashable, tuple[str, str]] = Memberships()
+        self._unknown_client_at: dict[tuple[str, str], Hashable] = {}
 
     def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> None:
         """Reserve queues for their readers under epochs, now that the group has begun to lock queues.
@@ -105,27 +105,27 @@ class QueueLocks:
         self._vanished.setdefault(group, {})[client_id] = now_ms
         return self._grace_ms
 
-    def note_stranger(self, connection: Hashable, group: str, client_id: str) -> None:
+    def note_unknown_client(self, connection: Hashable, group: str, client_id: str) -> None:
         """Note that a client locks queues although no heartbeat of it has come, as after our restart.
 
         It is no member whose end would be noticed, so its connection is watched.
         """
-        stranger = (group, client_id)
-        if self._strangers.count(connection) >= STRANGERS_MAX:
+        client = (group, client_id)
+        if self._unknown_clients.count(connection) >= UNKNOWN_CLIENTS_MAX:
             return
-        former = self._strangers_at.get(stranger)
+        former = self._unknown_client_at.get(client)
         if former is not None:
-            self._strangers.remove(former, stranger)
-        self._strangers.add(connection, stranger)
-        self._strangers_at[stranger] = connection
+            self._unknown_clients.remove(former, client)
+        self._unknown_clients.add(connection, client)
+        self._unknown_client_at[client] = connection
 
-    def take_strangers(self, connection: Hashable) -> list[tuple[str, str]]:
+    def take_unknown_clients(self, connection: Hashable) -> list[tuple[str, str]]:
         """Return the groups and clients that were noted last for a connection, which has ended."""
-        strangers = self._strangers.of(connection)
-        for stranger in strangers:
-            self._strangers.remove(connection, stranger)
-            del self._strangers_at[stranger]
-        return strangers
+        clients = self._unknown_clients.of(connection)
+        for client in clients:
+            self._unknown_clients.remove(connection, client)
+            del self._unknown_client_at[client]
+        return clients
 
     def returned(self, group: str, client_id: str) -> None:
         """Handle a client's reconnection: its locks are its own again."""

@@ -61,7 +61,7 @@ class GroupRebalance:
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
         self._early: Unsettled | None = None  # What moved before the coordinator's PEER_STARTED came.
-        self._opened_namelessly: dict[MessageQueue, int | None] = {}  # With what was sent before.
+        self._opened_by_unknown: dict[MessageQueue, int | None] = {}  # With what was sent before.
         self.contested = ContestedQueues()
 
     @property
@@ -160,7 +160,7 @@ class GroupRebalance:
         if was_open and former is None and not sent_before:
             sent_before = None  # The former reader committed nothing.
         if client_id is None:
-            self._opened_namelessly[queue] = sent_before
+            self._opened_by_unknown[queue] = sent_before
         else:
             self._opened(queue, former, client_id, sent_before, now_ms)
 
@@ -172,7 +172,7 @@ class GroupRebalance:
         sent_before: int | None,
         now_ms: MonotonicMs,
     ) -> None:
-        self._opened_namelessly.pop(queue, None)
+        self._opened_by_unknown.pop(queue, None)
         if former is None or former.client_id != client_id:
             self._note_early(now_ms)
             owner = self._take(queue, former, client_id, 0, now_ms)
@@ -189,12 +189,12 @@ class GroupRebalance:
     ) -> None:
         """Note a member's pull of a queue from `offset` on; is_opened: it has the queue open."""
         owner = self._owners.get(queue)
-        if owner is None and is_opened and queue not in self._opened_namelessly:
+        if owner is None and is_opened and queue not in self._opened_by_unknown:
             # It had the queue open before this process began: nothing has moved.
             self._owners[queue] = Owner(client_id, now_ms, offset)
             return
         if owner is not None and owner.client_id == client_id:
-            self._opened_namelessly.pop(queue, None)
+            self._opened_by_unknown.pop(queue, None)
             if not owner.has_begun:
                 self._began(queue, owner, offset, now_ms)
             if owner.next_offset is None:
@@ -202,7 +202,7 @@ class GroupRebalance:
             owner.read_at_ms = now_ms
             owner.is_waiting = True
             return
-        sent = self._opened_namelessly.pop(queue, self._sent(queue, owner))
+        sent = self._opened_by_unknown.pop(queue, self._sent(queue, owner))
         if is_opened:
             self._note_early(now_ms)
         self._take(queue, owner, client_id, repeated(sent, offset), now_ms).next_offset = offset
@@ -257,21 +257,21 @@ class GroupRebalance:
             queue: owner.client_id
             for queue, owner in self._owners.items()
             if owner.client_id in self._members
-            and queue not in self._opened_namelessly
+            and queue not in self._opened_by_unknown
             and (openings is None or openings.get(queue))
         }
         wanted = set(queues or ())
-        nameless: set[MessageQueue] = set()
+        unidentified: set[MessageQueue] = set()
         if openings is not None:
             wanted |= owned.keys()  # Its owner's subscription may not have arrived yet.
             wanted |= {queue for queue, is_open in openings.items() if queues is None and not is_open}
-            named = self._owners.keys() - self._opened_namelessly.keys()
-            nameless = {queue for queue in wanted if openings.get(queue) and queue not in named}
+            named = self._owners.keys() - self._opened_by_unknown.keys()
+            unidentified = {queue for queue in wanted if openings.get(queue) and queue not in named}
         loads = Counter(dict.fromkeys(self._members, 0))
         loads.update(owned[queue] for queue in wanted if queue in owned)
-        unowned = len(wanted) - loads.total() - len(nameless)
+        unowned = len(wanted) - loads.total() - len(unidentified)
         is_over = self._is_over(unsettled, loads, wanted, openings, now.monotonic_ms)
-        is_over = is_over and nameless.isdisjoint(self._opened_namelessly)  # They are about to pull.
+        is_over = is_over and unidentified.isdisjoint(self._opened_by_unknown)  # They are about to pull.
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
@@ -287,8 +287,8 @@ class GroupRebalance:
         for queue, client_id in unsettled.holders.items():
             if not openings.get(queue):
                 continue
-            if queue in self._opened_namelessly:
-                former, sent_before = self._owners.get(queue), self._opened_namelessly[queue]
+            if queue in self._opened_by_unknown:
+                former, sent_before = self._owners.get(queue), self._opened_by_unknown[queue]
                 self._opened(queue, former, client_id, sent_before, now_ms)
             elif queue not in self._owners:
                 self._owners[queue] = Owner(client_id, now_ms, is_waiting=False)
@@ -326,7 +326,7 @@ class GroupRebalance:
         settled_moves = unsettled.settled_moves(not_begun)
         if not self._members:
             self._owners.clear()
-            self._opened_namelessly.clear()
+            self._opened_by_unknown.clear()
         moved = {
             queue: move
             for queue, move in settled_moves.items()

@@ -53,7 +53,7 @@ class _Inode:
                 _write(self.synced, offset, data)
         self.changes.clear()
 
-    def cut(self, randomness: random.Random, luck: float) -> None:
+    def cut(self, randomness: random.Random, kept_share: float) -> None:
         """Apply a power cut: sizes in order up to some change, sectors by chance."""
         sizes_kept = randomness.randint(0, len(self.changes))
         for number, (offset, data) in enumerate(self.changes):
@@ -66,7 +66,7 @@ class _Inode:
             start = 0
             while start < len(data):
                 end = start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES
-                if randomness.random() < luck:
+                if randomness.random() < kept_share:
                     part = data[start:end][: max(0, len(self.synced) - offset - start)]
                     self.synced[offset + start : offset + start + len(part)] = part
                 start = end
@@ -120,14 +120,14 @@ class MemoryDisk:
     def power_cut(self) -> None:
         """Handle a power cut: unsynced data is lost, in parts."""
         self.process_died()
-        luck = self._random.choice((0.0, 0.5, 1.0))
+        kept_share = self._random.choice((0.0, 0.5, 1.0))
         for directory in sorted(self._renames):
             changes = self._renames[directory]
             for path, inode in changes[: self._random.randint(0, len(changes))]:
                 _name(self._platter, path, inode)
         self._renames.clear()
         for path in sorted(self._platter):
-            self._platter[path].cut(self._random, luck)
+            self._platter[path].cut(self._random, kept_share)
         self._files = dict(self._platter)
         for name in sorted({name.rpartition("/")[0] for name in self._files}):
             self.makedirs(Path(name))  # A removed directory is back with its files, if that was not synced.

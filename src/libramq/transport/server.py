@@ -234,7 +234,7 @@ class Server:
         self._unfinished: UnfinishedFrames[ServerConnection] = UnfinishedFrames()
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
-        self._deserted = asyncio.Event()
+        self._all_closed = asyncio.Event()
         self.large_reads = LargeReads(lambda work: asyncio.get_running_loop().call_soon(work))
 
     @property
@@ -299,7 +299,7 @@ class Server:
         if connection in self._connections:
             self._connections.discard(connection)
             if not self._connections:
-                self._deserted.set()
+                self._all_closed.set()
             self.handler.closed(connection)
 
     async def close(self) -> None:
@@ -312,18 +312,18 @@ class Server:
             connection.close("server stops")
         try:
             async with asyncio.timeout(CLOSING_MS_MAX / 1000):
-                await self._wait_deserted()
+                await self._wait_all_closed()
         except TimeoutError:
             for connection in list(self._connections):
                 connection.abort("the server stops and the peer does not read")
-            await self._wait_deserted()
+            await self._wait_all_closed()
         if self._server is not None:
             await self._server.wait_closed()
 
-    async def _wait_deserted(self) -> None:
+    async def _wait_all_closed(self) -> None:
         if self._connections:
-            self._deserted.clear()
-            await self._deserted.wait()
+            self._all_closed.clear()
+            await self._all_closed.wait()
 
     def _close_idle(self) -> None:
         now_ms = self.monotonic_ms()

@@ -58,11 +58,11 @@ class ClientWatch:
     def settle(self) -> None:
         """Send the notifications caused by a coordinator's list, and set the deadlines."""
         consumers = self._consumers
-        if consumers.notifications.are_owed:
+        if consumers.notifications.has_deferred:
             self._send(consumers.due_notices())
         if consumers.notifications.is_looking:
             self._repeat.by(self._clock.monotonic_ms())
-        elif self._repeat.due_ms is None and consumers.notifications.has_stragglers:
+        elif self._repeat.due_ms is None and consumers.notifications.has_unfinished:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)

@@ -101,7 +101,7 @@ class ConsumerClients:
             return
         before = set(self.client_ids(group))
         if self.roster.take_list(group_name, members) and before != set(self.client_ids(group)):
-            self.notifications.owe(self._notify(group))
+            self.notifications.defer(self._notify(group))
 
     @property
     def is_busy(self) -> bool:
@@ -162,7 +162,7 @@ class ConsumerClients:
 
     def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
         """Remove memberships of a connection that ended, at most so many; return the members to notify."""
-        notify = self._strangers_gone(peer, now)
+        notify = self._unknown_clients_gone(peer, now)
         for group_name in self._groups.groups_of(peer, groups_max):
             notify += self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
         return tuple(notify)
@@ -383,11 +383,11 @@ class ConsumerClients:
         """Note that a client has locked queues; its first heartbeat may be still to come."""
         group = self._groups.get(group_name)
         if group is None or not group.has_client(client_id):
-            self._locks.note_stranger(peer, group_name, client_id)
+            self._locks.note_unknown_client(peer, group_name, client_id)
 
-    def _strangers_gone(self, peer: Connection, now: Now) -> list[Notice[Connection]]:
+    def _unknown_clients_gone(self, peer: Connection, now: Now) -> list[Notice[Connection]]:
         notify: list[Notice[Connection]] = []
-        for group_name, client_id in self._locks.take_strangers(peer):
+        for group_name, client_id in self._locks.take_unknown_clients(peer):
             group = self._groups.get(group_name)
             if group is None or not group.has_client(client_id):
                 grace_ms = self._locks.vanished(group_name, client_id, now_ms=now.monotonic_ms)

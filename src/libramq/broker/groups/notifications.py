@@ -27,23 +27,23 @@ class Notifications:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pending: dict[str, PendingNotifications[Connection]] = {}
-        self._straggling: set[str] = set()
-        self._owed: list[Notice[Connection]] = []
+        self._unfinished: set[str] = set()
+        self._deferred: list[Notice[Connection]] = []
         self._to_look_at: deque[str] = deque()
 
     @property
-    def are_owed(self) -> bool:
+    def has_deferred(self) -> bool:
         """Return whether `due` has notifications that no request caused."""
-        return bool(self._owed)
+        return bool(self._deferred)
 
     @property
-    def has_stragglers(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Return whether some members may have to be notified again."""
-        return bool(self._straggling)
+        return bool(self._unfinished)
 
     @property
     def is_looking(self) -> bool:
-        """Return whether `due` has looked at some of the stragglers only, and is to be called again."""
+        """Return whether `due` has checked some of the groups only, and has to be called again."""
         return bool(self._to_look_at)
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
@@ -55,12 +55,12 @@ class Notifications:
         wait_ms = wait_ms if wait_ms <= REPEAT_MS else 0
         pending = self._pending.setdefault(group.name, PendingNotifications())
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-        self._straggling.add(group.name)
+        self._unfinished.add(group.name)
         return tuple(_notices(group.name, peers))
 
-    def owe(self, notices: Notices) -> None:
+    def defer(self, notices: Notices) -> None:
         """Keep notices to be sent with the next due ones."""
-        self._owed += notices
+        self._deferred += notices
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
         """Notify clients again, each after so many milliseconds."""
@@ -71,7 +71,7 @@ class Notifications:
             wait_ms = clients.get(member.client_id)
             if wait_ms is not None:
                 pending.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-                self._straggling.add(group.name)
+                self._unfinished.add(group.name)
 
     def looked(self, group: ConsumerGroup[Connection], peer: Connection, *, concerns_others: bool) -> None:
         """Note that a member has fetched the list; concerns_others: its way of doing so is news to them."""
@@ -81,7 +81,7 @@ class Notifications:
         now_ms = self._clock.monotonic_ms()
         if concerns_others:
             pending.changed(group.members, now_ms=now_ms, wait_ms=1)
-            self._straggling.add(group.name)
+            self._unfinished.add(group.name)
         pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
@@ -95,28 +95,28 @@ class Notifications:
         allocates: whether a group's members look at all.
         """
         now_ms = self._clock.monotonic_ms()
-        notices, self._owed = self._owed, []
+        notices, self._deferred = self._deferred, []
         if not self._to_look_at:
-            self._to_look_at.extend(sorted(self._straggling))
+            self._to_look_at.extend(sorted(self._unfinished))
         count = 0
         while self._to_look_at and count < LOOKED_AT_PER_STEP:
             name = self._to_look_at.popleft()
-            if name not in self._straggling:
+            if name not in self._unfinished:
                 continue
             pending = self._pending[name]
             count += 1 + pending.member_count
             if not allocates(name):
-                self._straggling.discard(name)
+                self._unfinished.discard(name)
                 continue
             notices += _notices(name, pending.due(now_ms=now_ms))
             if pending.is_current:
-                self._straggling.discard(name)
+                self._unfinished.discard(name)
         return tuple(notices)
 
     def forget(self, group_name: str) -> None:
         """Forget a group that has no members here any more."""
         self._pending.pop(group_name, None)
-        self._straggling.discard(group_name)
+        self._unfinished.discard(group_name)
 
 
 def _notices(group_name: str, peers: Iterable[Connection]) -> list[Notice[Connection]]:

@@ -37,7 +37,7 @@ class _Sample(NamedTuple):
     counts: tuple[int, int]
 
 
-class _Mornings:
+class _DayStarts:
     """The counters at the beginning of today and yesterday, in the broker's time zone.
 
     Upstream: BrokerStats.java, which counts from the broker's start and records once a day.
@@ -74,7 +74,7 @@ class RuntimeInfo:
         self.throughput = Throughput(store, kernel)
         self._samples: deque[_Sample] = deque()
         self._sampled = store.traffic
-        self._mornings = _Mornings(self._started_ms, self._sampled)
+        self._day_starts = _DayStarts(self._started_ms, self._sampled)
         self.sample(kernel.clock.monotonic_ms())
 
     def processors(self) -> Mapping[int, Processor]:
@@ -89,7 +89,7 @@ class RuntimeInfo:
 
     def sample(self, now_ms: MonotonicMs) -> None:
         """Store the counters at a moment (monotonic)."""
-        self._mornings.look(self._clock.wall_ms(), self._sampled)
+        self._day_starts.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._store.traffic
         oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
@@ -100,8 +100,8 @@ class RuntimeInfo:
         """Answer GET_BROKER_RUNTIME_INFO."""
         earliest_ms = self._store.earliest_log_time()  # It may read the disk, so nothing changes before.
         statistics = self._store.statistics()
-        self._mornings.look(self._clock.wall_ms(), self._sampled)
-        yesterday, today = self._mornings.yesterday, self._mornings.today
+        self._day_starts.look(self._clock.wall_ms(), self._sampled)
+        yesterday, today = self._day_starts.yesterday, self._day_starts.today
         disk_ratio = self._disk_ratio()
         table = dict.fromkeys(_ZEROES, "0")
         table.update(

@@ -150,7 +150,7 @@ class MemberCoordination:
             for owned in self._table.each():
                 owned.is_revocation_requested = True
 
-    def farewell(self) -> list[fx.Effect]:
+    def leave(self) -> list[fx.Effect]:
         """Leave, with no queue left. A static member will come back: its queues are kept for its session."""
         released, uncommitted = self._owned.take_released()
         if self._settings.instance_id is not None:

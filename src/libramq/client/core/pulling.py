@@ -71,7 +71,7 @@ class Pulling:
         self._limits: dict[str, PullLimits] = {}
         self._retry_topic = retry_topic(settings.group)
         #: Brokers that reported our subscription as unknown.
-        self.strangers: set[str] = set()
+        self.unaware_brokers: set[str] = set()
 
     def highest_handled(self, queue: MessageQueue) -> int:
         """Return the highest offset of a queue that was handled here; -1 for none."""
@@ -182,7 +182,7 @@ class Pulling:
         elif code in _NOT_SUBSCRIBED:
             address = self._routes.reader(owned.queue.broker_name, owned.broker_id)
             if address is not None:
-                self.strangers.add(address)
+                self.unaware_brokers.add(address)
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
         else:
             log_failed_request(log, "pull failed", error, queue=str(owned.queue))

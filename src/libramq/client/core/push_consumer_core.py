@@ -34,7 +34,7 @@ from libramq.rpc.group_calls import Joined
 #: last owner's commit came after our first.
 PERSIST_ALL_MS: Final = 5_000
 #: Ours: how long commits and unregistering may take after the drain time.
-FAREWELL_MS: Final = 1_000
+LEAVE_TIMEOUT_MS: Final = 1_000
 
 
 class Phase(Enum):
@@ -380,7 +380,7 @@ class PushConsumerCore:
         for queue in self._table.all():
             effects += self._giving_up.give_up(queue, now_ms, drain_ms=0)
         if len(self._table):
-            self._timers.at(now_ms + FAREWELL_MS, due.StopDue())
+            self._timers.at(now_ms + LEAVE_TIMEOUT_MS, due.StopDue())
         return effects
 
     def _unregister(self) -> Effects:
@@ -391,9 +391,9 @@ class PushConsumerCore:
             self._coordination.must_rebalance = False
             effects += self._rebalance(now_ms)
         effects += self._locking.requests(now_ms)
-        if self._pulling.strangers:
-            effects += self._presence.heartbeats(self._pulling.strangers)
-            self._pulling.strangers.clear()
+        if self._pulling.unaware_brokers:
+            effects += self._presence.heartbeats(self._pulling.unaware_brokers)
+            self._pulling.unaware_brokers.clear()
         if self.routes.lacks_broker:
             self.routes.lacks_broker = False
             effects += self._presence.look_soon(now_ms)
@@ -403,7 +403,7 @@ class PushConsumerCore:
                 self._rebalancing.soon(now_ms)
         if self._phase is Phase.DRAINING and not len(self._table):
             self._phase = Phase.LEAVING
-            effects += self._coordination.farewell() or self._unregister()
+            effects += self._coordination.leave() or self._unregister()
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
             effects += self._coordination.requests(now_ms)
         return fx.merged(effects + self._troubles.take())

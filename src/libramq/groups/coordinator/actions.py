@@ -92,7 +92,7 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
-    publication.welcomed.append((event.ticket, member))
+    publication.joins.append((event.ticket, member))
     return member, reason, admission.is_new_strategy or admission.is_new_expression
 
 

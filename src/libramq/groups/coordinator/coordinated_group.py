@@ -98,8 +98,8 @@ class CoordinatedGroup(GroupCore[P, T]):
             self.timers.wake_by(MemberKey(self.name), due_ms)
         if self.inquiry is not None:
             self.timers.wake_by(MemberKey(self.name), self.inquiry.until_ms)
-        if publication.welcomed:
-            publication.welcome(self.assignment, now_ms=now_ms)
+        if publication.joins:
+            publication.answer_joins(self.assignment, now_ms=now_ms)
         if publication.acknowledged and state not in UNKNOWN:
             publication.acknowledge()
         return publication.take()

@@ -138,7 +138,7 @@ class GroupMembership(Generic[P, T]):
         if_free: do not replace another member; the static name is given back only if it is free.
         Raises Fenced, InvalidParameter, or SystemError when the group is full.
         """
-        wanted = wanted or self._twin(profile, peer)
+        wanted = wanted or self._existing_member(profile, peer)
         instance = profile.instance
         former = self._instances.get(instance) if instance is not None else None
         if wanted is not None and wanted in self.members:
@@ -211,7 +211,7 @@ class GroupMembership(Generic[P, T]):
         """Return how long a member may take to release a revoked queue."""
         return self.members[member].profile.revoke_timeout_ms
 
-    def _twin(self, profile: MemberProfile, peer: P) -> str | None:
+    def _existing_member(self, profile: MemberProfile, peer: P) -> str | None:
         """Return the member that this client on this connection is already, or None."""
         for key in self._shared.connections.of(peer):
             if key.group == self._group and self.members[key.member].profile.client_id == profile.client_id:

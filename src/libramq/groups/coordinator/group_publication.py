@@ -34,7 +34,7 @@ class GroupPublication(Generic[T]):
     """The outgoing effects of one group. effects: those published since the last `take`.
 
     is_changed: there is something to record. to_all: the fences need everything, not only what is new.
-    welcomed, acknowledged: requests to be answered once their change is recorded: joins with their members,
+    joins, acknowledged: requests to be answered once their change is recorded: joins with their members,
     and removals. While it is unknown who holds what, joins do not wait for that, as their members go on with
     what they have.
     """
@@ -45,7 +45,7 @@ class GroupPublication(Generic[T]):
         self.to_all = True
         self.cannot_persist = False
         self.again_at_ms: MonotonicMs | None = None
-        self.welcomed: list[tuple[T, GroupMember[Any, T]]] = []
+        self.joins: list[tuple[T, GroupMember[Any, T]]] = []
         self.acknowledged: list[T] = []
         self._group = group
         self._record = record
@@ -99,18 +99,18 @@ class GroupPublication(Generic[T]):
             self.effects.append(Answer(member.poll.ticket, code, remark))
             member.poll = None
 
-    def welcome(
+    def answer_joins(
         self, assignment: Callable[[GroupMember[Any, T]], Assignment], *, now_ms: MonotonicMs
     ) -> None:
         """Answer the members that have joined."""
-        for ticket, member in self.welcomed:
+        for ticket, member in self.joins:
             if self.cannot_persist:
                 self.effects.append(refusal(ticket, busy(self._group)))
                 continue
             assigned = assignment(member)
             member.last_sent = Sent(assigned, now_ms, member.peer)
             self.effects.append(Answer(ticket, member=member.id, assignment=assigned))
-        self.welcomed.clear()
+        self.joins.clear()
 
     def acknowledge(self) -> None:
         """Answer the removals, which are recorded now."""

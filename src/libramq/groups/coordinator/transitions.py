@@ -18,7 +18,7 @@ from libramq.groups.coordinator.state import ASSIGNED, INQUIRING, SELF_ALLOCATED
 E, A, R, S, G, W, C, P, B, D = State
 ALIVE: Final = (E, A, R, S, G, W, C, P, B)
 #: With members.
-PEOPLED: Final = (A, R, S, G, W, C, P, B)
+WITH_MEMBERS: Final = (A, R, S, G, W, C, P, B)
 #: The states in which an inquiry may end.
 CONCLUDED: Final = (E, A, R, S)
 
@@ -87,14 +87,14 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
         **_stay(do.refuse_removal, *SELF_ALLOCATED),
     },
     # Silent members.
-    ev.ConnectionClosed: _stay(do.close, *PEOPLED),
+    ev.ConnectionClosed: _stay(do.close, *WITH_MEMBERS),
     ev.SessionEnded: {
         **{state: _to(do.end_session, A) for state in (A, R, S)},
         W: _to(do.end_session, W, *CONCLUDED),
         B: _to(do.end_session, B, *CONCLUDED),
         **_stay(do.end_session, G, C, P),
     },
-    ev.PollTimedOut: _stay(do.answer_poll, *PEOPLED),
+    ev.PollTimedOut: _stay(do.answer_poll, *WITH_MEMBERS),
     # Topics.
     ev.QueuesChanged: {
         **{state: _to(do.change_queues, A) for state in (A, R, S)},
