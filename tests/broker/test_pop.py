@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats import fastjson
 from libramq.message import MessageExt, decode_records
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
@@ -395,3 +396,100 @@ def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):
     events = [event for event in broker.messages("LIBRA_REBALANCE_EVENTS") if b'"settled"' in event.body]
     assert len(events) == 1
     assert b'"unowned":0' in events[0].body.replace(b" ", b"")
+
+
+class Orderly(Popper):
+    """A consumer that pops in order."""
+
+    def command(self, **fields: object) -> Command:
+        return super().command(order=True, **fields)
+
+
+def sent(broker: Conversation, *texts: bytes) -> None:
+    for text in texts:
+        broker.send(FakePeer(), body=text)
+
+
+def test_a_queue_that_is_popped_in_order_goes_to_one_consumer_at_a_time(broker: Conversation):
+    first, second = Orderly(broker), Orderly(broker)
+    sent(broker, b"a", b"b", b"c")
+    a, b = first.pop(max_msg_nums=2)
+    assert (a.body, b.body) == (b"a", b"b")
+    assert a.properties["POP_CK"].split()[3] == "999"
+    assert second.pop() == []
+    first.ack(a)
+    assert second.pop() == []
+    first.ack(b)
+    assert bodies(second.pop()) == [b"c"]
+
+
+def test_messages_in_order_come_again_from_the_first_that_is_not_acknowledged(broker: Conversation):
+    first, second = Orderly(broker), Orderly(broker)
+    sent(broker, b"a", b"b", b"c")
+    messages = first.pop(invisible_time=5_000)
+    first.ack(messages[0])
+    command = second.command(wait_ms=15_000)
+    broker.give(second.peer, command)
+    broker.advance(4_999)
+    assert find_answer(second.peer, command) is None
+    broker.advance(1)
+    reply = answer(second.peer, command)
+    assert bodies(popped(reply)) == [b"b", b"c"]
+    assert reply.ext["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
+    assert first.ack(messages[1]).code == ResponseCode.SUCCESS  # Its handle is void.
+    assert second.pop() == []
+
+
+def test_a_repeated_attempt_gets_the_same_messages(broker: Conversation):
+    popper = Orderly(broker)
+    sent(broker, b"a")
+    for _ in range(2):
+        assert bodies(popper.pop(attempt_id="attempt-1")) == [b"a"]
+    assert popper.pop(attempt_id="attempt-2") == []
+
+
+def test_a_message_in_order_can_be_invisible_for_longer(broker: Conversation):
+    popper = Orderly(broker)
+    sent(broker, b"a")
+    (message,) = popper.pop(invisible_time=1_000)
+    broker.advance(500)
+    changed = popper.change(message, 9_500)
+    assert changed.ext == {
+        "popTime": message.properties["POP_CK"].split()[1],
+        "invisibleTime": "10000",
+        "reviveQid": "999",
+    }
+    broker.advance(9_499)
+    assert popper.pop() == []
+    broker.advance(1)
+    assert bodies(popper.pop()) == [b"a"]
+
+
+def test_a_queue_stays_blocked_across_a_kill(tmp_path: Path):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"a", b"b")
+    popper = Orderly(broker)
+    a, _ = popper.pop()
+    popper.ack(a)
+    broker.kill()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    popper = Orderly(broker)
+    assert popper.pop() == []
+    broker.advance(10_000)
+    assert bodies(popper.pop()) == [b"b"]
+    broker.close()
+    document = fastjson.loads((tmp_path / "config" / "consumerOrderInfo.json").read_text())
+    entry = document["table"]["T@G"][0]
+    assert (entry["o"], entry["i"], entry["cm"], entry["oc"]) == ([1], 10_000, 0, {1: 1})
+
+
+def test_a_reset_frees_a_queue(broker: Conversation):
+    popper = Orderly(broker)
+    sent(broker, b"a", b"b")
+    popper.ack(popper.pop(max_msg_nums=1)[0])
+    popper.pop()
+    header = h.ResetOffsetHeader(topic="T", group="G", timestamp=0, is_force=True)
+    broker.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+    broker.advance(10_000)
+    assert bodies(popper.pop()) == [b"a", b"b"]

@@ -14,7 +14,8 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.pop.acknowledging import Acknowledging
-from libramq.broker.pop.popping import Pop, Popping
+from libramq.broker.pop.ordering import Ordering
+from libramq.broker.pop.popping import Popping
 from libramq.broker.pop.reviving import Reviving
 from libramq.broker.pop.taking import Taking
 from libramq.broker.processor.ack_message import AckMessage
@@ -45,16 +46,18 @@ class PopParts:
     ) -> None:
         pop, store, tables = files.pop, files.store, files.tables
         self._store = store
+        ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
         self._taking = Taking(
             store,
             tables.topics,
             offsets,
             positions=pop.positions,
             journal=pop.journal,
+            is_blocked=ordering.is_blocked,
+            reset=ordering.forget,
             clock=kernel.clock,
             randomness=randomness,
         )
-        held: HeldPops[Pop] = HeldPops(kernel.purgatory)
         self.popping = Popping(
             store=store,
             taking=self._taking,
@@ -64,7 +67,8 @@ class PopParts:
             groups=tables.groups,
             fences=tables.fences,
             filters=filters,
-            held=held,
+            ordering=ordering,
+            held=HeldPops(kernel.purgatory),
             clock=kernel.clock,
             effects=kernel.effects,
             broker_name=config.broker_name,
@@ -81,14 +85,13 @@ class PopParts:
             kernel=kernel,
             new_names=config.enable_retry_topic_v2,
         )
-        tables.topics.observe(self._reviving.topic_changed)
+        self._topics, self._ordering = tables.topics, ordering
+        tables.topics.observe(self._topic_changed)
+        waits, name = pop.journal.must_wait, config.broker_name
         acknowledging = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
-        waits = pop.journal.must_wait
         self.services: list[Any] = [
-            PopMessage(
-                self.popping, answer=responder.answer, broker_name=config.broker_name, waits_for_disk=waits
-            ),
-            AckMessage(acknowledging, waits_for_disk=waits),
+            PopMessage(self.popping, answer=responder.answer, broker_name=name, waits_for_disk=waits),
+            AckMessage(acknowledging, ordering, waits_for_disk=waits),
         ]
 
     def close(self) -> None:
@@ -99,6 +102,14 @@ class PopParts:
             log.error("what was popped is committed at the next start", reason=str(error))
         else:
             self._taking.settle()
+
+    def _topic_changed(self, topic: str) -> None:
+        if topic not in self._topics and not self._store.config.is_copy:
+            self._reviving.topic_deleted(topic)
+            self._ordering.topic_deleted(topic)
+
+    def _visible(self, topic: str, group: str) -> None:
+        self.popping.visible(topic, group)
 
     def commit(self) -> None:
         """Commit the offsets whose check points are on the disk."""

@@ -80,7 +80,7 @@ class BrokerFiles:
         config_directory = Path(self._config.store_path) / "config"
         self.ledger = OffsetLedger(self.filesystem, config_directory)
         self.ledger.open(self._clock.wall_ms(), self._durable_end)
-        self.tables = Tables(self._config, self.filesystem, wall_ms=self._clock.wall_ms())
+        self.tables = Tables(self._config, self.filesystem, clock=self._clock)
         recovery = self.store.recovery
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings()

@@ -7,6 +7,7 @@ written soon after, by a thread (`plan_folds`). Members' heartbeats bring the fi
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.catalog.topic_table import TopicRules, TopicsFile
-from libramq.clock import WallMs
+from libramq.clock import Clock, read_clock
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.filter.consumer_filters import ConsumerFilters, ConsumerFiltersFile
@@ -31,6 +32,8 @@ from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
 from libramq.logs import get_logger
 from libramq.offsets import Fences
 from libramq.offsets.fence_file import FencesFile, Opening
+from libramq.pop.order_table import OrderFile, OrderTable
+from libramq.pop.ordered import OrderEntry
 
 log = get_logger(__name__)
 
@@ -48,7 +51,7 @@ class Fold:
 class Tables:
     """The tables below `config/`, as last written."""
 
-    def __init__(self, config: BrokerConfig, filesystem: FileSystem, *, wall_ms: WallMs) -> None:
+    def __init__(self, config: BrokerConfig, filesystem: FileSystem, *, clock: Clock) -> None:
         self._config = config
         self._filesystem = filesystem
         #: Under SYNC_FLUSH no table content is sent before its journal is on the disk.
@@ -60,8 +63,9 @@ class Tables:
         self.groups = self._load_groups()
         self.fences = self._load_fences()
         self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")
-        self.filters = ConsumerFilters(self._load_filters(), wall_ms=wall_ms)
+        self.filters = ConsumerFilters(self._load_filters(), wall_ms=clock.wall_ms())
         self.request_modes = self._load_request_modes()
+        self.ordered = self._load_ordered(clock)
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
 
@@ -134,6 +138,16 @@ class Tables:
         table = RequestModes(ledger.load(RequestModesFile), record=ledger.append)
         ledger.replay(lambda change: table.apply(change.name, change.config))
         self._folded.append((ledger, table.file))
+        return table
+
+    def _load_ordered(self, clock: Clock) -> OrderTable:
+        ledger = self._ledger("consumerOrderInfo.json", OrderEntry)
+        file = ledger.load(OrderFile)
+        table = OrderTable(
+            file.table if file is not None else {}, now=partial(read_clock, clock), record=ledger.append
+        )
+        ledger.replay(lambda change: table.apply(change.name, change.config))
+        self._folded.append((ledger, lambda: OrderFile(table=table.entries())))
         return table
 
     def _load_fences(self) -> Fences:

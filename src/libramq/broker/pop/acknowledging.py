@@ -65,6 +65,14 @@ class Acknowledging:
                 f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{first}~{end}",
             )
 
+    def check_invisible_time(self, invisible_ms: int) -> None:
+        """Raise BrokerError for a time that no message can be invisible."""
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime {invisible_ms}; 0 to {INVISIBLE_MS_MAX} ms are allowed",
+            )
+
     def acknowledge(self, popped: Sequence[Popped], now: Now) -> int:
         """Journal messages as done, by one append; return the log's end with that, 0: there is nothing new.
 
@@ -87,11 +95,7 @@ class Acknowledging:
 
     def change(self, popped: Popped, invisible_ms: int, now: Now) -> Changed:
         """Have a message invisible until a time from now on; raises BrokerError if it is visible again."""
-        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"invisibleTime {invisible_ms}; 0 to {INVISIBLE_MS_MAX} ms are allowed",
-            )
+        self.check_invisible_time(invisible_ms)
         old = self._find(popped)
         if old is None:
             raise broker_error(

@@ -17,6 +17,7 @@ import msgspec
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.messages.reading import WARMINGS_MAX
 from libramq.broker.pop.journal import PopJournal
+from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.taking import Share, Taken, Taking, Wanted
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock, MonotonicMs, WallMs
@@ -28,6 +29,8 @@ from libramq.message import names
 from libramq.offsets import Fences
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.entries import MESSAGES_MAX
+from libramq.pop.handle import ORDERED
+from libramq.pop.ordered import OrderedPop
 from libramq.store.message_store import MessageStore
 from libramq.store.segments import FileRange
 from libramq.waits import HeldPop, HeldPops
@@ -42,7 +45,8 @@ REVIVE_QUEUES: Final = 8
 class PopResult(NamedTuple):
     """The result of a pop. shares: the messages by queue; none: there was nothing to take.
 
-    end: the log's end with the check points. is_full: too many pops wait, or too much is in flight.
+    end: the log's end with the check points. ordered: the shares' pops in order.
+    is_full: too many pops wait, or too much is in flight.
     """
 
     pop_time_ms: int
@@ -51,6 +55,7 @@ class PopResult(NamedTuple):
     rest: int = 0
     end: int = 0
     is_full: bool = False
+    ordered: Sequence[OrderedPop] = ()
 
 
 class Pop(msgspec.Struct, eq=False, kw_only=True):
@@ -82,6 +87,7 @@ class Popping:
         groups: GroupTable,
         fences: Fences,
         filters: PullFilters,
+        ordering: Ordering,
         held: HeldPops[Pop],
         clock: Clock,
         effects: Effects,
@@ -96,6 +102,7 @@ class Popping:
         self._groups = groups
         self._fences = fences
         self._filters = filters
+        self._ordering = ordering
         self._held = held
         self._clock = clock
         self._effects = effects
@@ -196,7 +203,8 @@ class Popping:
             self._warm(pop, until_ms, taken.cold, warmings)
             return False
         if taken.messages:
-            pop.waiter.answer(self._make_invisible(pop, taken))
+            make = self._block if pop.wanted.in_order else self._make_invisible
+            pop.waiter.answer(make(pop, taken))
             return taken.rest > 0
         for share in taken.shares:  # All was filtered out.
             self._taking.move_on(pop.wanted.group, share, 0)
@@ -248,6 +256,25 @@ class Popping:
         for share in taken.shares:
             self._taking.move_on(wanted.group, share, end)
         return PopResult(pop_time_ms, revive_queue, shares, taken.rest, end)
+
+    def _block(self, pop: Pop, taken: Taken) -> PopResult:
+        """Block the queues whose messages are handed out in order."""
+        wanted = pop.wanted
+        shares = [share for share in taken.shares if share.offsets]
+        queues = [(wanted.group, share.topic, share.queue_id) for share in shares]
+        pop_time_ms = self._ordering.pop_time(queues)
+        ordered = [
+            self._ordering.popped(
+                queue,
+                share.start,
+                share.offsets,
+                pop_time_ms=pop_time_ms,
+                invisible_ms=pop.invisible_ms,
+                attempt_id=wanted.attempt_id,
+            )
+            for queue, share in zip(queues, shares, strict=True)
+        ]
+        return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered)
 
     def _pop_time(self, group: str, shares: Sequence[Share], wall_ms: int) -> int:
         """Return the time of a pop: now, or later if there is a check point of this name already."""

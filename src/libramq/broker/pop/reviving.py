@@ -87,10 +87,8 @@ class Reviving:
         if not self._is_refused:
             self._compact()
 
-    def topic_changed(self, topic: str) -> None:
-        """Forget what is in flight of a topic that was deleted: its offsets may soon mean other messages."""
-        if topic in self._topics or self._store.config.is_copy:
-            return
+    def topic_deleted(self, topic: str) -> None:
+        """Forget what is in flight of a topic: its offsets may soon mean other messages."""
         self._positions.forget(lambda queue: queue[1] == topic)
         gone = [each for each in self._in_flight if each.topic == topic]
         try:

@@ -8,7 +8,7 @@ Upstream: PopMessageProcessor.popMsgFromTopic, popMsgFromQueue, getInitOffset.
 
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from libramq.clock import Clock
 from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
-from libramq.pop.positions import Positions
+from libramq.pop.positions import Positions, QueueOfGroup
 from libramq.store.message_store import MessageStore
 from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.store.segments import FileRange
@@ -36,6 +36,7 @@ _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFL
 class Wanted(msgspec.Struct, eq=False, kw_only=True):
     """What a pop asks for. queue_id: -1 for any. from_end: where a group begins that is new to a topic.
 
+    in_order: the queues' messages go to one consumer at a time; attempt_id: whose, if it repeats its pop.
     tag_codes: of the wanted messages; None: all. message_filter: what they must pass as well.
     """
 
@@ -44,6 +45,8 @@ class Wanted(msgspec.Struct, eq=False, kw_only=True):
     queue_id: int
     count_max: int
     from_end: bool = False
+    in_order: bool = False
+    attempt_id: str | None = None
     tag_codes: frozenset[int] | None = None
     message_filter: MessageFilter | None = None
 
@@ -81,7 +84,10 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """Finds the next messages of a group, and knows its positions."""
+    """Finds the next messages of a group, and knows its positions.
+
+    is_blocked: whether a queue that is popped in order is; reset: called when somebody has set an offset.
+    """
 
     def __init__(
         self,
@@ -91,12 +97,16 @@ class Taking:
         *,
         positions: Positions,
         journal: PopJournal,
+        is_blocked: Callable[[QueueOfGroup, str | None], bool],
+        reset: Callable[[QueueOfGroup], None],
         clock: Clock,
         randomness: random.Random,
     ) -> None:
         self._store = store
         self._positions = positions
         self._journal = journal
+        self._is_blocked = is_blocked
+        self._reset = reset
         self._clock = clock
         self._topics = topics
         self._offsets = offsets
@@ -107,6 +117,8 @@ class Taking:
         shares: list[Share] = []
         room, rest, scans = wanted.count_max, 0, 0
         for topic, queue_id in self._queues(wanted):
+            if wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), wanted.attempt_id):
+                continue  # What waits there is no reason to pop again at once.
             position = self.position(wanted, topic, queue_id)
             if room <= 0 or scans >= SCANS_MAX:
                 rest += max(0, self._store.max_offset(topic, queue_id) - position)
@@ -129,6 +141,7 @@ class Taking:
         return any(
             self._store.max_offset(topic, queue_id) > self.position(wanted, topic, queue_id)
             for topic, queue_id in self._queues(wanted)
+            if not (wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), None))
         )
 
     def position(self, wanted: Wanted, topic: str, queue_id: int) -> int:
@@ -137,7 +150,10 @@ class Taking:
         reset = self._offsets.take_reset(wanted.group, topic, queue_id)
         if reset is not None:
             self._offsets.commit(wanted.group, topic, queue_id, reset)
+            self._reset(queue)
         committed = self._offsets.query(wanted.group, topic, queue_id)
+        if wanted.in_order:  # What is not acknowledged comes again: the committed offset is the position.
+            return committed if committed is not None else self._first(wanted, topic, queue_id)
         known = self._positions.find(queue, committed)
         if known is not None and reset is None:
             return known
@@ -206,7 +222,7 @@ class Taking:
     def _queues(self, wanted: Wanted) -> Iterator[tuple[str, int]]:
         """Yield the queues to read, in their order."""
         config = self._topics.get(wanted.topic)
-        retries = self.retry_topics(wanted.topic, wanted.group)
+        retries = [] if wanted.in_order else self.retry_topics(wanted.topic, wanted.group)
         # A reply tells retry topics apart by their version only; one of them has its turn.
         retry = self._random.choice(retries) if retries else None
         is_first = self._random.randrange(100) < RETRY_FIRST_PERCENT

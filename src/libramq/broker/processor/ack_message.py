@@ -9,10 +9,12 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.pop.acknowledging import Acknowledging, Popped
+from libramq.broker.pop.ordering import Ordering
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.message import names
-from libramq.pop.handle import Handle, decode_handle
+from libramq.pop.handle import ORDERED, Handle, decode_handle
+from libramq.pop.positions import QueueOfGroup
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
 from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
@@ -27,8 +29,9 @@ ACKS_MAX: Final = 1024
 class AckMessage:
     """The processor of acknowledgements. waits_for_disk: they are answered once they are on the disk."""
 
-    def __init__(self, acknowledging: Acknowledging, *, waits_for_disk: bool) -> None:
+    def __init__(self, acknowledging: Acknowledging, ordering: Ordering, *, waits_for_disk: bool) -> None:
         self._acknowledging = acknowledging
+        self._ordering = ordering
         self._waits_for_disk = waits_for_disk
 
     def processors(self) -> Mapping[int, Processor]:
@@ -48,10 +51,18 @@ class AckMessage:
         outcomes: list[Outcome | None] = []
         for request in requests:
             try:
-                popped.append(self._popped(decode_header(request.command, AckMessageHeader)))
-                outcomes.append(None)
+                header = decode_header(request.command, AckMessageHeader)
+                handle = self._handle(header)
+                if handle.revive_queue == ORDERED:
+                    self._ordering.acknowledge(_queue(header), handle.pop_time_ms, header.offset)
+                    outcomes.append(SUCCESS)
+                else:
+                    popped.append(_popped(header, handle))
+                    outcomes.append(None)
             except LibraError as error:
                 outcomes.append(failure(error, request))
+        if not popped:
+            return [outcome or SUCCESS for outcome in outcomes]
         done = self._safe(self._acknowledging.acknowledge(popped, requests[0].now), SUCCESS)
         return [done if outcome is None else outcome for outcome in outcomes]
 
@@ -67,13 +78,23 @@ class AckMessage:
                 ResponseCode.INVALID_PARAMETER,
                 f"a batch acknowledges {len(body.acks)} check points; {ACKS_MAX} are allowed",
             )
-        popped = [message for ack in body.acks for message in self._popped_of(ack)]
+        popped = []
+        for ack in body.acks:
+            messages = self._popped_of(ack)
+            if ack.revive_queue != ORDERED:
+                popped += messages
+            for message in messages if ack.revive_queue == ORDERED else ():
+                queue = (message.group, message.topic, message.queue_id)
+                self._ordering.acknowledge(queue, message.pop_time_ms, message.offset)
         return self._safe(self._acknowledging.acknowledge(popped, request.now), SUCCESS)
 
     def change(self, request: Request) -> Outcome:
         """Have a message invisible for longer, or visible sooner."""
         header = decode_header(request.command, ChangeInvisibleTimeHeader)
-        changed = self._acknowledging.change(self._popped(header), header.invisible_time, request.now)
+        handle = self._handle(header)
+        if handle.revive_queue == ORDERED:
+            return self._change_ordered(header, handle)
+        changed = self._acknowledging.change(_popped(header, handle), header.invisible_time, request.now)
         ext = {
             "popTime": str(changed.pop_time_ms),
             "invisibleTime": str(header.invisible_time),
@@ -81,17 +102,21 @@ class AckMessage:
         }
         return self._safe(changed.end, Reply(ext=ext))
 
-    def _popped(self, header: AckMessageHeader) -> Popped:
+    def _change_ordered(self, header: ChangeInvisibleTimeHeader, handle: Handle) -> Reply:
+        self._acknowledging.check_invisible_time(header.invisible_time)
+        pop_time_ms = handle.pop_time_ms
+        left_ms = self._ordering.change(_queue(header), pop_time_ms, header.offset, header.invisible_time)
+        if left_ms is None:
+            raise broker_error(
+                ResponseCode.NO_MESSAGE, f"message {header.offset} was acknowledged, or popped again"
+            )
+        numbers = {"popTime": pop_time_ms, "invisibleTime": left_ms, "reviveQid": ORDERED}
+        return Reply(ext={name: str(number) for name, number in numbers.items()})
+
+    def _handle(self, header: AckMessageHeader) -> Handle:
+        """Return the handle of a message that exists."""
         self._acknowledging.check(header.topic, header.queue_id, header.offset)
-        handle: Handle = decode_handle(header.extra_info)
-        return Popped(
-            header.topic,
-            header.consumer_group,
-            header.queue_id,
-            handle.start_offset,
-            handle.pop_time_ms,
-            header.offset,
-        )
+        return decode_handle(header.extra_info)
 
     def _safe(self, end: int, reply: Reply) -> Outcome:
         return ReplyWhenDurable(end, reply) if end and self._waits_for_disk else reply
@@ -104,11 +129,27 @@ class AckMessage:
         if ack.retry != "0":
             topic = names.pop_retry_topic(topic, ack.consumer_group, is_new=ack.retry == "2")
         named = (topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
-        return [
-            Popped(*named, offset)
-            for offset in self._acknowledging.in_flight(*named)
-            if _has(bits, offset - ack.start_offset)
-        ]
+        in_flight = (
+            self._ordering.in_flight((ack.consumer_group, topic, ack.queue_id), ack.pop_time)
+            if ack.revive_queue == ORDERED
+            else self._acknowledging.in_flight(*named)
+        )
+        return [Popped(*named, offset) for offset in in_flight if _has(bits, offset - ack.start_offset)]
+
+
+def _queue(header: AckMessageHeader) -> QueueOfGroup:
+    return header.consumer_group, header.topic, header.queue_id
+
+
+def _popped(header: AckMessageHeader, handle: Handle) -> Popped:
+    return Popped(
+        header.topic,
+        header.consumer_group,
+        header.queue_id,
+        handle.start_offset,
+        handle.pop_time_ms,
+        header.offset,
+    )
 
 
 def _has(bits: bytes, index: int) -> bool:

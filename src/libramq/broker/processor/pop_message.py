@@ -3,7 +3,7 @@
 Upstream: PopMessageProcessor.java, NotificationProcessor.java, PollingInfoProcessor.java, ExtraInfoUtil.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -31,6 +31,8 @@ from libramq.rpc.waiter import RequestWaiter
 LATE_MS_MAX: Final = 500
 #: PopLongPollingService.wakeUp: the answer leaves before the client gives up.
 EARLY_MS: Final = 50
+#: Ours: Apache's proxy sends UUIDs.
+ATTEMPT_ID_CHARACTERS_MAX: Final = 128
 #: ConsumeInitMode.MAX.
 FROM_END: Final = 1
 
@@ -72,9 +74,11 @@ class PopMessage:
                 ResponseCode.POLLING_TIMEOUT,
                 f"the broker[{self._broker_name}] pop message is timeout too much",
             )
-        if header.order:
+        if header.attempt_id is not None and len(header.attempt_id) > ATTEMPT_ID_CHARACTERS_MAX:
             raise broker_error(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "popping in order is not served yet; set order=false"
+                ResponseCode.INVALID_PARAMETER,
+                f"an attemptId of {len(header.attempt_id)} characters;"
+                f" {ATTEMPT_ID_CHARACTERS_MAX} are allowed",
             )
         if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
             request = without_fields(request)
@@ -84,6 +88,8 @@ class PopMessage:
             queue_id=max(header.queue_id, -1),
             count_max=header.max_msg_nums,
             from_end=header.init_mode == FROM_END,
+            in_order=bool(header.order),
+            attempt_id=header.attempt_id,
         )
         reply = partial(self._reply, header.topic, header.invisible_time)
         pop = Pop(
@@ -101,7 +107,11 @@ class PopMessage:
         """Answer once a group has a message to pop, or not in time."""
         header = decode_header(request.command, NotificationHeader)
         wanted = Wanted(
-            group=header.consumer_group, topic=header.topic, queue_id=max(header.queue_id, -1), count_max=1
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=max(header.queue_id, -1),
+            count_max=1,
+            in_order=bool(header.order),
         )
         hold_ms = max(0, _wait_ms(request, header.born_time, header.poll_time) - EARLY_MS)
         waiter = RequestWaiter(request, self._answer, _notification)
@@ -160,6 +170,8 @@ class PopMessage:
             body += self._as_of(topic, share, result, invisible_ms) if share.is_retry else share.records
         ext["startOffsetInfo"] = ";".join(starts)
         ext["msgOffsetInfo"] = ";".join(offsets)
+        if result.ordered:
+            ext["orderCountInfo"] = ";".join(_counts(result))
         return Reply(ResponseCode.SUCCESS, "FOUND", ext, b"".join(body))
 
     def _as_of(self, topic: str, share: Share, result: PopResult, invisible_ms: int) -> list[bytes]:
@@ -198,6 +210,16 @@ def _numbers(invisible_ms: int, result: PopResult) -> dict[str, str]:
         "reviveQid": str(result.revive_queue),
         "restNum": str(result.rest),
     }
+
+
+def _counts(result: PopResult) -> Iterator[str]:
+    """Yield how often messages were popped before: each, and for old clients the least of a queue."""
+    for share, pop in zip(result.shares, result.ordered, strict=True):
+        kind = names.pop_kind(share.topic)
+        for offset, count in pop.counts.items():
+            yield f"{kind} qo{share.queue_id}%{offset} {count}"
+        least = min(pop.counts.values()) if len(pop.counts) == len(share.offsets) else 0
+        yield f"{kind} {share.queue_id} {least}"
 
 
 def _notification(result: PopResult) -> Reply:

@@ -1,0 +1,152 @@
+"""Pops in order: a queue's messages go to one consumer at a time, and come again from the first one on.
+
+There are no check points: the committed offset stays at the first message that is not acknowledged, and the
+queue is blocked while a message that was popped is invisible. The consumer that popped last may repeat its
+pop under the same attempt id, if it did not get the reply.
+
+Upstream: ConsumerOrderInfoManager.java, whose file `consumerOrderInfo.json` this is.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from libramq.clock import MonotonicMs, Now
+
+
+class OrderEntry(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "pop_time_ms": "popTime",
+        "invisible_ms": "i",
+        "offsets": "o",
+        "visible_ms": "ot",
+        "counts": "oc",
+        "last_ms": "l",
+        "done": "cm",
+        "attempt_id": "a",
+    },
+):
+    """A queue's last pop as the file has it. offsets: the first one, and the others' distances from it."""
+
+    pop_time_ms: int
+    invisible_ms: int | None = None
+    offsets: list[int] = []
+    visible_ms: dict[int, int] | None = None
+    counts: dict[int, int] | None = None
+    last_ms: int = 0
+    done: int = 0
+    attempt_id: str | None = None
+
+
+class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
+    """A queue's last pop in order. due_ms: when each message becomes visible, if it is not done by then.
+
+    counts: how often messages were popped before.
+    """
+
+    pop_time_ms: int
+    invisible_ms: int
+    offsets: tuple[int, ...]
+    due_ms: list[MonotonicMs]
+    counts: Mapping[int, int]
+    attempt_id: str | None = None
+    done: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether all of its messages are acknowledged."""
+        return self.done == (1 << len(self.offsets)) - 1
+
+    @property
+    def next_offset(self) -> int:
+        """Return the first message that is not acknowledged, or the one after the last."""
+        for index, offset in enumerate(self.offsets):
+            if not self.done >> index & 1:
+                return offset
+        return self.offsets[-1] + 1
+
+    @property
+    def free_ms(self) -> MonotonicMs:
+        """Return when the queue is free again, as things are."""
+        return max(
+            (due for index, due in enumerate(self.due_ms) if not self.done >> index & 1),
+            default=MonotonicMs(0),
+        )
+
+    def index_of(self, offset: int) -> int | None:
+        """Return a message's place in the pop; None if it is not in it."""
+        return self.offsets.index(offset) if offset in self.offsets else None
+
+    def entry(self, now: Now) -> OrderEntry:
+        """Return it as the file has it."""
+        first = self.offsets[0]
+        usual_ms = self.pop_time_ms + self.invisible_ms
+        visible = {
+            offset: int(now.wall_of(due))
+            for offset, due in zip(self.offsets, self.due_ms, strict=True)
+            if int(now.wall_of(due)) != usual_ms
+        }
+        return OrderEntry(
+            pop_time_ms=self.pop_time_ms,
+            invisible_ms=self.invisible_ms,
+            offsets=[first, *(offset - first for offset in self.offsets[1:])],
+            visible_ms=visible or None,
+            counts=dict(self.counts) or None,
+            last_ms=int(now.wall_ms),
+            done=self.done,
+            attempt_id=self.attempt_id,
+        )
+
+
+def ordered_pop_of(entry: OrderEntry, now: Now) -> OrderedPop | None:
+    """Return the pop of a file's entry; None if it has no messages."""
+    if not entry.offsets:
+        return None
+    first = entry.offsets[0]
+    offsets = (first, *(first + distance for distance in entry.offsets[1:]))
+    invisible_ms = entry.invisible_ms or 0
+    visible = entry.visible_ms or {}
+    due = []
+    for offset in offsets:
+        left_ms = visible.get(offset, entry.pop_time_ms + invisible_ms) - int(now.wall_ms)
+        due.append(now.monotonic_ms + max(0, left_ms))
+    return OrderedPop(
+        pop_time_ms=entry.pop_time_ms,
+        invisible_ms=invisible_ms,
+        offsets=offsets,
+        due_ms=due,
+        counts=entry.counts or {},
+        attempt_id=entry.attempt_id,
+        done=entry.done & ((1 << len(offsets)) - 1),
+    )
+
+
+def popped_again(
+    before: OrderedPop | None,
+    offsets: Sequence[int],
+    *,
+    pop_time_ms: int,
+    now_ms: MonotonicMs,
+    invisible_ms: int,
+    attempt_id: str | None,
+) -> OrderedPop:
+    """Return the pop that follows another: messages that were in it have been popped once more."""
+    counts: dict[int, int] = {}
+    if before is not None:
+        is_repeated = attempt_id is not None and attempt_id == before.attempt_id
+        for offset in offsets:
+            if offset in before.offsets:
+                count = before.counts.get(offset, 0) + (not is_repeated)
+                if count:
+                    counts[offset] = count
+    return OrderedPop(
+        pop_time_ms=pop_time_ms,
+        invisible_ms=invisible_ms,
+        offsets=tuple(offsets),
+        due_ms=[now_ms + invisible_ms] * len(offsets),
+        counts=counts,
+        attempt_id=attempt_id,
+    )
