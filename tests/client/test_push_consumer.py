@@ -355,7 +355,7 @@ async def test_stopping_does_not_wait_for_ever(namesrv, broker, watch):
 
 
 async def test_unknown_requests_are_answered(namesrv, broker, watch):
-    """A broker that asks for our state hears that we have none to tell."""
+    """A broker that sends what a consumer does not serve gets to know that."""
     answers = []
     broker.received, received = (
         lambda peer, commands: (
@@ -370,7 +370,7 @@ async def test_unknown_requests_are_answered(namesrv, broker, watch):
     async with reader:
         await watch.until(lambda: broker.members["g"])
         peer = broker.members["g"][reader.client_id]
-        peer.write(encode_frame(Command(code=RequestCode.GET_CONSUMER_RUNNING_INFO, opaque=77)))
+        peer.write(encode_frame(Command(code=RequestCode.PROBE, opaque=77)))
         await watch.until(lambda: answers)
     assert (answers[0].opaque, answers[0].code) == (77, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 

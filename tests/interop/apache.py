@@ -4,6 +4,7 @@
 to a home directory goes to the directory of the test.
 """
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ START_TIMEOUT_S = 90.0
 POLL_S = 0.05
 SETUP_TIMEOUT_S = 900.0
 ADMIN_TIMEOUT_S = 60.0
+STACK_TRACE = re.compile(r"^\tat [\w.$]+[(/]", re.MULTILINE)
 
 # Quick to start and small: these programs live for seconds. A benchmark passes its own.
 SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
@@ -196,8 +198,8 @@ class MqAdmin:
         program = self._running()
         arguments = [subcommand, "-n", self.namesrv, *options]
         ran = program.ask("ran", {"arguments": arguments}, within_s=ADMIN_TIMEOUT_S)
-        # A stack trace is how it says that a command failed.
-        if "Exception" in ran["out"] + ran["err"]:
+        # A stack trace is how it says that a command failed. The word alone is in names of settings, too.
+        if STACK_TRACE.search(ran["out"] + ran["err"]):
             raise AssertionError(f"mqadmin {' '.join(arguments)}\n{ran['out']}\n{ran['err']}")
         printed: str = ran["out"]
         return printed

@@ -61,5 +61,15 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.VIEW_BROKER_STATS_DATA: (
         a.StatsDataHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T"), None, _CLUSTER_GET,
     ),
+    R.GET_CONSUMER_RUNNING_INFO: (
+        a.RunningInfoHeader(consumer_group="G", client_id="c"), None, "Group:G Get",
+    ),
+    R.CONSUME_MESSAGE_DIRECTLY: (
+        a.ConsumeDirectlyHeader(consumer_group="G", client_id="c", msg_id="x", topic="T"), None,
+        "Group:G Update, Topic:T Update",
+    ),
+    R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (
+        a.ConsumerStatusHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
+    ),
     R.RESET_MASTER_FLUSH_OFFSET: (a.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from libramq.auth.authorizer import Authorizer
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.tables import Tables
@@ -10,15 +11,20 @@ from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
 from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.processor.client_calls import ClientCalls
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.ha_status import HAStatusRequests
 from libramq.broker.processor.inspection import Inspection
 from libramq.broker.processor.offset_admin import OffsetAdministration
+from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.slave_tables import SlaveTables
 from libramq.broker.processor.statistics import Statistics
 from libramq.broker.processor.topic_admin import TopicAdministration
 from libramq.clock import Clock
+from libramq.kernel.parts import Kernel
 from libramq.replication.ha_service import HAService
+from libramq.rpc.endpoint import Answered
+from libramq.rpc.responder import Responder
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 
@@ -47,6 +53,16 @@ def administration_services(
             address=config.address,
         ),
         GroupAdministration(groups=groups, offsets=offsets, coordination=parts.coordination, held=held),
+        OffsetReset(
+            store=store,
+            topics=topics,
+            groups=groups,
+            offsets=offsets,
+            fences=tables.fences,
+            clients=parts.consumers,
+            coordination=parts.coordination,
+            held=held,
+        ),
         OffsetAdministration(topics=topics, store=store, offsets=offsets, clients=parts.consumers),
         Statistics(
             broker_name=config.broker_name,
@@ -76,3 +92,25 @@ def administration_services(
 def replication_services(files: BrokerFiles, ha: HAService) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
     return [SlaveTables(files.ledger, files.schedule), HAStatusRequests(files.store, ha)]
+
+
+def client_calls(
+    tables: Tables,
+    parts: GroupParts,
+    store: MessageStore,
+    authorizer: Authorizer,
+    kernel: Kernel,
+    responder: Responder,
+    otherwise: Answered,
+) -> ClientCalls:
+    """Return the service that asks members; otherwise: takes the answers to requests of others."""
+    return ClientCalls(
+        clients=parts.consumers,
+        topics=tables.topics,
+        groups=tables.groups,
+        store=store,
+        authorizer=authorizer,
+        kernel=kernel,
+        responder=responder,
+        otherwise=otherwise,
+    )

@@ -16,7 +16,11 @@ from typing import Any
 
 from libramq import __version__
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
-from libramq.broker.administration import administration_services, replication_services
+from libramq.broker.administration import (
+    administration_services,
+    client_calls,
+    replication_services,
+)
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
@@ -54,7 +58,6 @@ from libramq.broker.processor.query_message import QueryMessage
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
 from libramq.broker.processor.recorded import RecordedReplies
-from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.start_up import StartUp
@@ -280,20 +283,9 @@ class Broker:
             held=self.held,
             clients=self.consumers,
         )
-        reset = OffsetReset(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            fences=self.fences,
-            clients=self.consumers,
-            coordination=self.coordination,
-            held=self.held,
-        )
         return [
             pulls,
             ConsumerOffsetRequests(self.committing, is_member=self.consumers.is_member),
-            reset,
             QueueOffsets(self.store, self.authorizer),
             QueryMessage(self.store, self._files.key_index()),
         ]
@@ -371,6 +363,11 @@ class Broker:
                 self._processors.update(service.processors())
             if hasattr(service, "batch_processors"):
                 self._batch_processors.update(service.batch_processors())
+        parts, store, authorizer = self._group_parts, self.store, self.authorizer
+        self._calls = client_calls(
+            self.tables, parts, store, authorizer, self.kernel, self._responder, self._clients.answered
+        )
+        self._processors.update(self._calls.processors())
         self.replication.refuse(self._processors, self._batch_processors)
         self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
@@ -382,7 +379,7 @@ class Broker:
             responder=self._responder,
             processors=self._processors,
             batch_processors=self._batch_processors,
-            answered=self._clients.answered,
+            answered=self._calls.answered,
             mark_changed=kernel.mark_changed,
         )
         self.topics.observe(lambda _: kernel.mark_changed())  # A send may create one.
@@ -399,6 +396,7 @@ class Broker:
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,
+                self._calls.connection_ended,
                 self._creations.connection_ended,
                 self._watch.connection_ended,
                 self.coordination.closed,

@@ -22,8 +22,10 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
+from libramq.message.ids import decode_offset_id
 from libramq.message.names import dlq_topic, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.body.consumers import (
     ClientConnection,
     ConsumerConnection,
@@ -31,8 +33,9 @@ from libramq.remoting.body.consumers import (
     TopicOffset,
 )
 from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.body.running_info import ConsumerRunningInfo
 from libramq.remoting.credentials import Credentials
-from libramq.rpc import admin_calls, group_calls, name_server_calls
+from libramq.rpc import admin_calls, group_calls, name_server_calls, operator_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes
@@ -224,6 +227,28 @@ class Admin:
                 {(one.kind, one.about): one for answer in answers for one in answer.diagnoses}.values()
             ),
         )
+
+    async def running_info(self, group: str, client_id: str, *, threads: bool = False) -> ConsumerRunningInfo:
+        """Return what a member says about itself: its settings, subscriptions and queues.
+
+        threads: with what each of its threads does. Raises BrokerError if it is not online.
+        """
+        answers = await self._ask_group(
+            group,
+            lambda: operator_calls.running_info(group, client_id, threads=threads),
+            passing=BrokerError,
+        )
+        return answers[0]
+
+    async def consume_directly(self, group: str, client_id: str, message_id: str) -> ConsumeDirectlyResult:
+        """Have a member process one message again, by its offset id, whatever the group has consumed.
+
+        Neither offsets nor redeliveries change; the result is what its handler made of the message.
+        """
+        validate_group(group)
+        host, port = decode_offset_id(message_id).host
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return await self._ask(address, operator_calls.consume_directly(group, client_id, message_id))
 
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Remove a member from a coordinated group: a static one by its name, or any by its client id.

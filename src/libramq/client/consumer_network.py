@@ -11,9 +11,11 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from libramq.client.broker_requests import BrokerRequests
 from libramq.client.consumer_requests import ConsumerRequests
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.direct_delivery import DirectDelivery
 from libramq.client.core.handler_result import Ending
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.push_consumer_core import LEAVE_TIMEOUT_MS, PushConsumerCore
@@ -21,15 +23,12 @@ from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, read_clock
-from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, NameServerUnavailable
 from libramq.filter.selector import Selector
-from libramq.formats.document import decode_body
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.consumers import ResetOffsetBody
-from libramq.remoting.command import Command, reply_to
+from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import unregister_client
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Dialer, Timer, Timers
@@ -114,6 +113,15 @@ class ConsumerNetwork:
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
         self._perform_one = self.by_effect()
+        self._broker_requests = BrokerRequests(
+            settings,
+            subscriptions,
+            self.core,
+            clock,
+            name_servers=name_server_addresses,
+            perform=self._perform,
+            deliver=run.deliver,
+        )
 
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the function that performs each effect."""
@@ -188,8 +196,15 @@ class ConsumerNetwork:
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]]) -> None:
         """Take the results of handlers that have returned."""
-        if self._is_running:
-            self._perform(self.core.handled(results, self._clock.monotonic_ms()))
+        if not self._is_running:
+            return
+        of_queues = []
+        for delivery, ending in results:
+            if isinstance(delivery, DirectDelivery):
+                delivery.ended(delivery.result(ending))
+            else:
+                of_queues.append((delivery, ending))
+        self._perform(self.core.handled(of_queues, self._clock.monotonic_ms()))
 
     def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
         """Note that the listener has finished with revoked queues."""
@@ -205,25 +220,9 @@ class ConsumerNetwork:
         self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
 
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """Handle a broker's request."""
-        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            if self._is_running and request.ext.get("consumerGroup") == self._settings.group:
-                self._perform(self.core.members_changed(self._clock.monotonic_ms()))
-        elif request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            self._offsets_set(request)
-        elif not request.is_oneway:
-            remark = f"request type {request.code} is not supported by this client"
-            answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
-
-    def _offsets_set(self, request: Command) -> None:
-        if self._is_running and request.ext.get("group") == self._settings.group:
-            try:
-                offsets = decode_body(request.body, ResetOffsetBody).offset_table
-            except LibraError as error:
-                log.warning("offsets that an operator set cannot be read", reason=str(error))
-                return
-            topic, now_ms = request.ext.get("topic", ""), self._clock.monotonic_ms()
-            self._perform(self.core.offsets_set(topic, offsets, now_ms))
+        """Handle a broker's request; one that cannot be answered yet gets no answer."""
+        if self._is_running:
+            self._broker_requests.handle(request, answer)
 
     def _lost(self, address: str) -> None:
         if self._is_running:

@@ -91,6 +91,7 @@ class HandlerTasks:
         try:
             ending = ending_of(await awaited(self._handlers[topic](list(messages))), messages)
         except BaseException as error:
+            delivery.raised(error)
             log_failure(messages, topic)
             if is_from_outside(error):
                 raise

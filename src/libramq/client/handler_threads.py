@@ -164,7 +164,8 @@ class HandlerThreads:
             if inspect.isawaitable(returned):
                 returned = self._await(delivery, returned)
             return ending_of(returned, messages)
-        except BaseException:  # SystemExit too: it ends the handler, not the thread.
+        except BaseException as error:  # SystemExit too: it ends the handler, not the thread.
+            delivery.raised(error)
             log_failure(messages, topic)
             if self._loop.is_closed():
                 self._loop_closed()

@@ -100,6 +100,9 @@ _SPECS: Final = (
     RequestSpec(R.GET_ALL_PRODUCER_INFO, h.NoHeader),
     RequestSpec(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader),
     RequestSpec(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader),
+    RequestSpec(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader),
+    RequestSpec(R.CONSUME_MESSAGE_DIRECTLY, a.ConsumeDirectlyHeader),
+    RequestSpec(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader),
     # Coordinated groups: members, and brokers among themselves.
     RequestSpec(R.GROUP_JOIN, h.GroupJoinHeader, _CONTROL, has_version=True),
     RequestSpec(R.GROUP_POLL, h.GroupPollHeader, _CONTROL, has_version=True),

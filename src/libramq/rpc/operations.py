@@ -163,6 +163,11 @@ def _consume_queue_of(header: a.ConsumeQueueHeader, _: None) -> Collection[Resou
     return topic(header.topic), *([group(header.consumer_group)] if header.consumer_group else [])
 
 
+def _consumed_directly(header: a.ConsumeDirectlyHeader, _: None) -> Collection[Resource]:
+    """Return what is claimed; `processor/client_calls.py` checks the message's real topic."""
+    return group(header.consumer_group), *_named_topic(header.topic)
+
+
 def _named_topic(name: str | None) -> Collection[Resource]:
     return (topic(name),) if name else ()
 
@@ -243,6 +248,9 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_ALL_PRODUCER_INFO: _cluster_wide(Action.LIST),
     R.VIEW_BROKER_STATS_DATA: _cluster_wide(Action.GET),
     R.RESET_MASTER_FLUSH_OFFSET: _cluster_wide(Action.UPDATE),
+    R.GET_CONSUMER_RUNNING_INFO: _managed(Action.GET, _of_consumer_group),
+    R.CONSUME_MESSAGE_DIRECTLY: _managed(Action.UPDATE, _consumed_directly),
+    R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _managed(Action.GET, _group_and_topic),
     # Coordinated groups: members, and brokers among themselves.
     R.GROUP_JOIN: Reading(_join, GroupJoinBody),
     R.GROUP_POLL: Reading(_as_member),

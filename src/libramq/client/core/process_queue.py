@@ -57,6 +57,9 @@ class Delivery:
         self.started = True
         return not (owned.dropped or owned.paused) and owned.lease.holds_at(self.began_ms)
 
+    def raised(self, error: BaseException) -> None:
+        """Note what the handler raised; the log has it, and the message is redelivered."""
+
 
 class ProcessQueue:
     """One owned queue."""
@@ -121,6 +124,11 @@ class ProcessQueue:
     def size(self) -> int:
         """Return the bytes of their bodies."""
         return self._bytes
+
+    @property
+    def kept_range(self) -> tuple[int, int]:
+        """Return the first and the last message's offset; zeros if there is none."""
+        return (min(self._messages), max(self._messages)) if self._messages else (0, 0)
 
     @property
     def span(self) -> int:

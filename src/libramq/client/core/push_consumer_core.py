@@ -18,7 +18,7 @@ from libramq.client.core.effects import Effects
 from libramq.client.core.handler_result import Ending
 from libramq.client.core.orderly_consumption import OrderlyConsumption
 from libramq.client.core.parts import Parts
-from libramq.client.core.process_queue import Delivery
+from libramq.client.core.process_queue import Delivery, ProcessQueue
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -92,6 +92,10 @@ class PushConsumerCore:
     def owned(self) -> list[MessageQueue]:
         """Return our queues, sorted."""
         return self._table.ours()
+
+    def process_queues(self) -> list[ProcessQueue]:
+        """Return the queues that are ours or being given up, with what is left of each."""
+        return self._table.each()
 
     # Start and time.
 

@@ -1,0 +1,270 @@
+"""GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY, consumer status: requests that members answer.
+
+    operator ─► broker ─► the member ─► broker ─► operator
+                       └─ no answer in time: CONSUME_MSG_TIMEOUT, or a status without that member
+
+Upstream: AdminBrokerProcessor.callConsumer, Broker2Client.java.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.resource import Action
+from libramq.auth.resource import topic as topic_resource
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import MonotonicMs
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import LibraError, broker_error
+from libramq.formats.document import decode_body, encode_body
+from libramq.groups.consumer_group import Member
+from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Parked
+from libramq.logs import get_logger
+from libramq.message.ids import decode_offset_id
+from libramq.message.queue import MessageQueue
+from libramq.message.record import peek_record
+from libramq.remoting import admin_headers as a
+from libramq.remoting.body.administration import ConsumerStatus
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from libramq.remoting.headers import decode_header
+from libramq.rpc.endpoint import Answered
+from libramq.rpc.outcome import HOLD, Notify, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.responder import Responder
+from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+#: Broker2Client.callClient, and getConsumeStatus.
+CALL_MS: Final = 10_000
+STATUS_MS: Final = 5_000
+#: MQVersion.V3_1_8_SNAPSHOT: older members know none of these requests.
+VERSION_WITH_CALLS: Final = 62
+#: Ours: probes of silent members count from 1; these numbers must not meet theirs.
+FIRST_NUMBER: Final = 1 << 30
+#: Ours: members that are asked for one status.
+MEMBERS_ASKED_MAX: Final = 1_000
+#: The operator's signature is not the broker's.
+_NOT_PASSED_ON: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
+
+#: Takes the answers of members by client id, and returns the operator's; called when all are there, or
+#: in the end.
+Collect = Callable[[Mapping[str, Command]], Reply]
+
+
+class _Call(Parked):
+    """An operator's request that waits for members. waiting: who has not answered, by number."""
+
+    __slots__ = ("_calls", "answers", "collect", "request", "waiting")
+
+    def __init__(
+        self, calls: "ClientCalls", request: Request, waiting: dict[int, Member[Connection]], collect: Collect
+    ) -> None:
+        super().__init__(request.peer, cost_bytes=len(request.command.body))
+        self._calls = calls
+        self.request = request
+        self.waiting = waiting
+        self.collect = collect
+        self.answers: dict[str, Command] = {}
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Reply without the members that have not answered."""
+        self._calls.reply(self)
+
+    def unlink(self) -> None:
+        """Forget the numbers: an answer that comes now is too late."""
+        self._calls.forget(self)
+
+
+class ClientCalls:
+    """Passes requests on to members. responder: sends the requests, and the operators' replies.
+
+    otherwise: takes the answers to other requests.
+    """
+
+    def __init__(
+        self,
+        *,
+        clients: ConsumerClients,
+        topics: TopicTable,
+        groups: GroupTable,
+        store: MessageStore,
+        authorizer: Authorizer,
+        kernel: Kernel,
+        responder: Responder,
+        otherwise: Answered,
+    ) -> None:
+        self._otherwise = otherwise
+        self._clients = clients
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._authorizer = authorizer
+        self._purgatory = kernel.purgatory
+        self._clock = kernel.clock
+        self._responder = responder
+        self._calls: dict[tuple[Connection, int], _Call] = {}
+        self._number = FIRST_NUMBER
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+        }
+
+    # What operators ask.
+
+    def running_info(self, request: Request) -> Outcome:
+        """Return what a member says about itself."""
+        header = decode_header(request.command, a.RunningInfoHeader)
+        ext = _passed_on(request.command)
+        return self._call_one(request, header.consumer_group, header.client_id, ext, request.command.body)
+
+    def consume_directly(self, request: Request) -> Outcome:
+        """Have a member process one stored message, whatever its group has consumed."""
+        header = decode_header(request.command, a.ConsumeDirectlyHeader)
+        record = self._store.record_at(decode_offset_id(header.msg_id or "").physical_offset)
+        if record is None:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the id: {header.msg_id}")
+        head = peek_record(record)
+        assert head is not None, "a queue refers to a whole record there"
+        viewed = Manage(request.principal, Action.GET, (topic_resource(head.topic),))
+        require_permission(self._authorizer, viewed)  # The topic that the request names is a claim.
+        ext = _passed_on(request.command) | {"brokerName": self._clients.broker_name}
+        topic, group = self._topics.get(header.topic or ""), self._groups.get(header.consumer_group)
+        if topic is not None:
+            ext["topicSysFlag"] = str(topic.topic_sys_flag)
+        if group is not None:
+            ext["groupSysFlag"] = str(group.group_sys_flag)
+        return self._call_one(request, header.consumer_group, header.client_id or "", ext, record)
+
+    def consumer_status(self, request: Request) -> Outcome:
+        """Return the offsets that members of a group hold, all of them or one."""
+        header = decode_header(request.command, a.ConsumerStatusHeader)
+        group = self._clients.group(header.group)
+        wanted = (header.client_addr or "").strip()
+        members = list(group.members.values()) if group is not None else []
+        if not members:
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark)
+        asked = [member for member in members if not wanted or member.client_id == wanted]
+        if not asked:
+            return Reply(body=encode_body(ConsumerStatus()))
+        if len(asked) > MEMBERS_ASKED_MAX:
+            return Reply(
+                ResponseCode.INVALID_PARAMETER,
+                f"the group has {len(asked)} members; ask for one by its client id",
+            )
+        ext = {"topic": header.topic, "group": header.group}
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        return self._call(request, code, asked, ext, b"", STATUS_MS, _status_of)
+
+    def _call_one(
+        self, request: Request, group_name: str, client_id: str, ext: dict[str, str], body: bytes
+    ) -> Outcome:
+        group = self._clients.group(group_name)
+        members = group.members.values() if group is not None else ()
+        member = next((member for member in members if member.client_id == client_id), None)
+        who = f"<{group_name}> <{client_id}>"
+        if member is None:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"The Consumer {who} not online")
+        if member.version < VERSION_WITH_CALLS:
+            return Reply(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{client_id}> Version <{member.version}> too low to finish, "
+                "please upgrade it to V3_1_8_SNAPSHOT",
+            )
+
+        def collect(answers: Mapping[str, Command]) -> Reply:
+            answer = answers.get(client_id)
+            if answer is not None:
+                return Reply(answer.code, answer.remark, answer.ext, answer.body)
+            if member.peer.is_open:
+                remark = f"consumer {who} Timeout: no answer in {CALL_MS} ms"
+                return Reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+            remark = f"invoke consumer {who} Exception: its connection ended"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark)
+
+        code = RequestCode(request.command.code)
+        return self._call(request, code, [member], ext, body, CALL_MS, collect)
+
+    # Calls.
+
+    def _call(
+        self,
+        request: Request,
+        code: RequestCode,
+        members: list[Member[Connection]],
+        ext: dict[str, str],
+        body: bytes,
+        timeout_ms: int,
+        collect: Collect,
+    ) -> Outcome:
+        """Ask members, and hold the operator's request until they have answered."""
+        waiting: dict[int, Member[Connection]] = {}
+        for member in members:
+            self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
+            waiting[self._number] = member
+        call = _Call(self, request, waiting, collect)
+        if not self._purgatory.has_room(request.peer, call.cost_bytes):
+            raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait; try again")
+        self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms)
+        for number, member in waiting.items():
+            self._calls[member.peer, number] = call
+        self._responder.notify(
+            [Notify(member.peer, code, ext, number, body) for number, member in waiting.items()]
+        )
+        return HOLD
+
+    def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
+        """Take a member's answer to a request of ours, or pass it on."""
+        if answer.opaque < FIRST_NUMBER:
+            self._otherwise(connection, answer, now_ms)
+            return
+        call = self._calls.pop((connection, answer.opaque), None)
+        if call is not None:
+            member = call.waiting.pop(answer.opaque)
+            call.answers[member.client_id] = answer
+            self._reply_to_all_answers(call)
+
+    def connection_ended(self, connection: Connection) -> None:
+        """Give up the requests to a member that has left."""
+        for key, call in [item for item in self._calls.items() if item[0][0] is connection]:
+            del self._calls[key]
+            del call.waiting[key[1]]
+            self._reply_to_all_answers(call)
+
+    def forget(self, call: _Call) -> None:
+        """Remove a call that was replied to, or whose operator has left."""
+        for number, member in call.waiting.items():
+            self._calls.pop((member.peer, number), None)
+
+    def reply(self, call: _Call) -> None:
+        """Reply to an operator with the answers that there are."""
+        self._responder.answer(call.request, call.collect(call.answers))
+
+    def _reply_to_all_answers(self, call: _Call) -> None:
+        if not call.waiting and self._purgatory.release(call):
+            self.reply(call)
+
+
+def _passed_on(command: Command) -> dict[str, str]:
+    return {name: value for name, value in command.ext.items() if name not in _NOT_PASSED_ON}
+
+
+def _status_of(answers: Mapping[str, Command]) -> Reply:
+    table: dict[str, dict[MessageQueue, int]] = {}
+    for client_id, answer in answers.items():
+        if answer.code == ResponseCode.SUCCESS:
+            try:
+                table[client_id] = decode_body(answer.body, ConsumerStatus).message_queue_table
+            except LibraError as error:
+                log.warning("a member's status cannot be read", client=client_id, reason=str(error))
+    return Reply(body=encode_body(ConsumerStatus(consumer_table=table)))

@@ -1,0 +1,71 @@
+"""Apache's mqadmin asks members through a broker: their running info, and to process a message once more."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from libramq.client import PushConsumer
+from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S, Program
+
+pytestmark = pytest.mark.interop
+
+
+def consumed(cluster: Cluster, topic: str, group: str) -> tuple[Program, str]:
+    """A Java member that has consumed one message of a topic with one queue, and the message's offset id."""
+    cluster.create_topic(topic, 1)
+    member = cluster.consumer(group, topic, tags="*")
+    sent = cluster.send(topic=topic, body="0")
+    member.wait_count(1, "message")
+    return member, str(sent["offsetMsgId"])
+
+
+def test_the_running_info_of_a_java_member(cluster: Cluster) -> None:
+    topic, group = cluster.fresh_name("Running"), cluster.fresh_name("group")
+    member, _ = consumed(cluster, topic, group)
+    client_id = member.of("started")[0]["clientId"]
+    printed = cluster.admin("consumerStatus", "-g", group, "-i", client_id)
+    assert "#Consumer Properties#" in printed
+    assert topic in printed
+    with_stacks = cluster.admin("consumerStatus", "-g", group, "-i", client_id, "-s")
+    assert "#Consumer jstack#" in with_stacks
+    assert client_id in cluster.admin("consumerStatus", "-g", group)
+    progress = cluster.admin("consumerProgress", "-g", group, "-s", "true")
+    (row,) = [line.split() for line in progress.splitlines() if line.split()[:1] == [topic]]
+    assert row[5] != "N/A", "the member's address is known from its running info"
+
+
+def test_a_java_member_processes_a_message_once_more(cluster: Cluster) -> None:
+    topic, group = cluster.fresh_name("Directly"), cluster.fresh_name("group")
+    member, offset_id = consumed(cluster, topic, group)
+    client_id = member.of("started")[0]["clientId"]
+    printed = cluster.admin("queryMsgById", "-t", topic, "-i", offset_id, "-g", group, "-d", client_id)
+    assert "CR_SUCCESS" in printed
+    member.wait_count(2, "message")
+
+
+async def test_the_running_info_of_our_member(cluster: Cluster) -> None:
+    """Apache's tool reads ours, through either broker."""
+    topic, group = cluster.fresh_name("Ours"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    seen: list[bytes] = []
+    consumer = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from="earliest")
+    consumer.subscribe(topic, "*", lambda messages: seen.extend(message.body for message in messages))
+    sent = cluster.send(topic=topic, body="once more")
+    async with consumer:
+
+        def until(condition: Callable[[], bool], what: str) -> Awaitable[None]:
+            return asyncio.to_thread(cluster.wait_until, condition, what, within_s=PATIENCE_S)
+
+        await until(lambda: len(seen) == 1, "the message")
+        arguments = ("consumerStatus", "-g", group, "-i", consumer.client_id, "-s")
+        printed = await asyncio.to_thread(cluster.admin, *arguments)
+        assert "PROP_CONSUMER_START_TIMESTAMP" in printed
+        assert topic in printed
+        assert "#Consumer jstack#" in printed
+        where = ("-t", topic, "-i", str(sent["offsetMsgId"]))
+        member = ("-g", group, "-d", consumer.client_id)
+        printed = await asyncio.to_thread(cluster.admin, "queryMsgById", *where, *member)
+        assert "CR_SUCCESS" in printed
+        await until(lambda: len(seen) == 2, "the message once more")
