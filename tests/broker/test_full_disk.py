@@ -5,8 +5,10 @@ import random
 import pytest
 
 from libramq.broker.broker import Broker
+from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.codes import ResponseCode
+from libramq.errors import ConfigError
 from libramq.store.append import StoreMessage
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.virtual_time import VirtualTime
@@ -98,3 +100,33 @@ def test_a_broker_starts_on_a_full_disk_and_serves_what_it_has(end):
 def open_on(disk: MemoryDisk, clock: ManualClock) -> Broker:
     config = BrokerConfig(store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000)
     return Broker(config, clock=clock, filesystem=disk, randomness=random.Random(1))
+
+
+def test_the_log_may_have_a_disk_of_its_own(tmp_path, peer):
+    """storePathCommitLog: files are deleted, and producers refused, by what fills either disk."""
+    log = tmp_path / "disk2" / "log"
+    config, unknown = broker_config(
+        {"storePathRootDir": str(tmp_path / "store"), "storePathCommitLog": str(log)}
+    )
+    assert not unknown
+    talk = Conversation(tmp_path / "store", commit_log_path=config.commit_log_path)
+    assert talk.send(peer, body=b"one").code == ResponseCode.SUCCESS
+    talk.disk.used_percent = lambda path: 99 if path == log else 10  # type: ignore[method-assign]
+    talk.advance(2_000)
+    refused = talk.send(peer, body=b"two")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert str(log) in (refused.remark or "")
+    talk.close()
+    assert [path.name for path in log.iterdir()] == [f"{0:020d}"]
+    again = Conversation(tmp_path / "store", commit_log_path=str(log))
+    assert [message.body for queue_id in range(4) for message in again.messages("T", queue_id)] == [b"one"]
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("storePathCommitLog", "/a,/b"), ("readOnlyCommitLogStorePaths", "/a")],
+)
+def test_a_log_in_several_directories_is_refused(name, value):
+    with pytest.raises(ConfigError, match="one"):
+        broker_config({name: value})

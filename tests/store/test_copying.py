@@ -313,3 +313,19 @@ def test_tables_are_of_one_moment(tmp_path: Path, seed: int) -> None:
     assert loaded == {str(n % 5): n for n in range(last - 4, last + 1)}
     offsets.abandon()
     copied.abandon()
+
+
+def test_a_log_in_a_directory_of_its_own_is_in_the_copy(tmp_path: Path) -> None:
+    """storePathCommitLog: the copy is one directory."""
+    log = tmp_path / "disk2" / "log"
+    store = open_store(tmp_path / "store", commit_log=log)
+    for number in range(50):
+        store.append_batch([message(b"%d" % number + b"." * 200)])
+    assert not (tmp_path / "store" / "commitlog").exists()
+    assert sorted(int(path.name) for path in log.iterdir())[:2] == [0, 4096]
+    copy_store(tmp_path / "store", tmp_path / "copy", LocalFileSystem(), commit_log=log)
+    store.close()
+    assert not check_store(tmp_path / "store", LocalFileSystem(), commit_log=log).is_damaged
+    for again in (open_store(tmp_path / "store", commit_log=log), open_store(tmp_path / "copy")):
+        assert len(bodies(again)) == 50
+        again.close()

@@ -213,7 +213,7 @@ class Broker:
             cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
         )
         disk_space = DiskSpace(
-            self._files.filesystem, self.store.config.root, config.disk_space_warning_level_ratio
+            self._files.filesystem, self.store.config.disks, config.disk_space_warning_level_ratio
         )
         self.appending = Appending(
             requirements=requirements,

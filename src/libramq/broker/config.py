@@ -132,6 +132,12 @@ class BrokerConfig:
     store_path: str = _option(
         "libra-data", "storePathRootDir", "The directory of commit log, consume queues and tables."
     )
+    commit_log_path: str = _option(
+        "",
+        "storePathCommitLog",
+        "The directory of the commit log, if it is to be on another disk. Default: `commitlog` in "
+        "`storePathRootDir`. Do not change it for a store that exists, unless you move the files.",
+    )
     auto_create_topic_enable: bool = _option(
         True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."
     )
@@ -291,6 +297,11 @@ class BrokerConfig:
         check_role(self)
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
+        if "," in self.commit_log_path:
+            raise ConfigError(
+                f"storePathCommitLog={self.commit_log_path}: name one directory: this broker "
+                "writes its log to one"
+            )
         if self.damaged not in (None, "skip", "cut"):
             raise ConfigError(f"damaged {self.damaged!r}; skip or cut is allowed")
         if self.metrics_exporter_type not in (*METRICS_OFF, *METRICS_SERVED):

@@ -44,6 +44,7 @@ REFUSED: Final = {
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
         Refusal("enableSlaveActingMaster", ("false",), _ALONE),
         Refusal("duplicationEnable", ("false",), _ALONE),
+        Refusal("readOnlyCommitLogStorePaths", ("",), "this broker reads its log from one directory"),
     )
 }
 #: What is kept, when it is spelt right.

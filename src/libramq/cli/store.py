@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 #: The exit code of a check that found damage; 2 means that the check failed.
 EXIT_DAMAGED: Final = 1
 
+_CommitLog = Annotated[
+    Path | None, typer.Option("--commit-log", help="The broker's storePathCommitLog, if it has one.")
+]
+
 app = typer.Typer(help="Check or copy a broker's files.", no_args_is_help=True)
 
 
@@ -31,6 +35,7 @@ def check(
     dump: Annotated[
         bool, typer.Option("--dump", help="Print every record first, as one line of JSON each.")
     ] = False,
+    commit_log: _CommitLog = None,
     json: options.Json = False,
 ) -> None:
     """Check every record and every consume queue unit, and show what the next start would repair; change
@@ -39,7 +44,8 @@ def check(
     from libramq.filesystem import LocalFileSystem
     from libramq.store.check import check_store
 
-    report = check_store(directory, LocalFileSystem(), _print_record if dump else lambda _: None)
+    seen = _print_record if dump else lambda _: None
+    report = check_store(directory, LocalFileSystem(), seen, commit_log=commit_log)
     if json:
         output.print_json(_as_json(report))
     else:
@@ -53,6 +59,7 @@ def check(
 def copy(
     directory: Annotated[Path, typer.Argument(help="The storePathRootDir of a broker, running or stopped.")],
     to: Annotated[Path, typer.Argument(help="A new or empty directory.")],
+    commit_log: _CommitLog = None,
     json: options.Json = False,
 ) -> None:
     """Copy a broker's messages, queues and tables while it works. A broker that is started on the copy has
@@ -65,7 +72,7 @@ def copy(
     source, target = directory.resolve(), to.resolve()
     if source == target or source in target.parents:
         raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
-    report = copy_store(source, target, LocalFileSystem())
+    report = copy_store(source, target, LocalFileSystem(), commit_log=commit_log)
     if json:
         output.print_json({_camel(name): value for name, value in asdict(report).items()})
         return

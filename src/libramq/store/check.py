@@ -84,26 +84,32 @@ class StoreReport:
         )
 
 
-def check_store(root: Path, filesystem: FileSystem, seen: Seen = lambda _: None) -> StoreReport:
+def check_store(
+    root: Path, filesystem: FileSystem, seen: Seen = lambda _: None, *, commit_log: Path | None = None
+) -> StoreReport:
     """Check a store directory. seen: called with every record, and with every damaged range.
+
+    commit_log: the directory of its log, if that is not in it.
 
     Raises StoreLocked if a broker has it open, StoreError if it is no store, or lacks a file of its log.
     """
-    if not filesystem.is_directory(root / "commitlog"):
-        raise StoreError(f"{root} is no store directory: it has no commitlog")
+    if not filesystem.is_directory(commit_log or root / "commitlog"):
+        raise StoreError(
+            f"{root} is no store directory: it has no commitlog; is it elsewhere? see --commit-log"
+        )
     if filesystem.is_locked(root / "lock"):
         raise StoreLocked(f"{root} is in use by a broker; stop it, or check a copy")
-    return _Check(root, filesystem, seen).run()
+    return _Check(root, filesystem, seen, commit_log or root / "commitlog").run()
 
 
 class _Check:
     """One check."""
 
-    def __init__(self, root: Path, filesystem: FileSystem, seen: Seen) -> None:
+    def __init__(self, root: Path, filesystem: FileSystem, seen: Seen, commit_log: Path) -> None:
         self._root = root
         self._filesystem = filesystem
         self._seen = seen
-        self._log = ReadOnlyFiles(filesystem, root / "commitlog")
+        self._log = ReadOnlyFiles(filesystem, commit_log)
         self._queues: dict[QueueKey, QueueCheck] = {}
         abort = filesystem.read_text(root / ABORT)
         point = RecoveryPointFile(filesystem, root).load()

@@ -53,19 +53,19 @@ class QueueSearch(NamedTuple):
 
 
 class Cleaning:
-    """Removes old files of one store."""
+    """Removes old files of one store. disk: a directory on the log's disk."""
 
     def __init__(
         self,
         filesystem: FileSystem,
-        root: Path,
+        disk: Path,
         clock: Clock,
         log_: CommitLog,
         queues: ConsumeQueueTable,
         points: RecoveryPointWriter,
     ) -> None:
         self._filesystem = filesystem
-        self._root = root
+        self._disk = disk
         self._clock = clock
         self._log = log_
         self._queues = queues
@@ -89,7 +89,7 @@ class Cleaning:
             yield from self._remove()
             if self._left:
                 return 0
-        seen: Sighting = yield partial(_look, self._filesystem, self._root, self._old_files(retention))
+        seen: Sighting = yield partial(_look, self._filesystem, self._disk, self._old_files(retention))
         now_ms = self._clock.wall_ms()
         expired = expired_files(seen.files, seen.space, retention, now_ms=now_ms, hour=hour_of(now_ms))
         if expired.file_count:

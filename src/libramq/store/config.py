@@ -34,6 +34,7 @@ class StoreConfig:
     """The layout, flushing and reading of a store."""
 
     root: Path
+    commit_log: Path | None = None  # storePathCommitLog: another disk's directory, for the log alone.
     store_host: tuple[str, int] = ("127.0.0.1", 10911)
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 300_000 * UNIT_BYTES
@@ -72,7 +73,12 @@ class StoreConfig:
     @property
     def commit_log_directory(self) -> Path:
         """Return the directory of the commit log's files."""
-        return self.root / "commitlog"
+        return self.commit_log or self.root / "commitlog"
+
+    @property
+    def disks(self) -> tuple[Path, ...]:
+        """Return a directory on each disk that the store may fill."""
+        return (self.root,) if self.commit_log is None else (self.root, self.commit_log)
 
     @property
     def consume_queue_directory(self) -> Path:

@@ -57,8 +57,10 @@ class _TooSlow(Exception):
     """The log begins behind the recovery point by now: files were removed that the copied queues lead to."""
 
 
-def copy_store(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
+def copy_store(root: Path, to: Path, filesystem: FileSystem, *, commit_log: Path | None = None) -> CopyReport:
     """Copy a store, which a broker may have open, to a directory that is new or empty.
+
+    commit_log: the directory of its log, if that is not in it; in the copy it is.
 
     Raises StoreError if there is no store, or the broker was started anew meanwhile; StoreLocked if another
     copy to the same place is under way.
@@ -73,7 +75,7 @@ def copy_store(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
     if lock is None:
         raise StoreLocked(f"{unfinished} is in use by another process: a copy to {to} is under way")
     try:
-        report = _copy_to(root, unfinished, filesystem)
+        report = _copy_to(root, unfinished, filesystem, commit_log or root / "commitlog")
         filesystem.rename(unfinished, to)
         filesystem.sync_directory(to.parent)
     except BaseException:
@@ -84,13 +86,13 @@ def copy_store(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
     return report
 
 
-def _copy_to(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
+def _copy_to(root: Path, to: Path, filesystem: FileSystem, commit_log: Path) -> CopyReport:
     for _ in range(ATTEMPTS_MAX):
         for name in filesystem.listdir(to):  # Of an earlier attempt, or of a copy that was killed.
             if name != "lock":
                 filesystem.remove_tree(to / name)
         try:
-            return _Copy(root, to, filesystem).run()
+            return _Copy(root, to, filesystem, commit_log).run()
         except _TooSlow:
             continue
     raise StoreError(f"{root}: files are removed faster than they are copied; copy to a faster disk")
@@ -99,8 +101,9 @@ def _copy_to(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
 class _Copy:
     """One attempt."""
 
-    def __init__(self, root: Path, to: Path, filesystem: FileSystem) -> None:
+    def __init__(self, root: Path, to: Path, filesystem: FileSystem, commit_log: Path) -> None:
         self._root = root
+        self._commit_log = commit_log
         self._to = to
         self._filesystem = filesystem
         self._was_locked = filesystem.is_locked(root / "lock")
@@ -165,7 +168,7 @@ class _Copy:
 
     def _find_end(self) -> int:
         """Return where the log ends now, and note where it begins and where the copy's opening begins."""
-        log = ReadOnlyFiles(self._filesystem, self._root / "commitlog")
+        log = ReadOnlyFiles(self._filesystem, self._commit_log)
         begin, flushed = 0, 0
         if self._point is not None and self._is_known:
             begin, flushed = self._point.dispatched, self._point.flushed
@@ -186,7 +189,7 @@ class _Copy:
         return scan.end
 
     def _copy_log(self, end: int) -> None:
-        source, target = (each / "commitlog" for each in (self._root, self._to))
+        source, target = self._commit_log, self._to / "commitlog"
         while True:
             log = ReadOnlyFiles(self._filesystem, source)
             if log.min_offset > self._report.recovered_from:

@@ -3,6 +3,7 @@
 Upstream: DefaultMessageStore.CleanCommitLogService, diskSpaceWarningLevelRatio.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +19,13 @@ LOOK_MS: Final = 1_000
 
 
 class DiskSpace:
-    """Measures the free space when asked, but not too often."""
+    """Measures the fullest disk when asked, but not too often. disks: a directory on each."""
 
-    def __init__(self, filesystem: FileSystem, root: Path, warning_percent: int) -> None:
+    def __init__(self, filesystem: FileSystem, disks: Sequence[Path], warning_percent: int) -> None:
         self._refusal: str | None = None
         self._looked_ms: MonotonicMs | None = None
         self._filesystem = filesystem
-        self._root = root
+        self._disks = disks
         self._warning_percent = warning_percent
 
     def refusal(self, now_ms: MonotonicMs) -> str | None:
@@ -36,9 +37,11 @@ class DiskSpace:
 
     def _look(self) -> None:
         try:
-            used = self._filesystem.used_percent(self._root)
+            used, fullest = max((self._filesystem.used_percent(disk), disk) for disk in self._disks)
         except OSError as error:
-            log.warning("free disk space cannot be determined", path=str(self._root), reason=str(error))
+            log.warning(
+                "free disk space cannot be determined", paths=list(map(str, self._disks)), reason=str(error)
+            )
             return
         was_refused = self._refusal is not None
         if used <= self._warning_percent:
@@ -47,7 +50,7 @@ class DiskSpace:
                 log.warning("sends are accepted again: the disk has free space", used_percent=f"{used:.1f}")
             return
         self._refusal = (
-            f"the disk with {self._root} is {used:.1f} % full: sends are refused from"
+            f"the disk with {fullest} is {used:.1f} % full: sends are refused from"
             f" {self._warning_percent} % on (diskSpaceWarningLevelRatio); consumers are served; free space"
         )
         if not was_refused:

@@ -51,10 +51,17 @@ class KeyIndex:
     """The index files of a store. is_trusted: the store was closed cleanly when they were last written."""
 
     def __init__(
-        self, filesystem: FileSystem, root: Path, *, slots: int, entries_max: int, is_trusted: bool
+        self,
+        filesystem: FileSystem,
+        root: Path,
+        *,
+        slots: int,
+        entries_max: int,
+        is_trusted: bool,
+        commit_log: Path | None = None,
     ) -> None:
         self._filesystem = filesystem
-        self._log_directory = root / "commitlog"
+        self._log_directory = commit_log or root / "commitlog"
         self._directory = root / "index"
         self._slots = slots
         self._entries_max = entries_max

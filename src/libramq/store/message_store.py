@@ -72,7 +72,7 @@ class MessageStore(VisibleContents):
         self._opening = Opening(
             config, filesystem, clock, self._log, self._queues, self._points, self._deletions, process_id
         )
-        self.cleaning = Cleaning(filesystem, config.root, clock, self._log, self._queues, self._points)
+        self.cleaning = Cleaning(filesystem, config.disks[-1], clock, self._log, self._queues, self._points)
         self.copy = LogCopy(
             self._log,
             self._queues,
@@ -90,7 +90,8 @@ class MessageStore(VisibleContents):
     def open(self) -> RecoveryReport:
         """Lock the directory and recover its content; waits for the disk."""
         config, filesystem = self.config, self._filesystem
-        filesystem.makedirs(config.root)
+        for directory in config.disks:
+            filesystem.makedirs(directory)
         self._lock = filesystem.lock(config.root / "lock")
         if self._lock is None:
             raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")

@@ -36,6 +36,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
     """Return the store's configuration, from the broker's."""
     return StoreConfig(
         root=Path(config.store_path),
+        commit_log=Path(config.commit_log_path) if config.commit_log_path else None,
         store_host=(config.broker_ip, config.listen_port),
         mapped_file_size_commit_log=config.commit_log_file_bytes,
         mapped_file_size_consume_queue=config.consume_queue_file_bytes,
@@ -130,6 +131,7 @@ class BrokerFiles:
             self.store.config.root,
             slots=self._config.max_hash_slot_num,
             entries_max=self._config.max_index_num,
+            commit_log=self.store.config.commit_log,
             is_trusted=self.store.recovery is not None and self.store.recovery.clean,
         )
 

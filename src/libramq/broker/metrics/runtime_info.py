@@ -6,6 +6,7 @@ Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 from collections import deque
 from collections.abc import Mapping
 from datetime import date, datetime
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.broker.metrics.throughput import Throughput
@@ -102,7 +103,6 @@ class RuntimeInfo:
         statistics = self._store.statistics()
         self._day_starts.look(self._clock.wall_ms(), self._sampled)
         yesterday, today = self._day_starts.yesterday, self._day_starts.today
-        disk_ratio = self._disk_ratio()
         table = dict.fromkeys(_ZEROES, "0")
         table.update(
             brokerVersionDesc=self._version,
@@ -116,8 +116,8 @@ class RuntimeInfo:
             timerEnqueueTps="0.0",
             timerDequeueTps="0.0",
             earliestMessageTimeStamp=str(earliest_ms),
-            commitLogDiskRatio=disk_ratio,
-            consumeQueueDiskRatio=disk_ratio,
+            commitLogDiskRatio=self._disk_ratio(self._store.config.disks[-1]),
+            consumeQueueDiskRatio=self._disk_ratio(self._store.config.root),
             commitLogMinOffset=str(statistics.min_physical_offset),
             commitLogMaxOffset=str(statistics.max_physical_offset),
             msgPutTotalYesterdayMorning=str(yesterday[0]),
@@ -134,10 +134,10 @@ class RuntimeInfo:
         )
         return Reply(body=encode_body(KVTable(table=table)))
 
-    def _disk_ratio(self) -> str:
-        """Return the used share of the store's disk; -1.0 if unknown, as upstream."""
+    def _disk_ratio(self, directory: Path) -> str:
+        """Return the used share of a disk; -1.0 if unknown, as upstream."""
         try:
-            return str(self._filesystem.disk_space(self._store.config.root).used_percent / 100)
+            return str(self._filesystem.disk_space(directory).used_percent / 100)
         except OSError:
             return "-1.0"
 
