@@ -26,7 +26,7 @@ class HistoryAgreesWithFences(Invariant):
     """Check that the end of a recorded rebalance agrees with the fence on the owners of queues.
 
     The moves recorded since the previous end lead from the owners of then to those of now. A queue that did
-    not exist at an end, as when its topic has fewer for a while, had no owner then. Its fence still has the
+    not exist at a record, as when its topic has fewer for a while, had no owner then. Its fence still has the
     earlier opening, and the broker cannot know whether that member reads on once the queue is back: only the
     coordinator gets its release. So the queue has no known owner until it is opened once more.
     """
@@ -57,6 +57,8 @@ class HistoryAgreesWithFences(Invariant):
             self._left.setdefault(event.group, set()).update(event.who.replace(",", "").split())
         if event.reason is Reason.MODE_CHANGED:
             self._doubt_openings(key)
+        running = self.cluster.brokers[broker].broker
+        doubtful = self._opened_before_gone(key, running) if running is not None else set()
         if event.kind == "moved":
             self._moves.setdefault(key, {}).update(
                 (MessageQueue(move.topic, move.broker, move.queue), (move.from_, move.to))
@@ -64,13 +66,11 @@ class HistoryAgreesWithFences(Invariant):
             )
         if event.kind != "settled":
             return
-        running = self.cluster.brokers[broker].broker
         moves = self._moves.pop(key, {})
         is_coordinated = running is not None and running.fences.mode(event.group) == MODE_EPOCHS
         if running is None or not is_coordinated or not event.member_count:  # Nobody.
             self._owners.pop(key, None)
             return
-        doubtful = self._opened_before_gone(key, running)
         owners = self._opened(running, event.group)
         if owners is None:
             self._owners.pop(key, None)
