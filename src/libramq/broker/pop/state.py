@@ -54,12 +54,16 @@ class PopState:
         self._clock = clock
         self._root = store.config.root
         self._path = self._root / "config" / "timercheck"
-        loaded = load(store, ledger, filesystem, self._path, revive_topic=revive_topic, now=read_clock(clock))
+        loaded = Loaded()  # A slave hands out no messages; as a master it reads the whole journal.
+        if not store.config.is_copy:
+            now = read_clock(clock)
+            loaded = load(store, ledger, filesystem, self._path, revive_topic=revive_topic, now=now)
         self.in_flight: InFlight = loaded.in_flight
         self.positions = Positions()
         self.journal = PopJournal(store, log, self.in_flight, revive_topic=revive_topic)
         self._keeps_wheel = loaded.keeps_wheel
-        self._is_taken_over = True
+        #: Whether the file may say where our journal begins.
+        self._is_taken_over = not store.config.is_copy
         self._saved = loaded.place
         self._commit(loaded, is_group)
         if loaded.from_apache:
