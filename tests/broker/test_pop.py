@@ -7,6 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
+from libramq.formats.tables import TopicConfig
 from libramq.message import MessageExt, decode_records
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
@@ -493,3 +494,15 @@ def test_a_reset_frees_a_queue(broker: Conversation):
     broker.ask(FakePeer(), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
     broker.advance(10_000)
     assert bodies(popper.pop()) == [b"a", b"b"]
+
+
+def test_a_slave_hands_out_nothing_and_writes_nothing(tmp_path: Path):
+    broker = Conversation(tmp_path, broker_id=1, broker_role="SLAVE", namesrv_addr="127.0.0.1:9876")
+    command = Popper(broker).command()
+    peer = FakePeer()
+    broker.broker.topics.put(TopicConfig(topic_name="T"), broker.clock.wall_ms())
+    broker.give(peer, command)
+    assert answer(peer, command).code == ResponseCode.NO_PERMISSION
+    broker.advance(10_000)
+    broker.close()
+    assert not (tmp_path / "config" / "timercheck").exists()

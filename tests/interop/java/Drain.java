@@ -10,7 +10,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 /**
  * How fast Apache's push consumer drains a topic: from its first delivery to its last, as one JSON line.
  *
- * <p>Properties: namesrv, topic, group (a fresh one), messages, consumeBatch (32), deadline seconds (120).
+ * <p>Properties: namesrv, topic, group (a fresh one), messages, consumeBatch (32), clientRebalance (true), threads (20), deadline seconds (120).
  */
 public final class Drain {
     public static void main(String[] arguments) throws Exception {
@@ -25,6 +25,10 @@ public final class Drain {
         consumer.setNamesrvAddr(System.getProperty("namesrv"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(Integer.getInteger("consumeBatch", 32));
+        // After SET_MESSAGE_REQUEST_MODE the broker has such a consumer pop.
+        consumer.setClientRebalance(Boolean.parseBoolean(System.getProperty("clientRebalance", "true")));
+        consumer.setConsumeThreadMin(Integer.getInteger("threads", 20));
+        consumer.setConsumeThreadMax(Integer.getInteger("threads", 20));
         consumer.subscribe(System.getProperty("topic"), "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             firstNanos.compareAndSet(0, System.nanoTime());
