@@ -129,8 +129,6 @@ class Popping:
     def check(self, wanted: Wanted, wall_ms: WallMs) -> None:
         """Raise BrokerError if a group may not read a topic."""
         topic, group = wanted.topic, wanted.group
-        if self._store.config.is_copy:
-            raise broker_error(ResponseCode.NO_PERMISSION, "a slave hands out no messages; pop at its master")
         if not self._readable:
             raise broker_error(ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids popping")
         config = self._topics.require(topic)
