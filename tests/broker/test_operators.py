@@ -2,16 +2,19 @@
 
 import pytest
 
+from libramq.broker.config import CREDENTIALS_OPTION
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
+from libramq.formats.properties_file import parse_properties
 from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.message.queue import MessageQueue
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
+from libramq.remoting.credentials import parse_credentials
 from tests.broker.brokers import Conversation, subscription
 from tests.fakes import FakePeer
 
@@ -288,3 +291,69 @@ def test_statistics_that_do_not_exist(talk, peer, name, key):
 def test_a_master_has_no_flush_offset_to_reset(talk, peer):
     header = a.MasterFlushOffsetHeader(master_flush_offset=0)
     assert talk.ask(peer, R.RESET_MASTER_FLUSH_OFFSET, header).code == C.SUCCESS
+
+
+def options_of(talk: Conversation, peer: FakePeer) -> dict[str, str]:
+    return parse_properties(talk.ask(peer, R.GET_BROKER_CONFIG).body.decode())
+
+
+def update(talk: Conversation, peer: FakePeer, text: str):
+    return talk.ask(peer, R.UPDATE_BROKER_CONFIG, None, text.encode())
+
+
+def test_options_are_shown_without_secrets(tmp_path, peer):
+    secret = '{"accessKey":"ak","secretKey":"a-secret-key"}'
+    credentials = parse_credentials(CREDENTIALS_OPTION, secret)
+    talk = Conversation(tmp_path, credentials=credentials, broker_name="broker-x")
+    reply = talk.ask(peer, R.GET_BROKER_CONFIG)
+    assert b"a-secret-key" not in reply.body
+    assert CREDENTIALS_OPTION not in options_of(talk, peer)
+    assert options_of(talk, peer)["brokerName"] == "broker-x"
+    assert fastjson.loads(reply.ext["version"].encode())["counter"] == 1
+    talk.close()
+
+
+def test_an_option_is_changed_until_the_broker_stops(talk, peer):
+    assert talk.beat(FakePeer(), "c", "Before").code == C.SUCCESS
+    assert update(talk, peer, "autoCreateSubscriptionGroup=false\nfileReservedTime=48\n").code == C.SUCCESS
+    talk.beat(FakePeer(), "c", "After")
+    assert "Before" in talk.broker.groups
+    assert "After" not in talk.broker.groups
+    shown = options_of(talk, peer)
+    assert (shown["autoCreateSubscriptionGroup"], shown["fileReservedTime"]) == ("false", "48")
+    version = fastjson.loads(talk.ask(peer, R.GET_BROKER_CONFIG).ext["version"].encode())
+    assert version["counter"] == 2
+
+
+def test_a_changed_polling_time_holds_for_the_next_pull(talk, peer):
+    talk.create_topic("T")
+    assert update(talk, peer, "longPollingEnable=false\nshortPollingTimeMills=100\n").code == C.SUCCESS
+    command = talk.pull_command(suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.advance(99)
+    assert peer.replies == []
+    talk.advance(1)
+    assert [reply.code for reply in peer.replies] == [C.PULL_NOT_FOUND]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "remark"),
+    [
+        ("brokerName=x", C.INVALID_PARAMETER, "brokerName cannot be changed while the broker runs"),
+        ("nonsense=1", C.INVALID_PARAMETER, "these can: autoCreateSubscriptionGroup"),
+        ("brokerConfigPath=/x", C.NO_PERMISSION, "Can not update config in black list."),
+        (f"{CREDENTIALS_OPTION}=x", C.NO_PERMISSION, "Can not update config in black list."),
+        ("fileReservedTime=soon", C.INVALID_PARAMETER, "fileReservedTime=soon"),
+        ("fileReservedTime=0", C.INVALID_PARAMETER, "fileReservedTime"),
+        ("deleteWhen=99", C.INVALID_PARAMETER, "deleteWhen"),
+        ("autoCreateSubscriptionGroup=maybe", C.INVALID_PARAMETER, "true or false is allowed"),
+    ],
+)
+def test_an_option_that_cannot_be_changed_is_refused_and_so_are_those_beside_it(
+    talk, peer, text, code, remark
+):
+    before = options_of(talk, peer)
+    reply = update(talk, peer, f"longPollingEnable=false\n{text}\n")
+    assert reply.code == code
+    assert remark in (reply.remark or "")
+    assert options_of(talk, peer) == before

@@ -61,6 +61,8 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.VIEW_BROKER_STATS_DATA: (
         a.StatsDataHeader(stats_name="TOPIC_PUT_NUMS", stats_key="T"), None, _CLUSTER_GET,
     ),
+    R.GET_BROKER_CONFIG: (None, None, _CLUSTER_GET),
+    R.UPDATE_BROKER_CONFIG: (None, None, _CLUSTER_UPDATE),
     R.GET_CONSUMER_RUNNING_INFO: (
         a.RunningInfoHeader(consumer_group="G", client_id="c"), None, "Group:G Get",
     ),

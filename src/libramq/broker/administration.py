@@ -5,12 +5,14 @@ from typing import Any
 
 from libramq.auth.authorizer import Authorizer
 from libramq.broker.config import BrokerConfig
-from libramq.broker.files.files import BrokerFiles
+from libramq.broker.files.files import BrokerFiles, retention
+from libramq.broker.files.old_files import OldFiles
 from libramq.broker.files.tables import Tables
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.reading import Pull
+from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.processor.broker_options import BrokerOptions
 from libramq.broker.processor.client_calls import ClientCalls
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.ha_status import HAStatusRequests
@@ -92,6 +94,19 @@ def administration_services(
 def replication_services(files: BrokerFiles, ha: HAService) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
     return [SlaveTables(files.ledger, files.schedule), HAStatusRequests(files.store, ha)]
+
+
+def broker_options(
+    config: BrokerConfig, tables: Tables, reading: Reading, old_files: OldFiles, clock: Clock
+) -> BrokerOptions:
+    """Return the service that shows and changes options, with the parts that heed them."""
+
+    def changed(config: BrokerConfig) -> None:
+        tables.groups.create_on_use(config.auto_create_subscription_group)
+        reading.poll(long=config.long_polling_enable, short_ms=config.short_polling_time_ms)
+        old_files.retain(retention(config))
+
+    return BrokerOptions(config, changed, clock.wall_ms())
 
 
 def client_calls(

@@ -18,6 +18,7 @@ from libramq import __version__
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.administration import (
     administration_services,
+    broker_options,
     client_calls,
     replication_services,
 )
@@ -353,7 +354,8 @@ class Broker:
             old_files=self._old_files,
             answer=self._responder.answer,
         )
-        return [*services, *slaves, cleaning, self.runtime]
+        options = broker_options(self.config, self.tables, self.reading, self._old_files, self.kernel.clock)
+        return [*services, *slaves, cleaning, options, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}

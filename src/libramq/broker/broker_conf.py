@@ -32,7 +32,7 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
             if not is_harmless(name):
                 unknown.append(name)
         else:
-            values[option.name] = _value(name, text, option.default)
+            values[option.name] = option_value(name, text, option.default)
     values.update({name: value for name, value in overrides.items() if value is not None})
     return BrokerConfig(**values), unknown
 
@@ -58,7 +58,8 @@ def nearest_option(name: str) -> str | None:
     return by_lower[near[0]] if near else None
 
 
-def _value(name: str, text: str, default: object) -> object:
+def option_value(name: str, text: str, default: object) -> object:
+    """Return the value that an option's text means; raises ConfigError."""
     if name == CREDENTIALS_OPTION:
         return parse_credentials(name, text) if text else None
     if isinstance(default, bool):

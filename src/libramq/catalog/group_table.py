@@ -69,6 +69,10 @@ class GroupTable:
         """Return whether a group is created on first use."""
         return self._auto_create
 
+    def create_on_use(self, creates: bool) -> None:
+        """Set whether a group is created on first use."""
+        self._auto_create = creates
+
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group's configuration; None if there is no such group."""
         return self._groups.get(group)

@@ -100,6 +100,8 @@ _SPECS: Final = (
     RequestSpec(R.GET_ALL_PRODUCER_INFO, h.NoHeader),
     RequestSpec(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader),
     RequestSpec(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader),
+    RequestSpec(R.GET_BROKER_CONFIG, h.NoHeader),
+    RequestSpec(R.UPDATE_BROKER_CONFIG, h.NoHeader, _CONFIG),
     RequestSpec(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader),
     RequestSpec(R.CONSUME_MESSAGE_DIRECTLY, a.ConsumeDirectlyHeader),
     RequestSpec(R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, a.ConsumerStatusHeader),

@@ -248,6 +248,8 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_ALL_PRODUCER_INFO: _cluster_wide(Action.LIST),
     R.VIEW_BROKER_STATS_DATA: _cluster_wide(Action.GET),
     R.RESET_MASTER_FLUSH_OFFSET: _cluster_wide(Action.UPDATE),
+    R.GET_BROKER_CONFIG: _cluster_wide(Action.GET),
+    R.UPDATE_BROKER_CONFIG: _cluster_wide(Action.UPDATE),
     R.GET_CONSUMER_RUNNING_INFO: _managed(Action.GET, _of_consumer_group),
     R.CONSUME_MESSAGE_DIRECTLY: _managed(Action.UPDATE, _consumed_directly),
     R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _managed(Action.GET, _group_and_topic),

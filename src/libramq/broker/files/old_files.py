@@ -43,6 +43,10 @@ class OldFiles:
         self._requested: list[CleaningEnded] = []
         self._waiting: list[CleaningEnded] = []
 
+    def retain(self, retention: Retention) -> None:
+        """Set how long messages are kept, from the next round on."""
+        self._retention = retention
+
     def settle(self) -> None:
         """Schedule a check, if there may be something to remove."""
         if self._deadline.due_ms is None and self._steps is None and self._store.cleaning.may_find:

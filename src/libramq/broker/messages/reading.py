@@ -136,6 +136,10 @@ class Reading:
         self._short_polling_ms = short_polling_ms
         self._throughput = throughput
 
+    def poll(self, *, long: bool, short_ms: int) -> None:
+        """Set whether pulls that find nothing are held as long as they ask, or for a fixed time."""
+        self._long_polling, self._short_polling_ms = long, short_ms
+
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
         self._check(pull, wall_ms)

@@ -1,0 +1,92 @@
+"""GET_BROKER_CONFIG, UPDATE_BROKER_CONFIG: a broker's options, and changes of those that it can change.
+
+A change lasts until the broker stops: its file is the operator's. Apache's broker writes it, and takes names
+that it reads at its start only; here a name that cannot be changed is refused.
+Upstream: AdminBrokerProcessor.java, common/Configuration.java.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from libramq.broker.broker_conf import option_value
+from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
+from libramq.clock import WallMs
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import ConfigError, broker_error
+from libramq.formats.document import encode_body
+from libramq.formats.properties_file import parse_properties
+from libramq.formats.tables import DataVersion
+from libramq.logs import get_logger
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+
+log = get_logger(__name__)
+
+#: AdminBrokerProcessor.initConfigBlackList and BrokerConfig.configBlackList; credentials are ours to hide.
+BLACK_LIST: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome", CREDENTIALS_OPTION)
+#: What mqadmin exportConfigs looks for beside our options, as it is here.
+FIXED: Final = {"msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "filterServerNums": "0"}
+
+#: Those that may change while the broker runs: the parts that heed them are told (`BrokerOptions`).
+CHANGEABLE: Final = (
+    "autoCreateSubscriptionGroup", "longPollingEnable", "shortPollingTimeMills", "fileReservedTime",
+    "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable",
+    "deleteFileBatchMax",
+)  # fmt: skip
+
+_OPTIONS: Final = {each.metadata["name"]: each for each in fields(BrokerConfig) if each.metadata}
+
+
+class BrokerOptions:
+    """The processor of options. changed: applies a changed configuration to the parts that heed it."""
+
+    def __init__(
+        self, config: BrokerConfig, changed: Callable[[BrokerConfig], None], wall_ms: WallMs
+    ) -> None:
+        self._config = config
+        self._changed = changed
+        self._version = DataVersion().next(wall_ms)
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.GET_BROKER_CONFIG: self.get, RequestCode.UPDATE_BROKER_CONFIG: self.update}
+
+    def get(self, request: Request) -> Outcome:
+        """Return all options but the secrets."""
+        values = {
+            name: _text(getattr(self._config, option.name))
+            for name, option in _OPTIONS.items()
+            if name != CREDENTIALS_OPTION
+        }
+        body = "".join(f"{name}={value}\n" for name, value in (FIXED | values).items())
+        return Reply(ext={"version": encode_body(self._version).decode()}, body=body.encode())
+
+    def update(self, request: Request) -> Outcome:
+        """Change options; none of them if one cannot be changed."""
+        properties = parse_properties(request.command.body.decode(errors="replace"))
+        if not properties.keys().isdisjoint(BLACK_LIST):
+            raise broker_error(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        for name in properties:
+            if name not in CHANGEABLE:
+                raise broker_error(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{name} cannot be changed while the broker runs; these can: {', '.join(CHANGEABLE)}",
+                )
+        values: dict[str, Any] = {}
+        try:
+            for name, text in properties.items():
+                values[_OPTIONS[name].name] = option_value(name, text, _OPTIONS[name].default)
+            self._config = replace(self._config, **values)
+        except ConfigError as error:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
+        self._changed(self._config)
+        self._version = self._version.next(request.wall_ms)
+        log.info("configuration changed", options=properties, by=request.peer.address)
+        return SUCCESS
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
