@@ -672,7 +672,7 @@ def test_a_broker_decides_nothing_before_all_peers_have_reported(node):
         broker_name=B,
         group=HERE,
         version=7,
-        assignments=[bodies.TopicAssignment(client_id="other", topic="T", queues={A: [0]})],
+        assignments=[bodies.TopicAssignmentBody(client_id="other", topic="T", queues={A: [0]})],
         is_whole=True,
     )
     others = {HERE: [bodies.PeerMember(client_id="other", topics=["T"])]}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from libramq.transport.tls import Tls as Tls
 
 # Imported on first use: a Spark worker reads queues and needs no producer.
-_HOME: Final = {
+_MODULES: Final = {
     "Admin": "libramq.client.admin",
     "ConsumeFrom": "libramq.client.core.consumer_settings",
     "Credentials": "libramq.remoting.credentials",
@@ -64,7 +64,7 @@ __all__ = [
 if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
-        home = _HOME.get(name)
-        if home is None:
+        module = _MODULES.get(name)
+        if module is None:
             raise AttributeError(f"module 'libramq.client' has no attribute {name!r}")
-        return getattr(import_module(home), name)
+        return getattr(import_module(module), name)

@@ -133,7 +133,7 @@ class ConsumerNetwork:
             **member_requests.by_effect(),
             fx.FetchRoutes: self._fetch_routes,
             fx.Deliver: lambda effect: run.deliver(effect.deliveries),
-            fx.GiveUp: lambda effect: run.give_up(effect.deliveries),
+            fx.Abandon: lambda effect: run.give_up(effect.deliveries),
             fx.ReadOffset: self._read_offset,
             fx.StoreOffsets: lambda effect: self._stored_offsets().write(effect.offsets),
             fx.Assigned: run.notify,

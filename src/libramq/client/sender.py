@@ -9,7 +9,7 @@ from collections.abc import Callable
 from libramq.client.core.fault_strategy import FaultStrategy
 from libramq.client.core.publish_info import TopicPublishInfo
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.send_attempts import Attempt, GiveUp, SendAttempts
+from libramq.client.core.send_attempts import Attempt, Fail, SendAttempts
 from libramq.client.core.send_request import Prepared, SendSettings, send_call
 from libramq.client.send_result import SendResult, send_results
 from libramq.clock import Clock
@@ -116,7 +116,7 @@ class Sender:
 
     def _failed(self, prepared: Prepared, attempts: SendAttempts, error: LibraError, sent: Sent) -> None:
         following = attempts.failed(error, self._clock.monotonic_ms())
-        if isinstance(following, GiveUp):
+        if isinstance(following, Fail):
             sent(following.error)
         else:
             self._try(prepared, attempts, following, sent)

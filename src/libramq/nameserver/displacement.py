@@ -36,8 +36,8 @@ PROBE_MS: Final = 1_000
 Decide = Callable[[frozenset[object]], Outcome]
 
 
-class _Claim(Parked):
-    """A registration that waits. owners: connections that have not answered yet."""
+class _Registration(Parked):
+    """A parked registration. owners: connections that have not answered yet."""
 
     __slots__ = ("_displacement", "again", "owners", "request")
 
@@ -66,63 +66,69 @@ class Displacement:
         self._purgatory = kernel.purgatory
         self._clock = kernel.clock
         self._responder = responder
-        self._claims: dict[object, dict[_Claim, None]] = {}
+        self._registrations: dict[object, dict[_Registration, None]] = {}
         self._probes: dict[object, int] = {}
         self._number = 0
 
     def hold(self, request: Request, owners: Sequence[object], again: Decide) -> Outcome:
         """Park a registration until these connections have answered or not; BrokerError without room."""
-        claim = _Claim(self, request, owners, again)
-        if not self._purgatory.has_room(request.peer, claim.cost_bytes):
+        registration = _Registration(self, request, owners, again)
+        if not self._purgatory.has_room(request.peer, registration.cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many registrations wait; try again")
-        self._park(claim)
+        self._park(registration)
         return HOLD
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
         """Handle an answer: the connection is alive, so its brokers are not replaced."""
         if self._probes.get(connection) != answer.opaque:
             return
-        for claim in list(self._claims[connection]):
-            self._purgatory.release(claim)
-            self._responder.answer(claim.request, _refusal(connection))
+        for registration in list(self._registrations[connection]):
+            self._purgatory.release(registration)
+            self._responder.answer(registration.request, _refusal(connection))
 
     def connection_ended(self, connection: Connection) -> None:
         """Handle the end of a connection: its brokers have left, and waiting registrations continue."""
-        for claim in list(self._claims.get(connection, ())):
-            del self._claims[connection][claim]
-            claim.owners.discard(connection)
-            if not claim.owners:
-                self._purgatory.release(claim)
-                self._decide(claim, frozenset())
-        self._claims.pop(connection, None)
+        for registration in list(self._registrations.get(connection, ())):
+            del self._registrations[connection][registration]
+            registration.owners.discard(connection)
+            if not registration.owners:
+                self._purgatory.release(registration)
+                self._decide(registration, frozenset())
+        self._registrations.pop(connection, None)
         self._probes.pop(connection, None)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the deadlines after a stall: answers may lie unread in sockets."""
-        for claim in dict.fromkeys(claim for claims in list(self._claims.values()) for claim in claims):
-            self._purgatory.release(claim)
-            self._park(claim)
+        for registration in dict.fromkeys(
+            registration
+            for registrations in list(self._registrations.values())
+            for registration in registrations
+        ):
+            self._purgatory.release(registration)
+            self._park(registration)
 
-    def _park(self, claim: _Claim) -> None:
-        self._purgatory.park(claim, self._clock.monotonic_ms() + PROBE_MS)
-        for owner in claim.owners:
-            self._claims.setdefault(owner, {})[claim] = None
+    def _park(self, registration: _Registration) -> None:
+        self._purgatory.park(registration, self._clock.monotonic_ms() + PROBE_MS)
+        for owner in registration.owners:
+            self._registrations.setdefault(owner, {})[registration] = None
             if owner not in self._probes:
                 self._number += 1
                 self._probes[owner] = self._number
                 probe = Notify(cast(Connection, owner), RequestCode.PROBE, number=self._number)
                 self._responder.notify((probe,))
 
-    def _decide(self, claim: _Claim, dead: frozenset[object]) -> None:
-        if claim.request.peer.is_open:
-            self._responder.answer(claim.request, decide(lambda: claim.again(dead), claim.request))
+    def _decide(self, registration: _Registration, dead: frozenset[object]) -> None:
+        if registration.request.peer.is_open:
+            self._responder.answer(
+                registration.request, decide(lambda: registration.again(dead), registration.request)
+            )
 
-    def _forget(self, claim: _Claim) -> None:
-        for owner in claim.owners:
-            claims = self._claims.get(owner, {})
-            claims.pop(claim, None)
-            if not claims:
-                self._claims.pop(owner, None)
+    def _forget(self, registration: _Registration) -> None:
+        for owner in registration.owners:
+            registrations = self._registrations.get(owner, {})
+            registrations.pop(registration, None)
+            if not registrations:
+                self._registrations.pop(owner, None)
                 self._probes.pop(owner, None)
 
 

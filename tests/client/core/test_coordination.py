@@ -569,7 +569,7 @@ def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
     assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
     assert [each for each in talk.at(2_000) if isinstance(each, fx.FindGroup)] == []
     talk.at(2_200)
-    assert talk.of(fx.GiveUp) == [fx.GiveUp((running,))]
+    assert talk.of(fx.Abandon) == [fx.Abandon((running,))]
     assert len(talk.of(fx.FindGroup)) == 1
     assert talk.of(fx.SendBack) == []  # Its queue's next owner delivers it.
     assert talk.handled((running, HandlerOutcome.SUCCESS)) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.pull_from_where import Ask, StartAt, where_to_pull_from
+from libramq.client.core.pull_from_where import OffsetQuery, StartAt, where_to_pull_from
 
 
 @pytest.mark.parametrize("consume_from", ConsumeFrom)
@@ -18,12 +18,12 @@ def test_a_committed_offset_always_wins(consume_from, is_retry_topic, committed)
 @pytest.mark.parametrize(
     ("consume_from", "is_retry_topic", "decision"),
     [
-        (ConsumeFrom.LAST_OFFSET, False, Ask.MAXIMUM),
+        (ConsumeFrom.LAST_OFFSET, False, OffsetQuery.MAXIMUM),
         (ConsumeFrom.LAST_OFFSET, True, StartAt(0)),
         (ConsumeFrom.FIRST_OFFSET, False, StartAt(0)),
         (ConsumeFrom.FIRST_OFFSET, True, StartAt(0)),
-        (ConsumeFrom.TIMESTAMP, False, Ask.BY_TIME),
-        (ConsumeFrom.TIMESTAMP, True, Ask.MAXIMUM),
+        (ConsumeFrom.TIMESTAMP, False, OffsetQuery.BY_TIME),
+        (ConsumeFrom.TIMESTAMP, True, OffsetQuery.MAXIMUM),
     ],
 )
 def test_without_a_commit_the_groups_setting_decides(consume_from, is_retry_topic, decision):

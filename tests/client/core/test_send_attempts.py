@@ -6,7 +6,7 @@ import pytest
 
 from libramq.client.core.fault_strategy import FaultStrategy
 from libramq.client.core.publish_info import publish_info
-from libramq.client.core.send_attempts import Attempt, GiveUp, SendAttempts
+from libramq.client.core.send_attempts import Attempt, Fail, SendAttempts
 from libramq.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -54,7 +54,7 @@ def test_transport_failures_alternate_brokers_until_the_attempts_are_used_up(err
     assert isinstance(third, Attempt)
     assert first.queue.broker_name == third.queue.broker_name != second.queue.broker_name
     assert (second.timeout_ms, third.timeout_ms) == (2500, 2000)
-    assert send.failed(error, 1600) == GiveUp(error)
+    assert send.failed(error, 1600) == Fail(error)
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
@@ -73,7 +73,7 @@ def test_other_error_answers_end_the_attempts(code):
     send = attempts()
     send.first(100)
     error = broker_error(code, "no")
-    assert send.failed(error, 200) == GiveUp(error)
+    assert send.failed(error, 200) == Fail(error)
 
 
 def test_local_errors_end_the_attempts():
@@ -81,7 +81,7 @@ def test_local_errors_end_the_attempts():
     send = attempts()
     send.first(100)
     error = InvalidMessage("too large")
-    assert send.failed(error, 200) == GiveUp(error)
+    assert send.failed(error, 200) == Fail(error)
 
 
 def test_an_exhausted_timeout_ends_the_attempts():
@@ -90,7 +90,7 @@ def test_an_exhausted_timeout_ends_the_attempts():
     send.first(100)
     error = RequestTimeout("x")
     assert isinstance(send.failed(error, 3099), Attempt)
-    assert send.failed(error, 3100) == GiveUp(error)
+    assert send.failed(error, 3100) == Fail(error)
 
 
 def test_a_named_queue_is_kept():
@@ -102,7 +102,7 @@ def test_a_named_queue_is_kept():
     assert isinstance(following, Attempt)
     assert following.queue == queue
     error = broker_error(2, "busy")
-    assert send.failed(error, 300) == GiveUp(error)
+    assert send.failed(error, 300) == Fail(error)
 
 
 def test_a_message_stored_less_safely_is_retried_only_on_request():

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from libramq.client import Reject, Retry
-from libramq.client.idempotence import Claim, MemoryStore, SqliteStore, idempotent
+from libramq.client.idempotence import ClaimResult, MemoryStore, SqliteStore, idempotent
 from libramq.errors import ConfigError, InvalidResult
 from tests.client.core.examples import message
 
@@ -89,7 +89,7 @@ async def test_a_message_in_another_handler_is_retried(store, wrapped):
     """The other may fail; the rest of the batch is done with."""
     handler = Handler()
     call = wrapped(handler)
-    assert store.claim([":T:id-1"], "another") == [Claim.NEW]
+    assert store.claim([":T:id-1"], "another") == [ClaimResult.NEW]
     assert await call(message(1), message(2)) == [Retry(messages=[message(1)])]
     store.release([":T:id-1"], "another")
     assert await call(message(1), message(2)) is True
@@ -150,7 +150,7 @@ async def test_a_cancelled_handler_releases_its_claim(store):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert store.claim([":T:id-1"], "another") == [Claim.NEW]
+    assert store.claim([":T:id-1"], "another") == [ClaimResult.NEW]
 
 
 async def test_a_blocking_store_does_not_hold_up_the_loop(tmp_path):

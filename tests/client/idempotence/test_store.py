@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from libramq.client.idempotence import Claim, MemoryStore, RedisStore, SqliteStore
+from libramq.client.idempotence import ClaimResult, MemoryStore, RedisStore, SqliteStore
 from libramq.errors import ConfigError
 
 LEASE_MS = 1_000
@@ -70,21 +70,27 @@ def store(request, tmp_path, clock):
     store.close()
 
 
+def test_the_old_name_of_a_claims_result_gives_a_warning():
+    with pytest.warns(DeprecationWarning, match="ClaimResult"):
+        from libramq.client.idempotence import Claim
+    assert Claim is ClaimResult
+
+
 def test_a_key_is_claimed_once_until_it_is_done(store):
     """And done from then on, for everybody."""
-    assert store.claim(["a", "b"], "one") == [Claim.NEW, Claim.NEW]
-    assert store.claim(["a", "c"], "two") == [Claim.BUSY, Claim.NEW]
+    assert store.claim(["a", "b"], "one") == [ClaimResult.NEW, ClaimResult.NEW]
+    assert store.claim(["a", "c"], "two") == [ClaimResult.BUSY, ClaimResult.NEW]
     store.done(["a"], "one")
-    assert store.claim(["a", "b", "c"], "three") == [Claim.DONE, Claim.BUSY, Claim.BUSY]
+    assert store.claim(["a", "b", "c"], "three") == [ClaimResult.DONE, ClaimResult.BUSY, ClaimResult.BUSY]
 
 
 def test_a_released_key_can_be_claimed_again(store):
     """By whoever comes next; only its owner releases it."""
     store.claim(["a"], "one")
     store.release(["a"], "two")
-    assert store.claim(["a"], "two") == [Claim.BUSY]
+    assert store.claim(["a"], "two") == [ClaimResult.BUSY]
     store.release(["a"], "one")
-    assert store.claim(["a"], "two") == [Claim.NEW]
+    assert store.claim(["a"], "two") == [ClaimResult.NEW]
 
 
 def test_a_finished_key_stays_finished(store):
@@ -92,7 +98,7 @@ def test_a_finished_key_stays_finished(store):
     store.claim(["a"], "one")
     store.done(["a"], "one")
     store.release(["a"], "one")
-    assert store.claim(["a"], "one") == [Claim.DONE]
+    assert store.claim(["a"], "one") == [ClaimResult.DONE]
 
 
 def test_one_of_many_threads_gets_the_key(store):
@@ -106,7 +112,7 @@ def test_one_of_many_threads_gets_the_key(store):
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(claim, [f"owner {n}" for n in range(8)]))
     for of_key in zip(*answers, strict=True):
-        assert Counter(of_key) == {Claim.NEW: 1, Claim.BUSY: 7}
+        assert Counter(of_key) == {ClaimResult.NEW: 1, ClaimResult.BUSY: 7}
 
 
 def test_memory_forgets_the_oldest():
@@ -116,7 +122,7 @@ def test_memory_forgets_the_oldest():
         store.claim([str(number)], "x")
         store.done([str(number)], "x")
     assert len(store) == 3
-    assert store.claim(["1", "2"], "x") == [Claim.NEW, Claim.DONE]
+    assert store.claim(["1", "2"], "x") == [ClaimResult.NEW, ClaimResult.DONE]
     with pytest.raises(ConfigError, match="at least 1"):
         MemoryStore(capacity=0)
 
@@ -130,11 +136,11 @@ def test_a_claim_in_sqlite_expires_with_its_lease(tmp_path, clock):
     dead.close()
     store = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
     clock.now_ms += LEASE_MS - 1
-    assert store.claim(["a", "b"], "x") == [Claim.BUSY, Claim.DONE]
+    assert store.claim(["a", "b"], "x") == [ClaimResult.BUSY, ClaimResult.DONE]
     clock.now_ms += 1
-    assert store.claim(["a", "b"], "x") == [Claim.NEW, Claim.DONE]
+    assert store.claim(["a", "b"], "x") == [ClaimResult.NEW, ClaimResult.DONE]
     clock.now_ms += KEEP_MS
-    assert store.claim(["b"], "x") == [Claim.NEW]
+    assert store.claim(["b"], "x") == [ClaimResult.NEW]
     store.close()
 
 
@@ -153,10 +159,10 @@ def test_sqlite_removes_expired_entries(tmp_path, clock):
 def test_two_processes_share_a_sqlite_file(tmp_path):
     """Each with a connection of its own."""
     first, second = (SqliteStore(tmp_path / "handled.db") for _ in range(2))
-    assert first.claim(["a"], "one") == [Claim.NEW]
-    assert second.claim(["a"], "two") == [Claim.BUSY]
+    assert first.claim(["a"], "one") == [ClaimResult.NEW]
+    assert second.claim(["a"], "two") == [ClaimResult.BUSY]
     first.done(["a"], "one")
-    assert second.claim(["a"], "two") == [Claim.DONE]
+    assert second.claim(["a"], "two") == [ClaimResult.DONE]
     first.close()
     second.close()
 

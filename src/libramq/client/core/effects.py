@@ -104,7 +104,7 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Abandon:
     """Abandon handlers that do not return, and free their places."""
 
     deliveries: tuple[Delivery, ...]
@@ -291,7 +291,7 @@ Effect = (
     | SearchOffset
     | Pull
     | Deliver
-    | GiveUp
+    | Abandon
     | SendBack
     | SendCopy
     | CommitOffset

@@ -58,7 +58,7 @@ class HandlerDeadlines:
         if not late:
             return []
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
-        return [fx.GiveUp(tuple(late)), *self._ended(failed, now_ms)]
+        return [fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle results; those of abandoned handlers are ignored."""

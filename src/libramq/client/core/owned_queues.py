@@ -17,7 +17,7 @@ from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, LoadDue
 from libramq.client.core.offset_store import OffsetStore
 from libramq.client.core.process_queue import ProcessQueue, QueueState
-from libramq.client.core.pull_from_where import Ask, StartAt, where_to_pull_from
+from libramq.client.core.pull_from_where import OffsetQuery, StartAt, where_to_pull_from
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_locking import LOCK_FAILED_MS, QueueLocking
 from libramq.client.core.queue_table import QueueTable
@@ -226,7 +226,7 @@ class OwnedQueues:
         address = self._routes.master(queue.broker_name)
         if address is None:
             return self._cannot_load(owned, "its broker has no master now", now_ms)
-        if decision is Ask.MAXIMUM:
+        if decision is OffsetQuery.MAXIMUM:
             return [fx.MaxOffset(queue, generation, address)]
         return [fx.SearchOffset(queue, generation, address, self._settings.consume_timestamp_ms)]
 

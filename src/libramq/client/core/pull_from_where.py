@@ -14,7 +14,7 @@ from enum import Enum
 from libramq.client.core.consumer_settings import ConsumeFrom
 
 
-class Ask(Enum):
+class OffsetQuery(Enum):
     """The question that the broker must answer first."""
 
     MAXIMUM = "maximum"
@@ -30,13 +30,13 @@ class StartAt:
 
 def where_to_pull_from(
     consume_from: ConsumeFrom, *, is_retry_topic: bool, committed: int | None
-) -> StartAt | Ask:
+) -> StartAt | OffsetQuery:
     """Decide by the committed offset (None: none)."""
     if committed is not None:
         return StartAt(committed)
     if consume_from is ConsumeFrom.LAST_OFFSET:
-        return StartAt(0) if is_retry_topic else Ask.MAXIMUM
+        return StartAt(0) if is_retry_topic else OffsetQuery.MAXIMUM
     if consume_from is ConsumeFrom.FIRST_OFFSET:
         # If the queue begins later, the broker moves the first pull.
         return StartAt(0)
-    return Ask.MAXIMUM if is_retry_topic else Ask.BY_TIME
+    return OffsetQuery.MAXIMUM if is_retry_topic else OffsetQuery.BY_TIME

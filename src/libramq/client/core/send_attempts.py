@@ -33,7 +33,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Fail:
     """Stop: this is the error."""
 
     error: LibraError
@@ -76,19 +76,19 @@ class SendAttempts:
         following = self._next(now_ms)
         return following if isinstance(following, Attempt) else None
 
-    def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | GiveUp:
+    def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | Fail:
         """Handle a failed attempt."""
         if isinstance(error, BrokerError):
             self._remember(now_ms, isolated=True, reachable=False)
             if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
-                return GiveUp(error)
+                return Fail(error)
         elif isinstance(error, RemoteError):
             # Without the detector, only another attempt can show whether it is reachable again.
             self._remember(now_ms, isolated=True, reachable=True)
         else:
-            return GiveUp(error)
+            return Fail(error)
         following = self._next(now_ms)
-        return following if following is not None else GiveUp(error)
+        return following if following is not None else Fail(error)
 
     def _next(self, now_ms: MonotonicMs) -> Attempt | None:
         left_ms = self._deadline_ms - now_ms

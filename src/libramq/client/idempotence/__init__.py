@@ -6,29 +6,33 @@
 A group delivers every message at least once: messages being handled when a member dies are redelivered.
 """
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from libramq.client.idempotence.idempotent import idempotent
 from libramq.client.idempotence.memory_store import MemoryStore
-from libramq.client.idempotence.store import Claim, Store
+from libramq.client.idempotence.store import ClaimResult, Store
 
 if TYPE_CHECKING:
     from libramq.client.idempotence.redis_store import RedisStore as RedisStore
     from libramq.client.idempotence.sqlite_store import SqliteStore as SqliteStore
 
-_HOME: Final = {
+_MODULES: Final = {
     "RedisStore": "libramq.client.idempotence.redis_store",
     "SqliteStore": "libramq.client.idempotence.sqlite_store",
 }
 
-__all__ = ["Claim", "MemoryStore", "RedisStore", "SqliteStore", "Store", "idempotent"]
+__all__ = ["ClaimResult", "MemoryStore", "RedisStore", "SqliteStore", "Store", "idempotent"]
 
 
 if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
-        home = _HOME.get(name)
-        if home is None:
+        if name == "Claim":  # Its name in 0.1.0; it goes with 0.3.0.
+            warnings.warn("Claim is called ClaimResult now", DeprecationWarning, stacklevel=2)
+            return ClaimResult
+        module = _MODULES.get(name)
+        if module is None:
             raise AttributeError(f"module 'libramq.client.idempotence' has no attribute {name!r}")
-        return getattr(import_module(home), name)
+        return getattr(import_module(module), name)

@@ -22,7 +22,7 @@ from libramq.client.core.handler_result import (
 )
 from libramq.client.handler_call import awaited
 from libramq.client.handlers import Handler, is_async
-from libramq.client.idempotence.store import Claim, Store
+from libramq.client.idempotence.store import ClaimResult, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
@@ -108,13 +108,13 @@ class _Attempt:
         """Return the messages for the handler."""
         return list(self._ours.values())
 
-    def take(self, claims: Sequence[Claim]) -> None:
+    def take(self, claims: Sequence[ClaimResult]) -> None:
         """Keep the messages that this call has claimed; others may be busy, or done already."""
         by_key, self._ours = self._ours, {}
         for (key, message), claim in zip(by_key.items(), claims, strict=True):
-            if claim is Claim.NEW:
+            if claim is ClaimResult.NEW:
                 self._ours[key] = message
-            elif claim is Claim.BUSY:
+            elif claim is ClaimResult.BUSY:
                 self._busy.append(message)
 
     def judge(self, returned: object) -> None:

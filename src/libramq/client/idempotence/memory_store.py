@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from libramq.client.idempotence.store import Claim
+from libramq.client.idempotence.store import ClaimResult
 from libramq.errors import ConfigError
 
 #: Ours: about 20 MB of keys.
@@ -28,7 +28,7 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._done)
 
-    def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
+    def claim(self, keys: Sequence[str], owner: str) -> list[ClaimResult]:
         """Claim keys for an owner."""
         with self._lock:
             return [self._claim(key, owner) for key in keys]
@@ -50,7 +50,7 @@ class MemoryStore:
                 if self._claimed.get(key) == owner:
                     del self._claimed[key]
 
-    def _claim(self, key: str, owner: str) -> Claim:
+    def _claim(self, key: str, owner: str) -> ClaimResult:
         if key in self._done:
-            return Claim.DONE
-        return Claim.NEW if self._claimed.setdefault(key, owner) == owner else Claim.BUSY
+            return ClaimResult.DONE
+        return ClaimResult.NEW if self._claimed.setdefault(key, owner) == owner else ClaimResult.BUSY

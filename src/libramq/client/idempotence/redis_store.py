@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, Claim
+from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, ClaimResult
 from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RedisStore:
         """Close the connections."""
         self._client.close()
 
-    def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
+    def claim(self, keys: Sequence[str], owner: str) -> list[ClaimResult]:
         """Claim keys for an owner."""
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
@@ -49,7 +49,7 @@ class RedisStore:
                 pipeline.get(self._prefix + key)
             answers = pipeline.execute()
         return [
-            Claim.NEW if was_set else Claim.DONE if _is_done(value) else Claim.BUSY
+            ClaimResult.NEW if was_set else ClaimResult.DONE if _is_done(value) else ClaimResult.BUSY
             for was_set, value in zip(answers[::2], answers[1::2], strict=True)
         ]
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, Claim
+from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, ClaimResult
 from libramq.clock import Clock, SystemClock, WallMs
 from libramq.errors import ConfigError
 
@@ -76,7 +76,7 @@ class SqliteStore:
         with self._lock:
             self._database.close()
 
-    def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
+    def claim(self, keys: Sequence[str], owner: str) -> list[ClaimResult]:
         """Claim keys for an owner."""
         wall_ms = self._clock.wall_ms()
         with self._lock, self._transaction():
@@ -95,13 +95,13 @@ class SqliteStore:
         """Release keys: the handler has failed."""
         self._write("DELETE FROM handled WHERE key = ? AND owner = ?", ((key, owner) for key in keys))
 
-    def _claim(self, key: str, owner: str, wall_ms: WallMs) -> Claim:
+    def _claim(self, key: str, owner: str, wall_ms: WallMs) -> ClaimResult:
         row = (key, owner, int(wall_ms) + self._lease_ms, int(wall_ms))
         if self._database.execute(_CLAIM, row).rowcount == 1:
-            return Claim.NEW
+            return ClaimResult.NEW
         with closing(self._database.execute("SELECT owner FROM handled WHERE key = ?", (key,))) as cursor:
             (holder,) = cursor.fetchone()
-        return Claim.DONE if holder is None else Claim.BUSY
+        return ClaimResult.DONE if holder is None else ClaimResult.BUSY
 
     def _write(self, statement: str, rows: Iterable[tuple[str | int, ...]]) -> None:
         with self._lock, self._transaction():

@@ -15,7 +15,7 @@ LEASE_MS: Final = 30_000
 KEEP_MS: Final = 72 * 60 * 60 * 1000
 
 
-class Claim(Enum):
+class ClaimResult(Enum):
     """The outcome of a claim. BUSY: another handler is processing the message, here or elsewhere."""
 
     NEW = "new"
@@ -29,7 +29,7 @@ class Store(Protocol):
     #: Whether calls may wait for a disk or another machine; coroutines then make them on a thread.
     is_blocking: bool
 
-    def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
+    def claim(self, keys: Sequence[str], owner: str) -> list[ClaimResult]:
         """Claim keys for an owner; no two owners get NEW for one key until it is released."""
         ...
 

@@ -136,7 +136,7 @@ class PeerMember(Document, frozen=True, kw_only=True):
         )
 
 
-class TopicAssignment(Document, frozen=True, kw_only=True):
+class TopicAssignmentBody(Document, frozen=True, kw_only=True):
     """The queues of one topic that a member with server-side assignment has, by broker."""
 
     client_id: str
@@ -144,7 +144,7 @@ class TopicAssignment(Document, frozen=True, kw_only=True):
     queues: dict[str, list[int]] = {}
 
     @classmethod
-    def of(cls, assignment: assignment_tables.TopicAssignment) -> "TopicAssignment":
+    def of(cls, assignment: assignment_tables.TopicAssignment) -> "TopicAssignmentBody":
         """Return the body of a member's queues of a topic."""
         by_broker: dict[str, list[int]] = {}
         for queue in assignment.queues:
@@ -170,7 +170,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
     broker_name: str
     group: str
     version: int = 0
-    assignments: list[TopicAssignment] = msgspec.field(name="given", default_factory=list)
+    assignments: list[TopicAssignmentBody] = msgspec.field(name="given", default_factory=list)
     gone: list[str] = []
     is_whole: bool = False
     is_over: bool = False
@@ -183,7 +183,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
             broker_name=update.broker_name,
             group=update.group,
             version=update.version,
-            assignments=[TopicAssignment.of(each) for each in update.assignments],
+            assignments=[TopicAssignmentBody.of(each) for each in update.assignments],
             gone=list(update.gone),
             is_whole=update.is_whole,
             is_over=update.is_over,
