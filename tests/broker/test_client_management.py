@@ -305,6 +305,14 @@ def test_a_client_that_is_back_in_time_keeps_its_locks(orderly, bob):
     assert lock(orderly, bob, "bob", 0) == []
 
 
+def test_members_of_a_group_whose_configuration_was_deleted_keep_their_locks(orderly, peer):
+    """The next heartbeat makes the group anew; with Java's client that may take half a minute."""
+    assert lock(orderly, peer, "alice", 0) == [0]
+    header = h.DeleteGroupHeader(group_name="G", clean_offset=False)
+    orderly.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, header)
+    assert lock(orderly, peer, "alice", 0, 1) == [0, 1]
+
+
 def test_a_client_that_has_introduced_itself_since_is_a_member_like_others(orderly, bob):
     early, later = FakePeer("10.0.0.8:1"), FakePeer("10.0.0.8:2")
     assert lock(orderly, early, "carol", 0) == [0]

@@ -60,7 +60,7 @@ class QueueLockRequests:
             if start:
                 yield
             # Locks of missing groups, queues and clients would only pile up.
-            if body.consumer_group not in self._groups or not request.peer.is_open:
+            if not self._may_lock(body.consumer_group) or not request.peer.is_open:
                 break
             refs = body.mq_set[start : start + QUEUES_PER_STEP]
             queues = dict.fromkeys(ref.queue for ref in refs if self._exists(ref))
@@ -72,6 +72,10 @@ class QueueLockRequests:
         if len(held) <= QUEUES_PER_STEP:
             return Reply(body=_encode_held(held))
         return Compute(partial(_encode_held, held), _reply)
+
+    def _may_lock(self, group: str) -> bool:
+        """Return whether a group exists, or was deleted under members that will make it again."""
+        return group in self._groups or self._clients.group(group) is not None
 
     def unlock(self, request: Request) -> Outcome:
         """Unlock queues, only for the client that holds them and over its own connection.
