@@ -226,3 +226,13 @@ def test_a_reset_that_cannot_be_journalled_is_refused(talk):
     assert committed(talk, 0) == 3
     talk.disk.bytes_left = None
     assert find_answer(alice.peer, talk.command(0)) is None
+
+
+def test_mqadmins_reset_by_time_goes_to_the_time(talk):
+    """Its client sends offset -1, which means none; the group was set to the first message instead."""
+    talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G"))
+    ends = {queue_id: talk.broker.store.max_offset("T", queue_id) for queue_id in range(4)}
+    assert all(ends.values())
+    now = int(talk.clock.wall_ms()) + 1
+    assert offsets_of(reset(talk, timestamp=now, offset=-1, queue_id=-1)) == ends
+    assert offsets_of(reset(talk, timestamp=now, offset=-1, queue_id=2)) == {2: ends[2]}

@@ -45,6 +45,19 @@ def reset(cluster: Cluster, group: str, topic: str, timestamp: str = "0") -> lis
     return sorted((row[1], int(row[2])) for row in rows if row[:1] == [cluster.broker_name])
 
 
+def test_mqadmin_resets_a_group_to_a_time(cluster: Cluster) -> None:
+    """Before the first message, and behind the last one."""
+    group, topic = cluster.fresh_name("group"), cluster.fresh_name("ByTime")
+    cluster.create_topic(topic, 1)
+    for number in range(3):
+        cluster.send(topic=topic, body=str(number))
+    consumer = cluster.consumer(group, topic, tags="*")
+    consumer.wait_count(3, "message")
+    consumer.finish()
+    assert reset(cluster, group, topic) == [("0", 0)]
+    assert reset(cluster, group, topic, "now") == [("0", 3)]
+
+
 def test_mqadmin_moves_our_members(cluster: Cluster) -> None:
     """Under a coordinator of ours, and at Apache's broker, which has clients do it."""
     topic, group = filled(cluster)

@@ -13,6 +13,8 @@ import contextlib
 from collections.abc import Mapping
 from functools import partial
 
+import msgspec
+
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -35,6 +37,8 @@ from libramq.waits import HeldPulls
 
 #: ResetOffsetRequestHeader: all queues.
 ALL_QUEUES = -1
+#: MQClientAPIImpl.invokeBrokerToResetOffset: mqadmin sends this for a reset by time.
+NO_OFFSET = -1
 #: Broker2Client.resetOffset: the time that means the end.
 THE_END = -1
 
@@ -69,7 +73,10 @@ class OffsetReset:
 
     def handle(self, request: Request) -> Outcome:
         """Set the offsets, or have members set them; the reply has them, queue by queue."""
-        return self._reset(decode_header(request.command, ResetOffsetHeader), {}, 0)
+        header = decode_header(request.command, ResetOffsetHeader)
+        if header.offset == NO_OFFSET:
+            header = msgspec.structs.replace(header, offset=None)
+        return self._reset(header, {}, 0)
 
     def _reset(self, header: ResetOffsetHeader, found: dict[int, int], warmings: int) -> Outcome:
         """Perform a reset; raises BrokerError if there is no such queue or group.
