@@ -249,12 +249,16 @@ def torture(
     dir: Annotated[
         Path | None, typer.Option(help="A new or empty directory on the disk to try; temporary by default.")
     ] = None,
+    replicated: Annotated[
+        bool,
+        typer.Option("--replicated", help="Kill a SYNC_MASTER with inSyncReplicas=2, its slave, or both."),
+    ] = False,
 ) -> int:
     """Kill a broker again and again while it stores messages and commits with SYNC_FLUSH, and verify each
     time that it has all that it acknowledged. Exit with 1 if anything is lost."""
     from libramq.cli import torturing
 
-    return torturing.torture(rounds, dir)
+    return torturing.torture(rounds, dir, is_replicated=replicated)
 
 
 def main() -> None:

@@ -11,14 +11,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from libramq.broker.config import VIP_DISTANCE, BrokerConfig
 from libramq.cli import running
 from libramq.cli.servers.broker_children import BrokerEnded
-from libramq.cli.servers.ports import free_port
-from libramq.cli.servers.tortured_broker import TorturedBroker
-from libramq.errors import ConfigError, StoreError
-from libramq.filesystem import LocalFileSystem
-from libramq.store.check import check_store
+from libramq.cli.servers.tortured_broker import TorturedBroker, check_files, tortured_config
+from libramq.cli.torturing_pair import TorturedPair
+from libramq.errors import ConfigError
 from libramq.testing.torture.check import check
 from libramq.testing.torture.client import Client
 from libramq.testing.torture.ledger import Ledger
@@ -31,22 +28,19 @@ LOAD_SECONDS: Final = (0.05, 1.5)
 #: Ours: one start in so many is killed, too, up to so long after it began.
 KILLED_STARTS: Final = 5
 START_SECONDS: Final = 1.0
-#: Ours: small, so that files end and begin often.
-LOG_FILE_BYTES: Final = 16 * 1024 * 1024
-QUEUE_FILE_BYTES: Final = 20 * 3_000
-_HOST: Final = "127.0.0.1"
 
 
-def torture(rounds: int, directory: Path | None) -> int:
+def torture(rounds: int, directory: Path | None, *, is_replicated: bool = False) -> int:
     """Torture a broker; print a line a round, and the verdict; return the exit code.
 
     directory: a new or empty one; by default a temporary one, which stays if anything was lost.
+    is_replicated: torture a master and its slave.
     """
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise ConfigError(f"{directory} is not empty; name a new directory")
     root = directory or Path(tempfile.mkdtemp(prefix="libra-torture-"))
     root.mkdir(parents=True, exist_ok=True)
-    torturer = _Torturer(root)
+    torturer = TorturedPair(root) if is_replicated else _Torturer(root)
     wrong: list[str] = []
     try:
         wrong = running.run(torturer.run(rounds))
@@ -69,7 +63,7 @@ class _Torturer:
         self._load = Load(self.ledger)
         self._ends: dict[int, int] = {}
         self._store = root / "store"
-        self._broker = TorturedBroker(_config(self._store), root / "broker.log")
+        self._broker = TorturedBroker(tortured_config(self._store), root / "broker.log")
 
     async def run(self, rounds: int) -> list[str]:
         """Run so many rounds, or to the first that breaks something; return what is wrong."""
@@ -84,7 +78,7 @@ class _Torturer:
                     return wrong
             wrong = await check(address, self.ledger, {})  # Everything, from the first message on.
             await self._broker.stop()
-            return wrong + _check_files(self._store)
+            return wrong + check_files(self._store)[1]
         except BrokerEnded as error:
             return [str(error)]
         finally:
@@ -119,26 +113,6 @@ class _Torturer:
             flush=True,
         )
         return wrong
-
-
-def _config(store: Path) -> BrokerConfig:
-    return BrokerConfig(
-        store_path=str(store),
-        broker_name="tortured",
-        bind_address=_HOST,
-        listen_port=free_port(_HOST, below=VIP_DISTANCE),
-        flush_disk_type="SYNC_FLUSH",
-        commit_log_file_bytes=LOG_FILE_BYTES,
-        consume_queue_file_bytes=QUEUE_FILE_BYTES,
-    )
-
-
-def _check_files(store: Path) -> list[str]:
-    try:
-        report = check_store(store, LocalFileSystem())
-    except StoreError as error:
-        return [str(error)]
-    return [f"the files are damaged; see libra store check {store}"] if report.is_damaged else []
 
 
 def _verdict(ledger: Ledger, rounds: int, wrong: list[str]) -> str:

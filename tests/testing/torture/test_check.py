@@ -31,7 +31,7 @@ def test_what_the_broker_has_is_compared_with_what_it_acknowledged(tmp_path: Pat
             ledger.acknowledged(3, 2, Identity(0, 99))
             ledger.requested("two", 0, 2)
             ledger.committed("two", 0, 2)
-            commit, message = await check(broker.address, ledger, ends)
+            message, commit = await check(broker.address, ledger, ends)
             assert "group two, queue 0: acknowledged commit 2 went back" in commit
             assert "queue 3: acknowledged message 2 is lost" in message
 

@@ -8,13 +8,21 @@ import contextlib
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from libramq.broker.config import BrokerConfig
+from libramq.broker.config import VIP_DISTANCE, BrokerConfig
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS, BrokerEnded
+from libramq.cli.servers.ports import free_port
+from libramq.errors import StoreError
+from libramq.filesystem import LocalFileSystem
+from libramq.store.check import check_store
 
+HOST: Final = "127.0.0.1"
+#: Ours: small, so that files end and begin often.
+LOG_FILE_BYTES: Final = 16 * 1024 * 1024
+QUEUE_FILE_BYTES: Final = 20 * 3_000
 #: Ours: how long a start may take; the recovery of a whole file of the log takes some seconds.
 START_SECONDS_MAX: Final = 120
 
@@ -26,6 +34,11 @@ class TorturedBroker:
         self.config = config
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the process was started, and neither killed nor stopped."""
+        return self._process is not None
 
     async def spawn(self) -> None:
         """Start the process, and do not wait until it serves."""
@@ -80,3 +93,27 @@ class TorturedBroker:
         self._process = None
         if code:
             raise BrokerEnded(f"the broker's stop failed with exit code {code}; see {self._log}")
+
+
+def tortured_config(store: Path, **options: Any) -> BrokerConfig:
+    """Return the configuration of a broker that confirms what is on its disk."""
+    return BrokerConfig(
+        store_path=str(store),
+        broker_name="tortured",
+        bind_address=HOST,
+        listen_port=free_port(HOST, below=VIP_DISTANCE),
+        flush_disk_type="SYNC_FLUSH",
+        commit_log_file_bytes=LOG_FILE_BYTES,
+        consume_queue_file_bytes=QUEUE_FILE_BYTES,
+        **options,
+    )
+
+
+def check_files(store: Path) -> tuple[int, list[str]]:
+    """Return where a stopped broker's log ends, and what is wrong with its files."""
+    try:
+        report = check_store(store, LocalFileSystem())
+    except StoreError as error:
+        return 0, [str(error)]
+    damage = f"the files are damaged; see libra store check {store}"
+    return report.log_end, [damage] if report.is_damaged else []

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
-from libramq.errors import LibraError
+from libramq.errors import BrokerError, LibraError
 from libramq.formats.tables import TopicConfig
 from libramq.message import MessageQueue, decode_records
 from libramq.remoting import headers as h
@@ -44,6 +44,14 @@ class Client:
         """Create the topic of all messages."""
         topic = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUE_COUNT, write_queue_nums=QUEUE_COUNT)
         await self.make(admin_calls.create_topic(topic))
+
+    async def serves_topic(self) -> bool:
+        """Return whether the broker knows the topic and its readers: a slave learns of them later."""
+        try:
+            await self.pull("check", 0, 0)
+        except BrokerError:
+            return False
+        return True
 
     async def send(self, identity: Identity, queue_id: int) -> int | None:
         """Send a message; return its offset, or None if it is not as safe as it should be."""

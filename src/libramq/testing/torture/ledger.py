@@ -21,6 +21,7 @@ class Ledger:
     def __init__(self) -> None:
         self.message_count = self.commit_count = 0
         self._messages: dict[int, dict[int, Identity]] = {}
+        self._acknowledged: dict[int, set[int]] = {}
         self._places: dict[Identity, tuple[int, int]] = {}
         self._committed: dict[tuple[str, int], int] = {}
         self._requested: dict[tuple[str, int], int] = {}
@@ -28,6 +29,7 @@ class Ledger:
     def acknowledged(self, queue_id: int, offset: int, identity: Identity) -> list[str]:
         """Record that a send was acknowledged; return what is wrong with that."""
         self.message_count += 1
+        self._acknowledged.setdefault(queue_id, set()).add(offset)
         return self._record(queue_id, offset, identity)
 
     def seen(self, queue_id: int, offset: int, identity: Identity | None) -> list[str]:
@@ -48,21 +50,18 @@ class Ledger:
         self._committed[key] = max(offset, self._committed.get(key, 0))
 
     def check_messages(
-        self, queue_id: int, found: Sequence[Identity | None], first: int, *, lost_from: int
+        self, queue_id: int, found: Sequence[Identity | None], first: int, *, is_copy: bool = False
     ) -> list[str]:
         """Return what is wrong with the messages found in a queue from `first` on.
 
-        lost_from: offsets from there on that were acknowledged and are not among those found are lost.
+        is_copy: they are a slave's, which has to have what was acknowledged, and not what consumers saw.
         """
         wrong = []
         for offset, identity in enumerate(found, first):
             wrong += self.seen(queue_id, offset, identity)
         end = first + len(found)
-        missing = sorted(
-            offset
-            for offset in self._messages.get(queue_id, {})
-            if offset >= lost_from and not first <= offset < end
-        )
+        expected = (self._acknowledged if is_copy else self._messages).get(queue_id, ())
+        missing = sorted(offset for offset in expected if offset >= end)
         wrong += [
             f"queue {queue_id}: acknowledged message {offset} is lost; the queue has {first} to {end}"
             for offset in missing
