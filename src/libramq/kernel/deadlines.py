@@ -16,9 +16,9 @@ Action = Callable[[MonotonicMs], None]
 
 #: Ours: how many entries of past or moved deadlines are kept before the queue is cleaned.
 STALE_MAX = 1024
-#: Ours: how often in a row a deadline may set itself for now, each time to do some more: twice as often as a
-#: broker has connections, groups or topics to go through.
-TURNS_MAX: Final = 200_000
+#: Ours: how often in a row a deadline may set itself for now, each time to do some more: five times as
+#: often as a broker may have members, of which it has most, to go through.
+TURNS_MAX: Final = 1_000_000
 #: Ours: the pace of a deadline that, by a bug, is due again as soon as it has acted: often enough to keep
 #: working, badly.
 OVERDUE_AGAIN_MS: Final = 1_000
