@@ -171,7 +171,7 @@ class NameServerUnavailable(RemoteError):
 
 
 class RouteNotFound(RemoteError):
-    """The name server knows no broker for the topic."""
+    """No broker of the topic is registered at the name server."""
 
 
 class MemberReplaced(RemoteError):

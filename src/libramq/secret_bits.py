@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 
 class SecretBits(Protocol):
-    """A source of bits that nobody else can know."""
+    """A source of unpredictable bits."""
 
     def token_hex(self, nbytes: int, /) -> str:
         """Return random bytes as hexadecimal digits."""

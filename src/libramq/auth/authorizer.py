@@ -16,7 +16,7 @@ class Authorizer(Protocol):
 
     @property
     def permits_everything(self) -> bool:
-        """Return whether it permits everything, so that it need not be asked."""
+        """Return whether every operation is permitted, so that no check is needed."""
         ...
 
     def authorize(self, principal: Principal, resource: Resource, action: Action) -> None:

@@ -36,7 +36,7 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """A group wants messages redelivered: they move from their topics to its retry topic."""
+    """A group sends messages back: they move from their topics to its retry topic."""
 
     principal: Principal
     group: str

@@ -66,7 +66,7 @@ def _crowded(
     sources: tuple[int, ...],
     sinks: tuple[int, ...],
 ) -> set[int]:
-    """Return the sources and sinks (numbered behind all sources) above the average; empty if all are even.
+    """Return the sources and sinks (numbered after all sources) above the average; empty if all are even.
 
     Loads times the whole capacity flow to capacities times the whole load, so all numbers stay whole.
     """

@@ -36,7 +36,7 @@ def machine_room(rooms: Iterable[str]) -> TopicStrategy:
 
 
 def _run(queues: list[MessageQueue], position: int, count: int) -> list[MessageQueue]:
-    """Return one run of neighbours; the remainder lies behind all runs."""
+    """Return one run of neighbours; the remainder follows all runs."""
     share = len(queues) // count
     last = share * count + position
     return queues[share * position : share * (position + 1)] + queues[last : last + 1]

@@ -29,7 +29,7 @@ class Strategy(Protocol):
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> Sequence[MessageQueue]:
-        """Return a client's share of a topic, as far as it can know it; queues and ids are sorted."""
+        """Return a client's share of a topic, computed by the client alone; queues and ids are sorted."""
 
     def assign(self, group: Group) -> Assignment:
         """Return all members' queues."""

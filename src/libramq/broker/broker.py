@@ -121,7 +121,7 @@ class Broker:
         self._start_up.begin(started)
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Unregister from the name servers; `left` is called once they know, or could not be reached."""
+        """Unregister from the name servers; `left` is called once all have answered or failed to."""
         self.registration.leave(left)
 
     def close(self) -> None:

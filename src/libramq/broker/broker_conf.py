@@ -51,7 +51,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def nearest_option(name: str) -> str | None:
-    """Return the option that an unknown name was probably meant to be."""
+    """Return the option whose name is nearest to an unknown one."""
     names = [str(option.metadata["name"]) for option in fields(BrokerConfig) if option.metadata]
     by_lower = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)

@@ -351,7 +351,7 @@ class BrokerConfig:
 
     @property
     def ha_networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-        """Return the networks that slaves may connect from; raises ConfigError for what is none."""
+        """Return the networks that slaves may connect from; raises ConfigError for invalid ones."""
         texts = [text.strip() for text in self.ha_allowed_addresses.split(";") if text.strip()]
         try:
             return [ipaddress.ip_network(text, strict=False) for text in texts]

@@ -146,7 +146,7 @@ class BrokerServer:
             self._is_started.set_result(None)
 
     async def _wait_started(self) -> None:
-        """Wait until the broker listens and name servers know it; not for long, if they do not answer."""
+        """Wait until the broker listens and is registered; silent name servers are not awaited for long."""
         try:
             async with asyncio.timeout((LOOK_AROUND_MS_MAX + FIRST_ROUND_MS_MAX) / 1000):
                 await self._is_started

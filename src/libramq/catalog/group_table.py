@@ -99,7 +99,7 @@ class GroupTable:
         return config
 
     def put(self, config: SubscriptionGroupConfig, wall_ms: WallMs) -> None:
-        """Create a group or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
+        """Create or change a group; raises InvalidName, or InvalidParameter for invalid numbers."""
         self.check(config)
         if config.group_name not in self._groups and len(self._groups) >= self._groups_max:
             raise broker_error(
@@ -110,7 +110,7 @@ class GroupTable:
             self._change(config.group_name, config, wall_ms)
 
     def check(self, config: SubscriptionGroupConfig) -> None:
-        """Raise InvalidName, or InvalidParameter for impossible numbers."""
+        """Raise InvalidName, or InvalidParameter for invalid numbers."""
         names.validate_group(config.group_name)
         if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
             raise broker_error(

@@ -65,7 +65,7 @@ class JournalSync:
         self._directories |= dict.fromkeys((path.parent, path.parent.parent))
 
     def when_synced(self, then: Callable[[bool], None], *, through: int | None = None) -> None:
-        """Call with True when so many changes, or all so far, are on the disk; with False if that failed."""
+        """Call with True once that many changes, or all so far, are on the disk; with False on failure."""
         through = self.written if through is None else through
         if through <= self.synced or self._failure is not None:
             then(self._failure is None)
@@ -79,7 +79,7 @@ class JournalSync:
         return is_wanted
 
     def plan(self) -> SyncPlan | None:
-        """Return what has to be fsynced now, to be run once; None if nothing."""
+        """Return the fsyncs that are due, to be run once; None if there are none."""
         if not self._paths:
             return None
         plan = SyncPlan(tuple(self._paths), tuple(self._directories), self.written)

@@ -118,13 +118,13 @@ class TopicTable:
         return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
 
     def put(self, config: TopicConfig, wall_ms: WallMs) -> None:
-        """Create a topic or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
+        """Create or change a topic; raises InvalidName, or InvalidParameter for invalid numbers."""
         self.check(config)
         if self._topics.get(config.topic_name) != config:
             self._store(config, wall_ms)
 
     def check(self, config: TopicConfig) -> None:
-        """Raise InvalidName, or InvalidParameter for impossible numbers."""
+        """Raise InvalidName, or InvalidParameter for invalid numbers."""
         names.validate_topic(config.topic_name)
         for count in (config.read_queue_nums, config.write_queue_nums):
             if not 0 < count <= QUEUES_MAX:

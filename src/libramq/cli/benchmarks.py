@@ -36,7 +36,7 @@ class Load:
 
 
 class _Meter:
-    """Counts what is done and shows it, with the average rate."""
+    """Counts finished operations and shows them with the average rate."""
 
     def __init__(self, what: str, total: int) -> None:
         self.done = 0

@@ -66,7 +66,7 @@ class _Torturer:
         self._broker = TorturedBroker(tortured_config(self._store), root / "broker.log")
 
     async def run(self, rounds: int) -> list[str]:
-        """Run so many rounds, or to the first that breaks something; return what is wrong."""
+        """Run that many rounds, or up to the first violation; return the violations."""
         address = self._broker.config.address
         try:
             await self._broker.start()

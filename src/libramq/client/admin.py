@@ -229,7 +229,7 @@ class Admin:
         )
 
     async def running_info(self, group: str, client_id: str, *, threads: bool = False) -> ConsumerRunningInfo:
-        """Return what a member says about itself: its settings, subscriptions and queues.
+        """Return a member's running info: its settings, subscriptions and queues.
 
         threads: with what each of its threads does. Raises BrokerError if it is not online.
         """
@@ -286,7 +286,7 @@ class Admin:
         return call.result(reply, where=f"broker {address}")
 
     async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
-        """Ask one broker of each broker name that has the topic."""
+        """Query one broker of each broker name that has the topic."""
         route = await answer_of(partial(self._name_servers.route, topic))
         addresses = [broker.any_address for broker in route.broker_datas]
         return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
@@ -294,7 +294,7 @@ class Admin:
     async def _ask_group(
         self, group: str, call: Callable[[], Call[T]], *, passing: type[BrokerError] | None = None
     ) -> list[T]:
-        """Ask the brokers that know a group; errors of the `passing` type count only if all return them."""
+        """Query the brokers that have a group; errors of the `passing` type count only if all return them."""
         validate_group(group)
         try:
             route = await answer_of(partial(self._name_servers.route, retry_topic(group)))

@@ -1,4 +1,4 @@
-"""Awaiting: how coroutines wait for what is answered by a call, and for what must be done to its end."""
+"""Awaiting: how coroutines wait for callbacks, and for work that cancellation must not interrupt."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,7 +13,7 @@ _released: set[asyncio.Task[Any]] = set()
 
 
 async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -> T:
-    """Ask, and return the answer; raises it if it is a LibraError."""
+    """Make a request and return its answer; raises it if it is a LibraError."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def answered(outcome: T | LibraError) -> None:

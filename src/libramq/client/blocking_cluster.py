@@ -84,7 +84,7 @@ class BlockingCluster:
         return set(self.ask_name_server(cluster_info()).broker_addr_table)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, as the name server knows them now."""
+        """Return the readable queues of a topic, as currently registered."""
         route = self._route(topic)
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
@@ -155,7 +155,7 @@ class BlockingCluster:
         return found, failures
 
     def ask_name_server(self, call: Call[T]) -> T:
-        """Ask the name servers in turn until one answers."""
+        """Query the name servers in turn until one answers."""
         failures = []
         for address in list(self._name_servers):
             try:
@@ -184,7 +184,7 @@ class BlockingCluster:
         self._sleep(pause_ms / 1000)
 
     def disconnect(self, broker_name: str) -> None:
-        """Forget the connection and the address: the broker may come back elsewhere."""
+        """Drop the connection and the address: the broker may return elsewhere."""
         address = self._addresses.pop(broker_name, None)
         if address is not None:
             self._forget(address)

@@ -1,4 +1,4 @@
-"""The requests of brokers to a consumer: notices, resets, and what operators ask of members.
+"""The requests of brokers to a consumer: notices, resets and operators' queries.
 
 Upstream: impl/ClientRemotingProcessor.java.
 """
@@ -41,7 +41,7 @@ Answer = Callable[[Command], None]
 
 
 class BrokerRequests:
-    """Handles what brokers ask. perform: performs effects; deliver: runs handlers."""
+    """Handles requests of brokers. perform: performs effects; deliver: runs handlers."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class BrokerRequests:
         self._deliver((delivery,))
 
     def _message(self, request: Command) -> MessageExt:
-        """Return the message of a request; raises LibraError if it is none of ours."""
+        """Return the message of a request; raises LibraError if it is not for this consumer."""
         messages = decode_records(request.body, broker_name=request.ext.get("brokerName", ""))
         if len(messages) != 1:
             raise RemoteProtocolError(f"{len(messages)} messages, not one")

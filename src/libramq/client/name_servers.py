@@ -1,4 +1,4 @@
-"""The name servers: any of them can answer; the one that did is asked first the next time.
+"""The name servers: any of them can answer; the last one that did is tried first.
 
 Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
 """
@@ -37,7 +37,7 @@ Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None
 
 
 class NameServers:
-    """Asks one name server, and the next if it does not answer."""
+    """Queries one name server, and the next if it does not answer."""
 
     def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
         self._remotes = remotes
@@ -82,7 +82,7 @@ class NameServers:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Ask every name server, since they share nothing; `answered` gets the first failure at the end."""
+        """Send a request to every name server; `answered` gets the first failure at the end."""
         waiting = dict.fromkeys(self._addresses)
         failures: list[LibraError] = []
 

@@ -316,7 +316,7 @@ def hand_over(
     queue: MessageQueue | None,
     selector: QueueSelector | None,
 ) -> None:
-    """Do as `send_nowait`, for callers of ours that have called `check` and `has_room` already."""
+    """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
     producer._network.pipeline.send(message, callback, queue, selector)
 
 

@@ -140,7 +140,7 @@ class QueueReader:
         return self.cluster.broker_names()
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, as the name server knows them now."""
+        """Return the readable queues of a topic, as currently registered."""
         return self.cluster.queues(topic)
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:

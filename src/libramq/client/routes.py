@@ -53,7 +53,7 @@ class Routes:
         self.fetch(topic, fetched)
 
     def fetch(self, topic: str, fetched: Fetched) -> None:
-        """Ask a name server, or wait for a fetch that is under way."""
+        """Fetch a route, or wait for a fetch that is under way."""
         waiting = self._fetching.get(topic)
         if waiting is not None:
             waiting.append(fetched)

@@ -38,7 +38,7 @@ def selector(expression: str | Sql) -> Selector:
 
 
 def kind_of(selector: Selector) -> str:
-    """Return the kind of an expression, as brokers are told it (ExpressionType)."""
+    """Return the kind of an expression, as sent to brokers (ExpressionType)."""
     return SQL92 if isinstance(selector, Sql) else TAG
 
 

@@ -1,4 +1,4 @@
-"""The broker's assignment: the queues of a group whose members ask a broker for theirs (QUERY_ASSIGNMENT).
+"""The broker's assignment: the queues of a group with server-side assignment (QUERY_ASSIGNMENT).
 
     members, queues ──► target: sticky, over all topics
         a member asks   ──► its target, without queues that another member has not given up by asking again
@@ -91,7 +91,7 @@ class BrokerAssignment:
         *,
         now_ms: MonotonicMs,
     ) -> list[str]:
-        """Compute the target anew, for members by their client ids with the topics of each.
+        """Compute the target again, for members by their client ids with the topics of each.
 
         Return the former members that still had an assignment.
         """
@@ -134,7 +134,7 @@ class BrokerAssignment:
         return waiting
 
     def ask(self, client_id: str, topic: str, *, now_ms: MonotonicMs) -> AssignmentAnswer | None:
-        """Return a member's queues of a topic; None if no target knows the member: it keeps its queues."""
+        """Return a member's queues of a topic; None if the target lacks it, so that it keeps its queues."""
         target = self._target.get(client_id)
         if target is None:
             return None
@@ -169,7 +169,7 @@ class BrokerAssignment:
         return let_go
 
     def _hand(self, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Record a member as the holder of queues, whoever held them."""
+        """Record a member as the holder of queues, replacing any other."""
         for queue in queues:
             if queue in self._ledger.holdings:
                 self._ledger.drop(queue)

@@ -132,12 +132,12 @@ class ClusterView:
         return self._queues.get(topic) if topic not in self._doubted else None
 
     def forget_gone(self) -> None:
-        """Forget the queues of brokers that have gone."""
+        """Drop the queues of departed brokers."""
         for topic, queues in self._queues.items():
             self._queues[topic] = tuple(queue for queue in queues if queue.broker_name in self._masters)
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
-        """Forget topics that nobody needs any more."""
+        """Drop topics that are no longer needed."""
         self._queues = {topic: self._queues[topic] for topic in topics if topic in self._queues}
 
 

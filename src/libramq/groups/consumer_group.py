@@ -53,7 +53,7 @@ class Member(Generic[P]):
         return self.client_id == other.client_id and self.is_stock is other.is_stock
 
     def follow(self, known: "Member[P] | None") -> None:
-        """Take over what is known of the same client on the same connection."""
+        """Take over the state of the same client on the same connection."""
         if known is None:
             self.joined_at_ms = self.heartbeat_at_ms
             return
@@ -285,7 +285,7 @@ class ConsumerGroups(Generic[P]):
         return self._memberships.count(peer)
 
     def groups_of(self, peer: P, count_max: int | None = None) -> list[str]:
-        """Return the groups that a connection is a member of, or so many of them."""
+        """Return the groups that a connection is a member of, or a limited number of them."""
         return self._memberships.of(peer, count_max)
 
     def remove(self, group_name: str, peer: P) -> Member[P] | None:

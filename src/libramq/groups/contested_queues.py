@@ -22,7 +22,7 @@ class ContestedQueues:
         self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
 
     def clear(self) -> None:
-        """Forget everything: the group has changed, and queues have a reason to move."""
+        """Start over: the group has changed, and queues have a reason to move."""
         self._taken_at_ms.clear()
 
     def read_by_two(self, *, since_ms: MonotonicMs, now_ms: MonotonicMs) -> list[MessageQueue]:

@@ -64,12 +64,12 @@ class HandoverLedger:
         self.freed[queue] = now_ms
 
     def rest_ms(self, queue: MessageQueue, now_ms: MonotonicMs) -> int:
-        """Return for how long nobody will be admitted to a queue."""
+        """Return how long a queue still rests before anybody is admitted."""
         freed_ms = self.freed.get(queue)
         if freed_ms is None or queue in self.holdings:
             return 0
         return max(0, freed_ms + self._rest_ms - now_ms)
 
     def forget_rested(self, now_ms: MonotonicMs) -> None:
-        """Forget releases whose rest is over."""
+        """Drop releases whose rest is over."""
         self.freed = {queue: at for queue, at in self.freed.items() if at + self._rest_ms > now_ms}

@@ -42,7 +42,7 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """One rebalance of a group, over all brokers. What only its end tells is None before.
+    """One rebalance of a group, over all brokers. Fields known only at its end are None before.
 
     redelivered_upper_bound: None also where one of its brokers does not know it.
     """
@@ -103,7 +103,7 @@ def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebala
 
 
 def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
-    """Return one broker's rebalances. An end whose beginning is no longer there is left out."""
+    """Return one broker's rebalances. An end without its beginning is left out."""
     parts: list[_Part] = []
     current: _Part | None = None
     for event in events:

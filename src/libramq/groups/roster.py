@@ -18,7 +18,7 @@ from libramq.clock import MonotonicMs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeMember:
-    """A client that is connected to an edge. stock: it knows no coordinator.
+    """A client that is connected to an edge. stock: it uses no coordinator.
 
     topics: of a stock client, sorted. allocates: it has fetched the member list there, to allocate for
     itself.
@@ -94,7 +94,7 @@ class Roster:
     # Reports of edges.
 
     def edge_reported(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
-        """Note that an edge was heard; return whether it has reported all its groups before."""
+        """Note a report of an edge; return whether it has reported all its groups before."""
         known = self._edges.setdefault(edge, _Edge(now_ms))
         known.heard_at_ms, known.masters = now_ms, masters
         return known.is_whole
@@ -117,7 +117,7 @@ class Roster:
         return changed
 
     def forget_edge(self, edge: str) -> list[str]:
-        """Forget an edge that is gone."""
+        """Remove an edge that has left."""
         known = self._edges.pop(edge, None)
         changed = list(known.groups) if known is not None else []
         for group in changed:
@@ -205,7 +205,7 @@ class Roster:
         return [(group, ids) for group, (ids, edges) in self._published.items() if edge in edges]
 
     def forget_published(self, lives_here: Callable[[str], bool]) -> None:
-        """Forget the lists of groups that are coordinated elsewhere now."""
+        """Drop the lists of groups that are coordinated elsewhere now."""
         self._published = {group: known for group, known in self._published.items() if lives_here(group)}
         self._listed_elsewhere = {
             group: edges for group, edges in self._listed_elsewhere.items() if lives_here(group)
@@ -238,5 +238,5 @@ class Roster:
         return True
 
     def forget_list(self, group: str) -> None:
-        """Forget the list of a group that has no members here any more."""
+        """Drop the list of a group without members here."""
         self._lists.pop(group, None)

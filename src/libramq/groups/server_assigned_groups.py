@@ -1,4 +1,4 @@
-"""Groups with server-side assignment: their members ask the group's broker which queues to read.
+"""Groups with server-side assignment: their members query the coordinator for their queues.
 
         all members ask                         the group's sticky assignment, over all its topics and all
         brokers some allocate for themselves            the result of the strategy named in the request, which
@@ -101,7 +101,7 @@ class ServerAssignedGroups:
         return Decision(answer.queues, update)
 
     def review(self, group: str, *, now_ms: MonotonicMs) -> AssignmentUpdate | None:
-        """Review a group whose members or queues have changed: return the members that should ask again."""
+        """Review a group whose members or queues have changed; return the members that should query again."""
         members = self._members(group)
         if members is None:
             return self.forget(group)
@@ -138,7 +138,7 @@ class ServerAssignedGroups:
         self._mixed.discard(group)
 
     def forget(self, group: str) -> AssignmentUpdate | None:
-        """Forget a group that has no members any more."""
+        """Remove a group without members."""
         self.leave(group)
         if not self.tables.version(group):
             return None

@@ -37,7 +37,7 @@ class Session:
         self.probe_number, self.probed_at_ms = number, now_ms
 
     def answered(self, *, knows_group: bool, now_ms: MonotonicMs) -> None:
-        """Handle the answer to the probe; a client that does not know the group is no member any more."""
+        """Handle the answer to the probe; a client without a consumer of the group is no longer a member."""
         if knows_group:
             self.seen(now_ms=now_ms)
         else:

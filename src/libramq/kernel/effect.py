@@ -122,7 +122,7 @@ class Stream(Protocol):
 
 
 class Dial(msgspec.Struct, frozen=True):
-    """Connect to an address ("host:port"); the stream gets what comes of it."""
+    """Connect to an address ("host:port"); the stream gets the result."""
 
     address: str
     stream: Stream

@@ -34,7 +34,7 @@ class Translator(Protocol):
 
 
 class Polled(Protocol):
-    """A service that knows when it has something to do."""
+    """A service that is polled for its next due time."""
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
@@ -42,7 +42,7 @@ class Polled(Protocol):
         ...
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due."""
+        """Perform everything that is due."""
         ...
 
 
@@ -107,7 +107,7 @@ class Engine:
         _call_all(self._hooks.address_lost, address)
 
     def mark_changed(self) -> None:
-        """Note an event other than a request: an answer came, or work was done."""
+        """Note an event other than a request: an answer or finished work."""
         self._kernel.is_changed = True
 
     def tick(self) -> None:

@@ -25,7 +25,7 @@ class Gated(Parked):
         raise NotImplementedError
 
     def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Answer: what was waited for has not come."""
+        """Answer that the awaited condition was not met in time."""
         raise NotImplementedError
 
     def expire(self, now_ms: MonotonicMs) -> None:

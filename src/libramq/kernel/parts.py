@@ -22,5 +22,5 @@ class Kernel:
         self.is_changed = True
 
     def mark_changed(self) -> None:
-        """Have the engine ask the services when they are due."""
+        """Make the engine query the services for their due times."""
         self.is_changed = True

@@ -100,7 +100,7 @@ def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
 
 
 def measured_costs(pauses_ms: Mapping[str, float], repeated: Mapping[str, float]) -> Costs:
-    """Return the measured costs by cause, whoever allocated; missing ones keep their defaults."""
+    """Return the measured costs by cause, for every allocator; missing ones keep their defaults."""
     return {
         (allocator, cause): Cost(pauses_ms.get(cause, cost.pause_ms), repeated.get(cause, cost.repeated))
         for (allocator, cause), cost in COSTS.items()

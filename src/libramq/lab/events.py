@@ -97,7 +97,7 @@ def broker_events(reports: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
 
 
 def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Costs:
-    """Return the cost of moves by these events; where there are none of a kind, as by default."""
+    """Return the cost of moves measured by these events; kinds without an event keep the default."""
     from pyspark.sql import functions as f
 
     def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:

@@ -55,7 +55,7 @@ class Laboratory:
         self._events = Events(experiment.events, access or {}) if experiment.events is not None else None
 
     def plan(self) -> LabPlan:
-        """Plan a run; ConfigError, and name servers' errors, if it is impossible."""
+        """Plan a run; raises ConfigError and name servers' errors."""
         return LabPlan(
             experiment=self._experiment,
             recorded=self._events.check() if self._events is not None else None,

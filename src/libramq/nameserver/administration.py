@@ -128,7 +128,7 @@ class NameServerAdministration:
     # Routes.
 
     def set_writable(self, request: Request, *, writable: bool) -> Outcome:
-        """205, 327: change the write permission of a broker's topics until it registers them anew."""
+        """205, 327: change the write permission of a broker's topics until it registers them again."""
         header = decode_header(request.command, h.BrokerNameHeader)
         return begin(self._set_writable(request, header.broker_name, writable=writable))
 

@@ -233,7 +233,7 @@ class NameServerProcessor:
         return listed(found)
 
     def system_topics(self, _: Request) -> Outcome:
-        """304: return the names of clusters and brokers, which are topics too, and a broker to ask."""
+        """304: return the names of clusters and brokers, which are topics too, and a broker's address."""
         info = self._route_info.clusters()
         names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
         address = next((broker.any_address for broker in info.broker_addr_table.values()), None)

@@ -39,7 +39,7 @@ def has_foreign_unit_subscription(flags: int) -> bool:
 
 
 def flagged(tables: RouteTables, topics: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
-    """Return those of the topics whose flags at their first broker are wanted."""
+    """Return the topics whose flags at their first broker match."""
     found = []
     for topic in topics:
         name = next(iter(tables.topics.get(topic, ())), None)

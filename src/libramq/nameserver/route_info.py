@@ -260,7 +260,7 @@ class RouteInfo:
         *,
         changed: bool,
     ) -> Iterator[None]:
-        """Register a slice of a broker's topics at each step; there is one more after each but the last."""
+        """Register a slice of a broker's topics at each step, and yield between the slices."""
         name = header.broker_name
         read_only = _is_prime_slave(header, broker) and broker.acting_master
         pending = PendingTopics(

@@ -91,11 +91,11 @@ class ConsumerOffset:
         return {reader for name, reader in map(_parts, self._offsets) if name == topic}
 
     def remove_group(self, group: str) -> list[OffsetRecord]:
-        """Forget a group."""
+        """Remove a group."""
         return self._remove([key for key in self._offsets if _parts(key)[1] == group])
 
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
-        """Forget a topic's offsets."""
+        """Remove a topic's offsets."""
         return self._remove([key for key in self._offsets if _parts(key)[0] == topic])
 
     def clamp(self, durable_end: Callable[[str, int], int | None]) -> list[OffsetRecord]:

@@ -172,7 +172,7 @@ class Fences:
             log.warning("mode change not recorded", group=grant.group, mode=grant.mode, reason=str(error))
 
     def _check_epochs(self, grant: FenceGrant) -> None:
-        """Raise BrokerError for an epoch so far above the known ones that none would be left above it."""
+        """Raise BrokerError for an epoch so far above the known ones that no higher one would remain."""
         known, highest = self.epoch(grant.group), grant.highest_epoch
         if highest <= known + EPOCHS_AHEAD_MAX:
             return
@@ -297,7 +297,7 @@ class Fences:
     # Removals.
 
     def remove_group(self, group: str) -> None:
-        """Forget a group, except for its epoch."""
+        """Remove a group, except for its epoch."""
         fence = self._groups.get(group)
         if fence is not None:
             self._leave_behind(group, fence.epoch)
@@ -308,7 +308,7 @@ class Fences:
             del self._groups[group]
 
     def remove_topic(self, topic: str) -> None:
-        """Forget a topic's queues, except for their groups' epochs."""
+        """Remove a topic's queues, except for their groups' epochs."""
         for group, fence in self._groups.items():
             opened = [key for key in fence.openings if key[0] == topic]
             if opened:

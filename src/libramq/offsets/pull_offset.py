@@ -26,9 +26,9 @@ class PullOffsets:
         return self._offsets.get((group, topic, queue_id))
 
     def remove_group(self, group: str) -> None:
-        """Forget a deleted group."""
+        """Remove a deleted group."""
         self._offsets = {key: offset for key, offset in self._offsets.items() if key[0] != group}
 
     def remove_topic(self, topic: str) -> None:
-        """Forget a deleted topic: a new one of its name begins anew."""
+        """Remove a deleted topic: a new topic of its name starts from scratch."""
         self._offsets = {key: offset for key, offset in self._offsets.items() if key[1] != topic}

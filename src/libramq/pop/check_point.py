@@ -40,7 +40,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Return what names it."""
+        """Return the check point's identity."""
         return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time_ms
 
     @property

@@ -1,4 +1,4 @@
-"""The positions: where each group pops on in each queue, ahead of what is committed.
+"""The positions: from where each group pops each queue next, ahead of the committed offsets.
 
 A position moves when check points are journalled, and is committed once those are on the disk: an offset that
 outlived its check point would lose the messages between. `loading` finds the way back from the check points.
@@ -35,7 +35,7 @@ class Positions:
         return len(self._positions)
 
     def find(self, queue: QueueOfGroup, committed: int | None) -> int | None:
-        """Return where to read on; None if only the committed offset says so."""
+        """Return the position to read from; None where the committed offset decides."""
         known = self._positions.get(queue)
         return known.offset if known is not None and known.committed == committed else None
 

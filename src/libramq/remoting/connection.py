@@ -141,7 +141,7 @@ class PendingRequests(Generic[T]):
         return None if found is None else found[1]
 
     def discard(self, opaque: int) -> None:
-        """Forget a request whose waiter gave up."""
+        """Drop a request whose waiter gave up."""
         self._waiting.pop(opaque, None)
 
     def expire(self, now_ms: MonotonicMs) -> list[T]:

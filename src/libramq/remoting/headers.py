@@ -311,7 +311,7 @@ class ClusterHeader(Header):
 
 
 class GroupJoinHeader(Header):
-    """GROUP_JOIN. lb_member: our former id, if we come back to a coordinator that may have forgotten us.
+    """GROUP_JOIN. lb_member: our former id, if we return to a coordinator that may have lost it.
 
     lb_revoke_timeout_ms: how long we may take to release a queue.
     lb_if_free: do not take the place of a static member that has our name now.
@@ -334,7 +334,7 @@ class GroupMemberHeader(Header):
 
 
 class GroupRemoveHeader(Header):
-    """GROUP_REMOVE. lb_name: a static member's name, or a client id. lb_operator: who asks."""
+    """GROUP_REMOVE. lb_name: a static member's name, or a client id. lb_operator: the sender."""
 
     consumer_group: str
     lb_name: str

@@ -135,7 +135,7 @@ def check_subscription(client_id: str, group: str, subscription: SubscriptionDat
 def unregister_client(
     client_id: str, *, producer_group: str | None, consumer_group: str | None
 ) -> Call[None]:
-    """Unregister a producer or consumer of ours from a broker."""
+    """Unregister one of our producers or consumers from a broker."""
     header = h.UnregisterClientHeader(
         client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
     )

@@ -94,7 +94,7 @@ def remove_member(group: str, name: str, operator: str | None) -> Call[None]:
 
 
 def find_group(group: str) -> Call[str]:
-    """Return the address of the group's coordinator; any broker knows it."""
+    """Return the address of the group's coordinator; any broker answers."""
     return group_call(
         RequestCode.GROUP_FIND, h.GroupHeader(consumer_group=group), lambda reply: reply.ext["lbCoordinator"]
     )

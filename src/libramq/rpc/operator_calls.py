@@ -1,4 +1,4 @@
-"""Calls from an operator's tools: what mqadmin's further commands ask of name servers and brokers.
+"""Calls from an operator's tools: mqadmin's further commands at name servers and brokers.
 
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
@@ -209,7 +209,7 @@ def view_message(physical_offset: int, topic: str | None = None) -> Call[Message
 
 
 def running_info(group: str, client_id: str, *, threads: bool = False) -> Call[ConsumerRunningInfo]:
-    """Return what a member says about itself; threads: with what each of its threads does."""
+    """Return a member's running info; threads: with the stacks of its threads."""
     header = a.RunningInfoHeader(consumer_group=group, client_id=client_id, jstack_enable=threads)
     return header_call(
         R.GET_CONSUMER_RUNNING_INFO, header, lambda reply: decode_body(reply.body, ConsumerRunningInfo)

@@ -33,7 +33,7 @@ def send_member_list(body: bodies.PeerListBody) -> Call[None]:
 
 
 def gather_group(group: str) -> Call[bodies.PeerGathered]:
-    """Ask a fence what it knows of a group; unused grants are void from then on."""
+    """Query a fence about a group; unused grants are void from then on."""
     return group_call(
         RequestCode.PEER_GATHER,
         None,
@@ -43,7 +43,7 @@ def gather_group(group: str) -> Call[bodies.PeerGathered]:
 
 
 def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
-    """Ask a group's broker for a member's queues."""
+    """Query a group's coordinator for a member's queues."""
     return group_call(
         RequestCode.PEER_ASSIGN,
         None,
@@ -53,7 +53,7 @@ def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
 
 
 def send_assignments(body: bodies.PeerAssignmentsBody) -> Call[None]:
-    """Send a broker the assignments of members that ask for them, and who should ask again."""
+    """Send a broker the assignments of members, and which of them should query again."""
     return group_call(RequestCode.PEER_ASSIGNMENTS, None, nothing, body=encode_body(body))
 
 

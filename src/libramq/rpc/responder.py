@@ -78,7 +78,7 @@ class ParkedReplies(Gated):
         self._responder.answer_many(self.replies)
 
     def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Answer: what was waited for has not come."""
+        """Answer that the awaited condition was not met in time."""
         give_up = self._give_up
         self._responder.answer_many([(request, give_up(reply, missing)) for request, reply in self.replies])
 
@@ -199,7 +199,7 @@ def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
 
 
 def not_durable(later: Later, missing: Missing) -> Reply:
-    """Return the answer for what is stored, but not known to be on the disk, or at slaves."""
+    """Return the answer for a message stored, but not confirmed on the disk or at slaves."""
     code, remark = NOT_SAFE[missing]
     return msgspec.structs.replace(_reply(later), code=code, remark=remark)
 

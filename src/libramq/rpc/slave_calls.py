@@ -1,4 +1,4 @@
-"""Calls from a slave to its master. Tables are returned as they came, for a thread to decode.
+"""Calls from a slave to its master. Tables are returned undecoded, for a thread to decode.
 
 Upstream: BrokerOuterAPI.java, SlaveSynchronize.java.
 """

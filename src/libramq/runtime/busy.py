@@ -49,7 +49,7 @@ class Busy:
         self._clean(connection)
 
     def add_steps(self, connection: Connection, steps: Generator[None]) -> bool:
-        """Add steps behind those under way; return whether there were none."""
+        """Add steps after those under way; return whether none was under way."""
         waiting = self._of(connection).steps
         waiting.append(steps)
         return len(waiting) == 1

@@ -41,7 +41,7 @@ class Outgoing:
             outgoing.size += len(data)
 
     def has_room(self, connection: Channel) -> bool:
-        """Return whether a turn may send a connection another reply, also given all connections."""
+        """Return whether a turn may send a connection another reply, within the limit of all connections."""
         outgoing = self._by_connection.get(connection)
         size = outgoing.size if outgoing is not None else 0
         unsent_bytes = connection.unsent_bytes + size

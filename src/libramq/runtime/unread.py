@@ -48,7 +48,7 @@ class Unread:
             self._look_again()
 
     def forget(self, connection: Channel) -> None:
-        """Forget a connection that ended."""
+        """Remove an ended connection."""
         self.total_bytes -= self._sizes.pop(connection, 0)
 
     def may_serve(self, unsent_bytes: int) -> bool:

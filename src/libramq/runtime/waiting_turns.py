@@ -42,7 +42,7 @@ class WaitingTurns:
         self.timer: Timer | None = None
 
     def enqueue(self, connection: Channel) -> None:
-        """Give a connection a turn, behind those that wait."""
+        """Queue a connection for a turn, after those that wait."""
         self._enqueued[connection] = None
         self._set_timer()
 
@@ -87,7 +87,7 @@ class WaitingTurns:
         self._set_timer()
 
     def _look_at_crowded(self) -> None:
-        """Look which connections may be served again after all together had too much unread."""
+        """Find the connections that may be served again after the limit on unread bytes was exceeded."""
         self._unread.refresh()
         crowded, self._crowded = self._crowded, []
         if not self._is_stopped:

@@ -125,7 +125,7 @@ class Records:
 
     @property
     def physical_offsets(self) -> Positions:
-        """Return where each record lies in its broker's commit log."""
+        """Return each record's physical offset."""
         return self._head["physical_offset"].astype(np.int64)  # type: ignore[no-any-return]
 
     @property
@@ -138,7 +138,7 @@ class Records:
         return text_of(self._parsed.values_of(b"TAGS"))
 
     def count_before(self, ends: Sequence[int]) -> list[int]:
-        """Return how many records lie before each of these positions."""
+        """Return how many records precede each of these positions."""
         return np.searchsorted(self._starts, ends).tolist()  # type: ignore[no-any-return]
 
     def batch(self, brokers: Sequence[tuple[str, int]], schema: pa.Schema) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def deduplicated(messages: "DataFrame", within: str = "1 hour") -> "DataFrame":
-    """Drop rows of our source whose topic and msgId came before.
+    """Drop rows of our source whose topic and msgId occurred before.
 
     within: for a stream, how far apart the store times of two such rows may be, and so how much state Spark
     keeps; a query that was down for longer before it wrote its batch again needs more. A batch has no limit.

@@ -158,7 +158,7 @@ class Planner:
         return self._queues
 
     def _gone(self, missing: set[MessageQueue]) -> set[MessageQueue]:
-        """Return the queues that are not listed although their broker is there."""
+        """Return the queues that are missing although their broker answers."""
         if not missing:
             return missing
         registered = self._source.broker_names()

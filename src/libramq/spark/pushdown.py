@@ -75,13 +75,13 @@ class Wanted:
         return self
 
     def is_of(self, queue: MessageQueue) -> bool:
-        """Return whether any row of a queue may be wanted."""
+        """Return whether any row of a queue may match."""
         return all(getattr(queue, attribute) in values for attribute, values in self.queues) and all(
             queue.topic.startswith(prefix) for prefix in self.topic_prefixes
         )
 
     def cut(self, ranges: Sequence[Range], offsets_at: OffsetsAt) -> list[Range]:
-        """Return what is left to be read of ranges."""
+        """Return the parts of ranges that must be read."""
         left = [
             Range(part.queue, max(part.start, self.first_offset), min(part.end, self.end_offset))
             for part in ranges

@@ -1,4 +1,4 @@
-"""A store directory in the place of brokers: what the planner asks, and the reading of ranges.
+"""A store directory in the place of brokers: the planner's queries, and the reading of ranges.
 
 The directory is surveyed once, when a query is planned; tasks read what was found then.
 """
@@ -73,7 +73,7 @@ class StoreQueues:
         return self.max_offsets(queues), []
 
     def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
-        """Return what a task has to know to read ranges."""
+        """Return the task's description of ranges to read."""
         return tuple(
             Span(key, part.start, part.end, self._extents[key])
             for part in ranges

@@ -94,7 +94,7 @@ class SimulatedBroker:
         self._end(power=True)
 
     def cut_power_after(self, calls: int, *, is_power: bool) -> None:
-        """Cut the power, or kill, in the middle of its work after so many calls of its disk."""
+        """Cut the power, or kill, in the middle of an operation after that many calls of its disk."""
         self._cut_is_power = is_power
         self.disk.cut_power_after(calls)
 

@@ -244,11 +244,11 @@ class Cluster(Watcher):
         return next(member for member in self.members if member.name == name)
 
     def alive(self, group: str | None = None) -> list[SimulatedConsumer]:
-        """Return the members that take part, of one group or of all."""
+        """Return the active members, of one group or of all."""
         return [m for m in self.members if m.is_alive and (group is None or m.group == group)]
 
     def spare(self) -> list[SimulatedConsumer]:
-        """Return the members that take part and are not the last of their kind."""
+        """Return the active members that are not the last of their kind."""
         alive = self.alive()
         kinds = Counter((member.group, member.topics) for member in alive)
         return [member for member in alive if kinds[member.group, member.topics] > 1]

@@ -100,14 +100,14 @@ class MemoryDisk:
         self.cold_chance = 0.0
 
     def on_platter(self, path: Path) -> bytes | None:
-        """Return what a power cut certainly leaves of a file; None if its name is not there yet."""
+        """Return the content of a file that survives any power cut; None if its name is not durable yet."""
         inode = self._platter.get(str(path))
         return bytes(inode.synced) if inode is not None else None
 
     # Faults.
 
     def cut_power_after(self, calls: int) -> None:
-        """Raise PowerCut in so many calls from now, in the middle of whatever is done then."""
+        """Raise PowerCut that many calls from now, in the middle of an operation."""
         self._calls_left = calls
 
     def process_died(self) -> None:

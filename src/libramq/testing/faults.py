@@ -103,7 +103,7 @@ class Faults(Operations):
             member.kill()
 
     def pause(self) -> None:
-        """Freeze a member for a while; it comes back as a zombie."""
+        """Freeze a member for a while; it returns as a zombie."""
         member = self._member()
         if member is not None:
             pause_ms = self._random.randint(10, PAUSE_MS_MAX)
@@ -211,7 +211,7 @@ class Faults(Operations):
                 self._happened(Happening.HANDOVER_LOST, group.name)
 
     def restart_name_server(self) -> None:
-        """Kill a name server, which forgets everything."""
+        """Kill a name server, which loses its state."""
         name_server = self._random.choice(self._cluster.name_servers)
         if name_server.process.is_alive:
             self._happened(Happening.NAME_SERVER_KILLED)

@@ -73,7 +73,7 @@ class Watcher:
         """A broker runs again."""
 
     def topic_deleted(self, name: str, topic: str) -> None:
-        """A topic is being deleted at a broker, or was: `Cluster.was_deleted` knows what is gone."""
+        """A topic is being deleted at a broker, or was: `Cluster.was_deleted` names the deleted messages."""
 
     def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A member commits."""

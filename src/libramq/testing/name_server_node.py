@@ -12,7 +12,7 @@ from libramq.testing.world import World
 
 
 class SimulatedNameServer:
-    """One name server; it remembers nothing over a restart. number: from 1 on."""
+    """One name server; it loses its state in a restart. number: from 1 on."""
 
     def __init__(self, world: World, number: int) -> None:
         self.name = f"namesrv-{number}"

@@ -155,7 +155,7 @@ class ServerEnd:
 
     @property
     def is_open(self) -> bool:
-        """Return whether data written now can still arrive, as far as the server knows."""
+        """Return whether the server believes that data written now can still arrive."""
         return self._connection.server_is_open
 
     @property

@@ -57,7 +57,7 @@ class NodeClock:
         self._skew_ms += by_ms
 
     def reboot(self) -> None:
-        """Restart the machine: monotonic time begins anew."""
+        """Restart the machine: monotonic time starts over."""
         self._skew_ms += self._ran_ms() - (self._time.now_ms - self._booted_ms)
         self._booted_ms = self._time.now_ms
         self._boot_ms = self._begin()

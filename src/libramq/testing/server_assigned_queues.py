@@ -42,7 +42,7 @@ class ServerAssignedQueues:
         return [queue for queue in queues if queue in self._assigned.get(queue.topic, ())]
 
     def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:
-        """Ask for the queues of each topic; a topic without an answer stays as it is, and is retried soon."""
+        """Query the queues of each topic; a topic without an answer stays as it is, and is retried soon."""
         waiting, fetched_topics = set(effect.topics), []
 
         def answered(

@@ -61,7 +61,7 @@ class Handler(Protocol):
 
 
 class Reader(Protocol):
-    """Cuts what a connection delivers into requests; raises ProtocolError at what cannot be one."""
+    """Cuts a connection's bytes into requests; raises ProtocolError for invalid ones."""
 
     @property
     def partial_bytes(self) -> int:
@@ -261,7 +261,7 @@ class Server:
         return int(bound[1])
 
     def admit(self, connection: ServerConnection, descriptor: int) -> bool:
-        """Accept a new connection, if it is allowed and there is room; a shortage is logged once."""
+        """Accept a new connection within the limits; a shortage is logged once."""
         assert self._descriptors_max is not None, "the server does not listen"
         if not self._is_allowed(connection.address):
             log.warning("a connection is refused: its address is not allowed", peer=connection.address)

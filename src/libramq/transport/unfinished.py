@@ -37,7 +37,7 @@ class UnfinishedFrames(Generic[C]):
         return self._worst(now_ms) if self.total_bytes > UNFINISHED_BYTES_MAX else []
 
     def forget(self, connection: C) -> None:
-        """Forget a connection's input."""
+        """Drop a connection's input."""
         self.total_bytes -= self._held.pop(connection, (0, 0))[0]
 
     def _worst(self, now_ms: MonotonicMs) -> list[C]:

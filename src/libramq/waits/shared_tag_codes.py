@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 
 class SharedTagCodes:
-    """The sets in use; unused ones are forgotten."""
+    """The sets in use; unused ones are dropped."""
 
     def __init__(self) -> None:
         self._by_hash: WeakValueDictionary[int, frozenset[int]] = WeakValueDictionary()

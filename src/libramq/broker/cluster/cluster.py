@@ -143,7 +143,7 @@ class Cluster:
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due (monotonic time)."""
+        """Perform everything that is due at a monotonic time."""
         for topic in self.peers.take_unknown_topics():
             self._watch.look_at(topic)
         self._watch.tick(now_ms)
@@ -170,7 +170,7 @@ class Cluster:
 
     @property
     def next_due_ms(self) -> MonotonicMs:
-        """When `tick` has something to do next."""
+        """Return when `tick` is due next."""
         next_ms: MonotonicMs | None = None
         for due_ms in (  # Asked for after most events, so each part is asked once.
             self._watch.next_due_ms,
@@ -202,7 +202,7 @@ class Cluster:
         self._ask(Question(link.address, peer_calls.report_members(body), answered, ANSWER_MS_MAX))
 
     def _say_all(self, link: PeerLink) -> None:
-        """Send a broker everything it should know of groups coordinated here."""
+        """Send a broker the full state of the groups coordinated here."""
         link.owes_full_state = False
         for grant in self._coordination.grants_for(link.name):
             self.peers.grant(link.name, grant, self._coordination.refused)

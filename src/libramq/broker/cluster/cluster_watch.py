@@ -70,7 +70,7 @@ class ClusterWatch:
         return None if self._is_asking else self._due_ms
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due."""
+        """Perform everything that is due."""
         if self._is_asking or now_ms < self._due_ms:
             return
         self._is_asking = True
@@ -80,11 +80,11 @@ class ClusterWatch:
         )
 
     def look_soon(self) -> None:
-        """Look soon: another broker knows something that we do not."""
+        """Query the name servers soon: another broker has news."""
         self._due_ms = min(self._due_ms, max(self._monotonic_ms(), self._looked_at_ms + LOOK_SOON_MS))
 
     def look_often(self) -> None:
-        """Look often for a while: something has happened that name servers will notice, too."""
+        """Query the name servers often for a while: they will notice the same event soon."""
         self._soon_until_ms = self._monotonic_ms() + SOON_MS
         self.look_soon()
 

@@ -57,7 +57,7 @@ class MemberRelay:
     # The edge's part.
 
     def members(self, group_name: str) -> list[EdgeMember]:
-        """Return the members of a group connected here; none of a group whose members broadcast."""
+        """Return a group's members connected here; empty for a broadcasting group."""
         group = self._consumers.group(group_name)
         if group is None or group.message_model == BROADCASTING:
             return []
@@ -182,7 +182,7 @@ class MemberRelay:
         self._agree_by_ms = self._agree_by_ms + stall_ms
 
     def forget_silent(self, now_ms: MonotonicMs) -> None:
-        """Forget the members of brokers that have fallen silent."""
+        """Drop the members of brokers that have fallen silent."""
         for edge in self._roster.silent_edges(since_ms=now_ms - EDGE_SILENCE_MS_MAX):
             if edge != self._own:
                 self._forget(edge)

@@ -84,7 +84,7 @@ class PeerBrokers:
             self.grant(name, grant, refused)
 
     def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
-        """Ask all other fences what they know."""
+        """Query all other fences."""
         now_ms = self._now_ms()
         gathering = self._gatherings[group] = Gathering(
             group, own, self.links, now_ms=now_ms, gathered=gathered
@@ -223,7 +223,7 @@ class PeerBrokers:
         return topics
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due: query fences again, and continue if all have answered."""
+        """Perform what is due: query fences again, and continue if all have answered."""
         for gathering in list(self._gatherings.values()):
             for name in gathering.take_due(now_ms):
                 if name in self.links:

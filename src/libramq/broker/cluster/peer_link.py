@@ -40,7 +40,7 @@ class PeerLink:
     failures: int = 0
 
     def beat_by(self, due_ms: MonotonicMs) -> None:
-        """Send a beat at that time at the latest."""
+        """Send a heartbeat by that time."""
         self.due_ms = min(self.due_ms, due_ms)
 
     def begin(self) -> list[str] | None:

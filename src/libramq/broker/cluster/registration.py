@@ -158,7 +158,7 @@ class Registration:
             self._register_again(name_server)
 
     def lost(self, address: str) -> None:
-        """Handle the end of a name server's connection: it may forget us before it is back."""
+        """Handle the end of a name server's connection: it may lose our registration before we reconnect."""
         name_server = self._name_servers.get(address)
         if name_server is not None and self._is_begun:
             name_server.is_linked = False
@@ -180,7 +180,7 @@ class Registration:
         self._waiting[parked] = counter, awaited
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Unregister from every name server; `left` is called once all know, or could not be reached."""
+        """Unregister from every name server; `left` is called once all have answered or failed to."""
         self._is_begun = False
         header = UnregisterBrokerHeader(
             broker_name=self._config.broker_name,

@@ -1,4 +1,4 @@
-"""The assigner: the queues of members that ask for them (QUERY_ASSIGNMENT), at whichever broker they ask.
+"""The assigner: server-side assignment (QUERY_ASSIGNMENT), whichever broker a member queries.
 
         a member ──► any broker (edge) ──► the group's broker                   PEER_ASSIGN
                                       └──► all brokers: its assignment,
@@ -129,7 +129,7 @@ class Assigner:
     # Events.
 
     def assignments_updated(self, update: AssignmentUpdate) -> None:
-        """Take an update from a group's broker: assignments, and members that should ask again."""
+        """Receive an update from a group's coordinator: assignments, and members that should query again."""
         if self._view.coordinator_of(update.group) != self._own:
             self._groups.tables.take(update)
         self._ask_again(update)
@@ -145,7 +145,7 @@ class Assigner:
         return self._groups.tables.updates(lambda group: self._view.coordinator_of(group) == coordinator)
 
     def full_state(self) -> list[AssignmentUpdate]:
-        """Return the tables of groups coordinated here, for another broker; who missed news asks again."""
+        """Return the tables of groups coordinated here, for another broker."""
         if not self._is_ready:
             return []
         for group in self._groups:
@@ -182,13 +182,13 @@ class Assigner:
         self._due.clear()
 
     def topics(self) -> set[str]:
-        """Return the topics that members of groups coordinated here have asked for."""
+        """Return the topics that members of groups coordinated here have queried."""
         return self._groups.topics()
 
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due (monotonic time)."""
+        """Perform everything that is due at a monotonic time."""
         if not self._settle():
             return
         due = [group for group, due_ms in self._due.items() if due_ms <= now_ms]

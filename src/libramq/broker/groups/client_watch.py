@@ -1,4 +1,4 @@
-"""The client watch: what a broker does for its clients as time passes, as long as it has any.
+"""The client watch: a broker's timed work for its clients, while it has any.
 
 members that have not fetched since a change   notified again, once a second each
 silent members, silent producers               probed, then removed
@@ -75,7 +75,7 @@ class ClientWatch:
             self._leave()
 
     def _leave(self) -> None:
-        """Take connections that ended out of their groups, so many groups at a time."""
+        """Remove ended connections from their groups, a slice of groups at a time."""
         connection = self._leaving.popleft()
         now = read_clock(self._clock)
         try:

@@ -65,7 +65,7 @@ class Committing:
         self._committed(connection, group)
 
     def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set an operator's offset, whoever reads the queue; a member's next commit replaces it."""
+        """Set an operator's offset regardless of the queue's reader, whose next commit replaces it."""
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
         self._offsets.commit(group, topic, queue_id, offset)

@@ -109,7 +109,7 @@ class ConsumerClients:
         return len(self._groups) > 0 or bool(self._unsettled)
 
     def server_assigned_topics(self) -> set[str]:
-        """Return the topics of groups whose members ask for their queues."""
+        """Return the topics of groups with server-side assignment."""
         return {topic for group in self._groups if group.is_server_assigned for topic in group.subscriptions}
 
     def is_member(self, peer: Connection) -> bool:
@@ -229,7 +229,7 @@ class ConsumerClients:
             self.started(group_name, reason, who, members, epoch=epoch, is_part=True, now=now)
 
     def observed(self, group_name: str) -> GroupRebalance | None:
-        """Return what is observed of a group's rebalances, if anything is."""
+        """Return the observer of a group's rebalances, if there is one."""
         return self._rebalances.get(group_name)
 
     def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
@@ -334,7 +334,7 @@ class ConsumerClients:
     def read_by_two_and_by_none(
         self, group: ConsumerGroup[Connection], *, age_ms: int
     ) -> tuple[list[MessageQueue], list[MessageQueue]]:
-        """Return the queues that members took from each other in the last age_ms, and those nobody reads."""
+        """Return the queues with alternating readers in the last age_ms, and those without a reader."""
         now_ms = self._clock.monotonic_ms()
         rebalance = self._rebalance(group.name)
         by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
@@ -408,7 +408,7 @@ class ConsumerClients:
         return (group is not None and group.has_stock()) or self._fences.mode(group_name) == MODE_CLIENT
 
     def _membership_changed(self, group: ConsumerGroup[Connection], *, is_other_stock: bool) -> None:
-        """Have observers know that a group has other members, and whether others allocate for themselves."""
+        """Notify observers that a group's members, or those that allocate for themselves, have changed."""
         if is_other_stock:
             for observer in self._stock_observers:
                 observer(group.name, group.stock_client_ids)

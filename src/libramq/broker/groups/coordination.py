@@ -221,7 +221,7 @@ class Coordination:
                 self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
 
     def known_of(self, group: str) -> FenceReport:
-        """Return what a new coordinator needs: the state of our fence and of our own coordinator, if any."""
+        """Return a report for a new coordinator: the state of our fence and our coordinator, if any."""
         epoch, members = self._members_of(group)
         return self._known_of(group, *((epoch, members) if epoch else self._former.get(group, (0, None))))
 
@@ -274,13 +274,13 @@ class Coordination:
         return epoch
 
     def grants_for(self, broker_name: str) -> list[FenceGrant]:
-        """Return everything that another broker's fence should know; for a new link."""
+        """Return the full state for another broker's fence, over a new link."""
         return [grant.grant for grant in self._coordinator.grants_for(broker_name)]
 
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Do what is due (monotonic time)."""
+        """Perform everything that is due at a monotonic time."""
         if self._unreported and now_ms >= self._unreported_until_ms:
             for group in list(self._unreported):
                 self.stock_changed(group, ())

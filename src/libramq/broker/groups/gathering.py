@@ -1,4 +1,4 @@
-"""The gathering: a group's new coordinator asks the cluster's fences what they know of it."""
+"""The gathering: a group's new coordinator queries the cluster's fences."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -39,15 +39,15 @@ class Gathering:
 
     @property
     def due_ms(self) -> MonotonicMs:
-        """Return when a broker is to be asked again, or no broker is waited for any more."""
+        """Return when the next query or the end of waiting is due."""
         return min([self.until_ms, *self._again_ms.values()])
 
     def not_let_in(self, broker_name: str, now_ms: MonotonicMs) -> None:
-        """Note that a broker does not know us yet: brokers discover a new one at different times."""
+        """Note that a broker has not discovered us yet: brokers find a new one at different times."""
         self._again_ms[broker_name] = now_ms + AGAIN_MS
 
     def take_due(self, now_ms: MonotonicMs) -> list[str]:
-        """Return the brokers that have to be asked again."""
+        """Return the brokers to query again."""
         due = [name for name, again_ms in self._again_ms.items() if again_ms <= now_ms]
         for name in due:
             del self._again_ms[name]
@@ -67,7 +67,7 @@ class Gathering:
             self.answers.append(answer)
 
     def is_over(self, now_ms: MonotonicMs) -> bool:
-        """Return whether there is nothing left to wait for."""
+        """Return whether every answer has arrived or timed out."""
         if now_ms < self.until_ms:
             return not self._waiting
         for name in self._waiting:

@@ -70,7 +70,7 @@ class GroupHealth:
         }
 
     def tick(self) -> None:
-        """Begin to look at all groups, if it is time to; `look_on` does it."""
+        """Start a check of all groups when one is due; `look_on` performs it."""
         now_ms = self._clock.monotonic_ms()
         if self._looked_at_ms is not None and now_ms - self._looked_at_ms < LOOK_MS:
             return
@@ -80,11 +80,11 @@ class GroupHealth:
 
     @property
     def is_looking(self) -> bool:
-        """Return whether there are groups that `look_on` has not looked at."""
+        """Return whether `look_on` has groups left to check."""
         return bool(self._to_look_at)
 
     def look_on(self) -> None:
-        """Look at some of the groups, and log what is new."""
+        """Check some of the groups, and log new problems."""
         now_ms = self._clock.monotonic_ms()
         if not self._to_look_at:
             return

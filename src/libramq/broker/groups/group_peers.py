@@ -33,7 +33,7 @@ class GroupPeers(Protocol):
         ...
 
     def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
-        """Ask all other fences what they know of a group."""
+        """Query all other fences about a group."""
         ...
 
     def started(self, started: Started, who: str | None) -> None:

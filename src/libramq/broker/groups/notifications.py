@@ -63,7 +63,7 @@ class Notifications:
         self._deferred += notices
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
-        """Notify clients again, each after so many milliseconds."""
+        """Notify clients again, each after its delay in milliseconds."""
         pending = self._pending.get(group.name)
         if not clients or pending is None:
             return
@@ -85,7 +85,7 @@ class Notifications:
         pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
-        """Return since when all members know the latest change (monotonic); None while some do not."""
+        """Return when the last member fetched the latest change (monotonic); None while one has not."""
         pending = self._pending.get(group_name)
         return pending.looked_at_ms if pending is not None else None
 
@@ -114,7 +114,7 @@ class Notifications:
         return tuple(notices)
 
     def forget(self, group_name: str) -> None:
-        """Forget a group that has no members here any more."""
+        """Remove a group without members here."""
         self._pending.pop(group_name, None)
         self._unfinished.discard(group_name)
 

@@ -79,12 +79,12 @@ class OffsetCommits:
         return self._ledger.offsets.groups_of_topic(topic)
 
     def remove_group(self, group: str) -> None:
-        """Forget a group's offsets."""
+        """Remove a group's offsets."""
         self._unwritten += self._ledger.offsets.remove_group(group)
         self.pull_offsets.remove_group(group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget the offsets in a deleted topic.
+        """Remove the offsets in a deleted topic.
 
         They must not come back with a power cut, as other commits may: if the topic was created again, groups
         would skip its new messages.

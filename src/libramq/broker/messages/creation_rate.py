@@ -30,7 +30,7 @@ class _Bucket:
         self._at_ms = now_ms
 
     def fill(self, at_once: int, a_second: int, now_ms: MonotonicMs) -> bool:
-        """Add the tokens of the elapsed time; return whether there is one to take."""
+        """Add the tokens of the elapsed time; return whether one is available."""
         self._left = min(at_once, self._left + (now_ms - self._at_ms) * a_second / 1000)
         self._at_ms = now_ms
         return self._left >= 1
@@ -60,7 +60,7 @@ class CreationRate:
         self._all.take()
 
     def connection_ended(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self._by_connection.pop(connection, None)
 
 

@@ -62,7 +62,7 @@ class Lane:
         return self._running
 
     def begin(self) -> None:
-        """Flush what is due, or do so after the flush that is under way."""
+        """Start a flush if one is due, after the flush under way."""
         if self._running:
             self._is_wanted = True
             return

@@ -47,7 +47,7 @@ class DelaySchedule:
         self._head_due_ms: dict[int, MonotonicMs | None] = {}
 
     def level_grew(self, queue_id: int) -> None:
-        """Note a level's new message; a level that was empty has to be looked at."""
+        """Note a level's new message; a level that was empty becomes due."""
         level = queue_id + 1
         if level not in self._head_due_ms and 1 <= level <= len(self._delays_ms):
             self._head_due_ms[level] = None
@@ -59,7 +59,7 @@ class DelaySchedule:
             self.version += 1
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return when a level has to be looked at next; None: all are empty."""
+        """Return when the next level is due; None: all are empty."""
         return min(
             (now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()), default=None
         )

@@ -65,7 +65,7 @@ class _LongCounts:
                     counts[key] = counts.get(key, 0) + count
 
     def count(self, key: "Key", now_ms: MonotonicMs) -> int:
-        """Return what was counted of a key in the window that ends now."""
+        """Return the count of a key in the window that ends now."""
         return sum(
             counts.get(key, 0) for from_ms, counts in self._counts if now_ms - from_ms < self._window_ms
         )

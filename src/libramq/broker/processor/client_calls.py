@@ -77,7 +77,7 @@ class _Call(Parked):
         self._calls.reply(self)
 
     def unlink(self) -> None:
-        """Forget the numbers: an answer that comes now is too late."""
+        """Drop the request numbers: later answers are ignored."""
         self._calls.forget(self)
 
 
@@ -122,7 +122,7 @@ class ClientCalls:
     # What operators ask.
 
     def running_info(self, request: Request) -> Outcome:
-        """Return what a member says about itself."""
+        """Return a member's running info."""
         header = decode_header(request.command, a.RunningInfoHeader)
         ext = _passed_on(request.command)
         return self._call_one(request, header.consumer_group, header.client_id, ext, request.command.body)
@@ -207,7 +207,7 @@ class ClientCalls:
         timeout_ms: int,
         collect: Collect,
     ) -> Outcome:
-        """Ask members, and hold the operator's request until they have answered."""
+        """Query members, and hold the operator's request until they have answered."""
         waiting: dict[int, Member[Connection]] = {}
         for member in members:
             self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
@@ -224,7 +224,7 @@ class ClientCalls:
         return HOLD
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
-        """Take a member's answer to a request of ours, or pass it on."""
+        """Handle a member's answer to a request of ours, or pass it on."""
         if answer.opaque < FIRST_NUMBER:
             self._otherwise(connection, answer, now_ms)
             return

@@ -67,7 +67,7 @@ class GroupAdministration:
         return SUCCESS
 
     def create_list(self, request: Request) -> Outcome:
-        """Create groups or change them: all of them, or none if one is impossible."""
+        """Create or change groups: all of them, or none if one is invalid."""
 
         def create(body: GroupConfigList) -> Outcome:
             if len(body.group_config_list) > GROUPS_PER_LIST_MAX:

@@ -137,7 +137,7 @@ class GroupRequests:
         return HOLD
 
     def find(self, request: Request) -> Outcome:
-        """Return where the group's coordinator is; any broker knows."""
+        """Return the address of the group's coordinator; any broker answers."""
         header = h.decode_header(request.command, h.GroupHeader)
         return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
 

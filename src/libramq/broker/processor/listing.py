@@ -48,7 +48,7 @@ class Page(NamedTuple):
 
 
 def requested_page(data_version: str | None, sequence: int | None, count: int | None) -> Page | None:
-    """Return the requested page, None for everything; BrokerError for an impossible one."""
+    """Return the requested page, None for everything; BrokerError for an invalid one."""
     if data_version is None and sequence is None and count is None:
         return None
     if (sequence or 0) < 0 or (count is not None and count < 1):

@@ -121,7 +121,7 @@ class PeerRequests:
         return SUCCESS
 
     def gather(self, request: Request) -> Outcome:
-        """Return what our fence knows of a group, to its new coordinator."""
+        """Return our fence's state of a group to its new coordinator."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGatherBody)
         return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
@@ -135,7 +135,7 @@ class PeerRequests:
         return Reply(ext={"lbKnown": "1" if self._cluster.receive_members(body) else "0"})
 
     def assign(self, request: Request) -> Outcome:
-        """Decide the queues of a member that asked an edge, if its group is coordinated here."""
+        """Decide the queues of a member that queried an edge, if its group is coordinated here."""
         body = decode_body(request.command.body, bodies.PeerAssignBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if body.members is not None:

@@ -35,7 +35,7 @@ _ALLOCATIONS: Final[dict[str, Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": b
 
 
 class QueryAssignment:
-    """The processor of members that ask for their queues.
+    """The processor of QUERY_ASSIGNMENT.
 
     queues: all queues of a topic, at whichever broker, sorted; None while they are unknown.
     answer: sends delayed replies.

@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it redelivered later.
+"""CONSUMER_SEND_MSG_BACK: a consumer failed to handle a message and requests its redelivery.
 
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 """

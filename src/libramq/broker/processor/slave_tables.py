@@ -1,4 +1,4 @@
-"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET: tables that slaves copy beside the log, in Apache's format.
+"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET: tables for slaves, in Apache's format.
 
 They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.

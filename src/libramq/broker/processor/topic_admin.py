@@ -87,7 +87,7 @@ class TopicAdministration:
         return ReplyWhenAnnounced(Reply(notify=self._put(self._with_attributes(config), request)))
 
     def create_list(self, request: Request) -> Outcome:
-        """Create topics or change them: all of them, or none if one is impossible."""
+        """Create or change topics: all of them, or none if one is invalid."""
 
         def create(body: TopicConfigList) -> Outcome:
             if len(body.topic_config_list) > TOPICS_PER_LIST_MAX:

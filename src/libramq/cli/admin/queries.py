@@ -74,7 +74,7 @@ def timestamp_of(text: str) -> int:
 
 
 def truth_of(option: str, text: str) -> bool:
-    """Return the value of a text that is true or false."""
+    """Return the value of the text `true` or `false`."""
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{option} is true or false, not {text!r}")
     return text.lower() == "true"
@@ -343,7 +343,7 @@ def consumer_connection(session: AdminSession, group: str) -> Row:
 
 
 def _brokers_of_group(session: AdminSession, group: str) -> list[str]:
-    """Return the brokers that know a group: those with its retry topic."""
+    """Return the brokers that have a group, by its retry topic."""
     validate_group(group)
     try:
         return addresses(session.route(retry_topic(group)).broker_datas)

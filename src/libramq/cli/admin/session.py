@@ -37,7 +37,7 @@ class AdminSession:
             remote.close()
 
     def ask(self, address: str, call: Call[T]) -> T:
-        """Ask one broker; raises RemoteError."""
+        """Send a request to one broker; raises RemoteError."""
         return call.result(self._reply(address, call), where=f"broker {address}")
 
     def _reply(self, address: str, call: Call[T]) -> Command:
@@ -49,7 +49,7 @@ class AdminSession:
         return remote.call(call.command(), timeout_ms=TIMEOUT_MS)
 
     def ask_name_server(self, call: Call[T]) -> T:
-        """Ask the first name server that answers."""
+        """Send a request to the first name server that answers."""
         failures = []
         for address in self._name_servers:
             try:
@@ -64,7 +64,7 @@ class AdminSession:
         )
 
     def ask_each_name_server(self, call: Call[None]) -> None:
-        """Ask every name server, since they share nothing; raises the first failure after all were asked."""
+        """Send a request to every name server, since they share nothing; then raise the first failure."""
         failures: list[RemoteError] = []
         for address in self._name_servers:
             try:

@@ -55,7 +55,7 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
 
 
 def redelivery(bound: int | None) -> str:
-    """Return what is known of redelivered messages; 0: owners had committed everything they handled.
+    """Return the bound of redelivered messages as text; 0: owners had committed everything they handled.
 
     None: a broker was restarted, and does not know what they had been sent before.
     """

@@ -116,7 +116,7 @@ class GroupWatch:
         return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in names)))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
-        """Return the last rebalance of each group; forget older events."""
+        """Return the last rebalance of each group, and drop older events."""
         for one in events:
             self._events.setdefault(one.event.group, []).append(one)
         last = {}

@@ -46,7 +46,7 @@ class BrokerChildren:
             raise
 
     async def stop(self) -> None:
-        """Ask all to end, wait, then kill them."""
+        """Request all to end, wait, then kill them."""
         processes, self._processes = list(self._processes.values()), {}
         await asyncio.gather(*map(_stop, processes))
 

@@ -23,7 +23,7 @@ from libramq.transport.descriptors import raise_limit
 
 
 async def serve(config: BrokerConfig) -> None:
-    """Run the broker until the parent is gone or SIGTERM comes. The parent handles Ctrl-C."""
+    """Run the broker until the parent has ended or SIGTERM arrives. The parent handles Ctrl-C."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

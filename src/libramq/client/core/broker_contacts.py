@@ -1,4 +1,4 @@
-"""The broker contacts: which brokers know us, and which ones to try again.
+"""The broker contacts: which brokers have our heartbeat, and which ones to retry.
 
 Upstream: MQClientInstance.sendHeartbeatToAllBroker; the reconnecting is ours.
 """
@@ -65,7 +65,7 @@ class BrokerContacts:
         return is_new
 
     def lost(self, address: str, now_ms: MonotonicMs) -> None:
-        """Note that a connection ended: the broker has forgotten us, or is gone."""
+        """Note that a connection ended: the broker has dropped us, or has died."""
         if address in self.alive:
             self._try_again(address, now_ms + RECONNECT_MS)
 

@@ -25,7 +25,7 @@ class CatchUpPace:
         return max(1, self.rate // PULLS_A_SECOND)
 
     def brought(self, count: int, now_ms: MonotonicMs) -> int:
-        """Count messages that came; return how long to wait before the next pull."""
+        """Count pulled messages; return how long to wait before the next pull."""
         now_us = int(now_ms) * 1000
         self._due_us = max(self._due_us, now_us) + count * 1_000_000 // self.rate
         return max(0, (self._due_us - now_us) // 1000)

@@ -1,4 +1,4 @@
-"""The commits: which of our offsets the brokers, or the local store, do not know yet.
+"""The commits: offsets that the brokers, or the local store, do not have yet.
 
 A queue has at most one commit under way: a multi-threaded broker may process two requests in any order. The
 first commits of a topic are sent one after the other (`first_commits`).

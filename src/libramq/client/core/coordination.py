@@ -151,7 +151,7 @@ class MemberCoordination:
                 owned.is_revocation_requested = True
 
     def leave(self) -> list[fx.Effect]:
-        """Leave, with no queue left. A static member will come back: its queues are kept for its session."""
+        """Leave once no queue is left. The queues of a static member are kept for its session."""
         released, uncommitted = self._owned.take_released()
         if self._settings.instance_id is not None:
             self._membership.end()

@@ -30,7 +30,7 @@ class PersistDue:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDue:
-    """Look for handlers that exceed their time."""
+    """Check for handlers that exceed their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class ReleaseDue:
 
 @dataclass(frozen=True, slots=True)
 class ProcessingDue:
-    """Look for handlers that run too long."""
+    """Check for handlers that run too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from libramq.remoting.headers import GroupJoinHeader
 
 @dataclass(frozen=True, slots=True)
 class FetchRoutes:
-    """Ask a name server about topics → `routes_fetched`."""
+    """Fetch the routes of topics from a name server → `routes_fetched`."""
 
     topics: tuple[str, ...]
 
@@ -36,7 +36,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class FetchConsumerList:
-    """Ask a broker for the members of our group → `consumer_list_fetched`."""
+    """Fetch the members of our group from a broker → `consumer_list_fetched`."""
 
     address: str
     topics: tuple[str, ...]
@@ -213,7 +213,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class FindGroup:
-    """Ask a broker for the coordinator of our group → `group_found`. number: of the request."""
+    """Query a broker for the coordinator of our group → `group_found`. number: of the request."""
 
     address: str
     number: int

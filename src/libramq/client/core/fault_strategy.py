@@ -103,7 +103,7 @@ class FaultStrategy:
     def _next(
         self, queues: Sequence[MessageQueue], last_broker: str | None, wanted: Callable[[str], bool]
     ) -> MessageQueue | None:
-        """Return the next wanted queue, within one round, that is not at the broker that just failed."""
+        """Return the next eligible queue of one round outside the broker that just failed."""
         for _ in queues:
             queue = queues[self._advance() % len(queues)]
             if queue.broker_name != last_broker and wanted(queue.broker_name):

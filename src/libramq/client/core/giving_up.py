@@ -132,7 +132,7 @@ class GivingUp:
         return self.leave(owned, now_ms) if owned.state is QueueState.LEAVING else []
 
     def _hurry(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Skip to the next step: there is no time left for what a queue waits for."""
+        """Skip to the next step: the time for the current one is over."""
         if owned.state is QueueState.DRAINING:
             return self._revoke(owned, now_ms)
         return self._owned_queues.let_go(owned, now_ms)

@@ -51,7 +51,7 @@ NAME_AGAIN_MS: Final = 5_000
 
 
 class Step(Enum):
-    """The next request of a member. OFF: none; we are no member and do not want to be one."""
+    """The next request of a member. OFF: none; membership is not wanted."""
 
     OFF = "off"
     FIND = "find"
@@ -67,7 +67,7 @@ class CoordinatorAnswer(NamedTuple):
 
 
 class Membership:
-    """Our membership in a group, and the next request. brokers: whom to ask for the coordinator."""
+    """Our membership in a group, and the next request. brokers: where to query for the coordinator."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The offset store: the group's offsets in our queues, and which of them the brokers know.
+"""The offset store: the group's offsets in our queues, and which of them brokers have acknowledged.
 
 Upstream: store/RemoteBrokerOffsetStore.java, ControllableOffset.java.
 """
@@ -71,5 +71,5 @@ class OffsetStore:
         return None if entry is None else entry.persisted
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget a queue that is no longer ours."""
+        """Remove a queue that is no longer ours."""
         self._entries.pop(queue, None)

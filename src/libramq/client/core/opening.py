@@ -163,7 +163,7 @@ class Opening:
 
 
 def _is_behind(claim: Claim, owned: ProcessQueue) -> bool:
-    """Return whether the coordinator's view is behind what the fence has opened for us."""
+    """Return whether the coordinator's epoch is older than the one the fence opened for us."""
     opened = owned.opened
     return (
         opened is not None

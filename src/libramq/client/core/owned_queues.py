@@ -285,7 +285,7 @@ class OwnedQueues:
         return self._pulling.pulled(owned, outcome, messages, now_ms)
 
     def _offset_refused(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Handle an offset that the broker does not have: continue where it says, or at the committed offset.
+        """Handle an offset that the broker lacks: continue at its correction, or at the committed offset.
 
         The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
         created again. Continuing at the queue's present end would skip messages that we have not handled.

@@ -122,7 +122,7 @@ class ProcessQueue:
 
     @property
     def size(self) -> int:
-        """Return the bytes of their bodies."""
+        """Return the total size of the messages' bodies."""
         return self._bytes
 
     @property

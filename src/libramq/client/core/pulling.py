@@ -80,7 +80,7 @@ class Pulling:
     def start(
         self, owned: ProcessQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool
     ) -> list[fx.Effect]:
-        """Start at an offset; a backlog is read no faster than the user wants."""
+        """Start at an offset; a backlog is read no faster than the configured rate."""
         owned.state = QueueState.PULLING
         owned.start_offset = owned.next_offset = offset
         owned.handled_before = self.highest_handled(owned.queue)

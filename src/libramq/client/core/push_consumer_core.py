@@ -109,7 +109,7 @@ class PushConsumerCore:
         return self._presence.start(now)
 
     def tick(self, now_ms: MonotonicMs) -> Effects:
-        """Do what is due."""
+        """Perform everything that is due."""
         found: Effects = []
         while (item := self._timers.take_due(now_ms)) is not None:
             found += self._do(item, now_ms)
@@ -194,7 +194,7 @@ class PushConsumerCore:
         return self._troubles.take()
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
-        """Handle the end of a connection: the broker has forgotten us, or is gone."""
+        """Handle the end of a connection: the broker has dropped us, or has died."""
         self._locking.doubt(address)
         if self._phase is Phase.RUNNING:
             self._contacts.lost(address, now_ms)
@@ -263,7 +263,7 @@ class PushConsumerCore:
         return self._settled(self._coordination.polled(request, outcome, now_ms), now_ms)
 
     def group_left(self) -> Effects:
-        """Handle the end of leaving: the coordinator knows, or could not be reached."""
+        """Handle the end of leaving: the coordinator has answered or cannot be reached."""
         return self._unregister() if self._phase is Phase.LEAVING else []
 
     def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Effects:
@@ -372,7 +372,7 @@ class PushConsumerCore:
         return self._settled(effects, now_ms)
 
     def unregistered(self) -> Effects:
-        """Handle the end of unregistering: the brokers know, or could not be reached."""
+        """Handle the end of unregistering: the brokers have answered or cannot be reached."""
         self._phase = Phase.STOPPED
         self._timers.clear()
         return [fx.Stopped()]

@@ -102,7 +102,7 @@ class QueueLocking:
             owned.is_in_doubt = owned.state is not QueueState.LOCKING
 
     def confirm(self, address: str) -> None:
-        """Request the locks again at a broker that knows us again; lost unlock requests are repeated."""
+        """Request the locks again at a reconnected broker; lost unlock requests are repeated."""
         self._want_all(owned.queue for owned in self._at(address))
         unconfirmed = [queue for queue, at in self._returned.items() if at == address]
         for queue in unconfirmed:
@@ -110,7 +110,7 @@ class QueueLocking:
             self._to_give_back.setdefault(address, []).append(queue)
 
     def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """One request a broker for all queues wanted, and one for those that are not."""
+        """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
         if not self._to_give_back and not self._wanted:  # As after most events.
             return []
         found: list[fx.Effect] = [

@@ -65,7 +65,7 @@ class QueueTable:
         )
 
     def idle(self, now_ms: MonotonicMs) -> list[MessageQueue]:
-        """Return queues without a pull for so long that something must have gone wrong."""
+        """Return queues without a pull for longer than any pull may take."""
         return [
             queue
             for queue, owned in self._queues.items()
@@ -83,14 +83,14 @@ class QueueTable:
         return owned
 
     def remove(self, owned: ProcessQueue) -> None:
-        """Remove a queue that is gone."""
+        """Remove a queue."""
         owned.dropped = True
         owned.state = QueueState.GONE
         del self._queues[owned.queue]
         self._left_behind.update(delivery for delivery in owned.deliveries if delivery.started)
 
     def running(self) -> list[Delivery]:
-        """Return the deliveries with running handlers, including those of queues that are gone."""
+        """Return the deliveries with running handlers, including those of removed queues."""
         found = [each for owned in self._queues.values() for each in owned.deliveries if each.started]
         return found + list(self._left_behind)
 

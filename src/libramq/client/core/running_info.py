@@ -1,4 +1,4 @@
-"""The running info of a consumer, and the offsets that it holds: what operators ask members.
+"""The running info of a consumer, and its offsets, for operators.
 
 Upstream: DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo.
 """
@@ -26,7 +26,7 @@ def running_info(
     now: Now,
     threads: str | None = None,
 ) -> ConsumerRunningInfo:
-    """Return a consumer's state; threads: what they do, if that is requested."""
+    """Return a consumer's state; threads: their stacks, if requested."""
     (consumer,) = heartbeat_data(settings, subscriptions, int(started_ms)).consumer_data_set
     return ConsumerRunningInfo(
         properties={

@@ -32,5 +32,5 @@ class DueItems(Generic[T]):
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Cancel all timers."""
         self._heap.clear()

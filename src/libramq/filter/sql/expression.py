@@ -1,4 +1,4 @@
-"""The SQL92 filter: a condition on a message's properties, ready to be asked.
+"""The SQL92 filter: a compiled condition on a message's properties.
 
     a > 3 AND (region IN ('eu', 'us') OR vip IS NOT NULL) AND name NOT CONTAINS 'test'
 

@@ -233,7 +233,7 @@ class _Parser:
         return Comparison(Order.EQUAL, left, right)
 
     def _check_ordered(self, value: Value, start: Token) -> None:
-        """Refuse what has no order: conditions, and literals that are not numbers."""
+        """Refuse operands without an order: conditions, and literals that are not numbers."""
         if isinstance(value, _CONDITIONS) or (isinstance(value, Literal) and value.type not in NUMBERS):
             self._fail(start, "only a property or a number can be compared by <, <=, >, >= or BETWEEN")
 
@@ -272,7 +272,7 @@ class _Parser:
         return self._tokens[self._next]
 
     def _take(self, text: str) -> bool:
-        """Go on behind a keyword or symbol, if it comes next."""
+        """Consume a keyword or symbol if it comes next."""
         token = self._tokens[self._next]
         if token.text != text or token.kind not in (Kind.KEYWORD, Kind.SYMBOL):
             return False

@@ -38,7 +38,7 @@ class Order(Enum):
 
 
 class Part(Enum):
-    """Where a text is looked for in another."""
+    """The place where a text must occur in another."""
 
     CONTAINS = "CONTAINS"
     STARTSWITH = "STARTSWITH"
@@ -47,7 +47,7 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A message's property: a text, or unknown where the message has none of that name."""
+    """A message's property: a text, or unknown where it is missing."""
 
     name: str
 
@@ -113,7 +113,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """The test whether a property is one of some texts; unknown where there is no such property."""
+    """A test whether a property equals one of several texts; unknown where it is missing."""
 
     property: Property
     texts: tuple[str, ...]

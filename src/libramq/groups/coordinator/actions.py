@@ -262,7 +262,7 @@ def await_last_commits(group: Group, event: ev.StockMembersLeft, now_ms: Monoton
 
 
 def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
-    """Ask the members which queues they hold: each held poll is answered, and the next one reports them."""
+    """Query the members' queues: each held poll is answered, and the next one reports them."""
     group.begin_inquiry(State.RETURNING, now_ms + RETURN_MS_MAX, group.epoch)
     assert group.inquiry is not None
     group.inquiry.awaited = dict.fromkeys(group.members.members)
@@ -276,12 +276,12 @@ def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) ->
 
 
 def gather(group: Group, event: ev.FencesInDoubt, now_ms: MonotonicMs) -> None:
-    """Ask the fences who holds what."""
+    """Query the fences for the holders of queues."""
     _gather_above(group, event.epoch, now_ms)
 
 
 def gather_refused(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
-    """Ask the fences who holds what, unless that was done since the refused grant."""
+    """Query the fences, unless that was done since the refused grant."""
     if event.granted >= group.balance.queues.first_epoch:
         _gather_above(group, max(event.epoch, group.epoch), now_ms)
 
@@ -293,7 +293,7 @@ def raise_epoch(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> No
 
 
 def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
-    """Ask the fences who holds what: another coordinator had the group, at least up to that epoch."""
+    """Query the fences: another coordinator had the group, at least up to that epoch."""
     if group.mode == MODE_CLIENT:  # No queue is held; publish the mode under a higher epoch.
         group.resume(QueueHandover.resumed(epoch + 1, {}), {})
         group.mode_epoch = group.balance.queues.epoch
@@ -306,7 +306,7 @@ def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
 
 
 def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) -> None:
-    """Note what the fences know, and wait for the members they name that have not come back yet."""
+    """Take the fences' reports, and wait for the members they name that have not returned."""
     assert group.inquiry is not None
     sessions = {member.id: member.profile.session_ms for member in group.members}
     unseen = [member.id for member in group.members if not member.was_seen]
@@ -321,7 +321,7 @@ def continue_without(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicM
 
 
 def stop_waiting(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
-    """Stop waiting for members that have not come back."""
+    """Stop waiting for absent members."""
     assert group.inquiry is not None
     group.inquiry.awaited.clear()
     group.conclude(now_ms)
@@ -362,7 +362,7 @@ def extend_deadlines(group: Group, event: ev.Stalled, now_ms: MonotonicMs) -> No
 
 
 def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:
-    """Redirect held polls to the group's new coordinator, and forget the members."""
+    """Redirect held polls to the group's new coordinator, and drop the members."""
     for member in list(group.members):
         group.publication.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
         group.members.remove(member)

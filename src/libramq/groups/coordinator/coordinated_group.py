@@ -74,7 +74,7 @@ class CoordinatedGroup(GroupCore[P, T]):
         self.balance.queues.to_notify[member.id] = None
 
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Record what has changed, and return the effects for others."""
+        """Record the changes, and return the effects for others."""
         queues, publication, state = self.balance.queues, self.publication, self.state
         if state in UNKNOWN:
             publication.postpone_record()
@@ -110,7 +110,7 @@ class CoordinatedGroup(GroupCore[P, T]):
         return self.inquiry is None and self.balance.is_settled
 
     def grants(self, broker_name: str) -> FenceGrant | None:
-        """Return everything that a broker's fence should know; None while we do not know it ourselves."""
+        """Return the full state for a broker's fence; None while it is unknown."""
         if self.publication.cannot_persist or self.state in UNKNOWN:
             return None
         return complete_grant(self.name, self.mode, self.balance.queues, broker_name)

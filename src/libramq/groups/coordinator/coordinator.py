@@ -187,7 +187,7 @@ class Coordinator(Generic[P, T]):
         return effects
 
     def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle the deletion of a topic at a broker, whose fence has forgotten who had its queues open.
+        """Handle the deletion of a topic at a broker, whose fence has dropped its openings.
 
         Queues that exist are granted anew: the topic may have been created again before anybody looked.
         """
@@ -213,11 +213,11 @@ class Coordinator(Generic[P, T]):
         return self._happen(group, event, now_ms)
 
     def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Take what the fences know of a group; the answer to `Gather`."""
+        """Take the fences' reports on a group: the answer to `Gather`."""
         return self._happen(group, ev.FencesReported(reports), now_ms)
 
     def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle a fence's refusal of a grant under `granted`: it knows epochs up to `epoch`.
+        """Handle a fence's refusal of a grant under `granted`: it has seen epochs up to `epoch`.
 
         Another broker has coordinated the group meanwhile. If it still does, call `drop`; else the fences are
         queried again, and the group continues above that epoch.
@@ -225,7 +225,7 @@ class Coordinator(Generic[P, T]):
         return self._happen(group, ev.GrantRefused(granted, epoch), now_ms)
 
     def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Query the fences again: they may know more, since a broker was found or has deleted the group."""
+        """Query the fences again: a broker was found or has deleted the group, so they may have news."""
         known = self._groups.get(group)
         return self._happen(group, ev.FencesInDoubt(known.epoch if known is not None else 0), now_ms)
 
@@ -236,7 +236,7 @@ class Coordinator(Generic[P, T]):
         return self._dissolve(group, address, now_ms)
 
     def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle the deletion of a group at this broker, whose fence has forgotten it; members may be alive.
+        """Handle the deletion of a group at this broker and its fence; members may be alive.
 
         may_return: using the group creates it again. Members then keep their queues and open them again;
         otherwise they are refused.
@@ -318,7 +318,7 @@ class Coordinator(Generic[P, T]):
         return list(self._shared.topics)
 
     def grants_for(self, broker_name: str) -> list[Grant]:
-        """Return everything that a broker's fence should know, of every group; for a new link."""
+        """Return the full state of every group for a broker's fence, over a new link."""
         grants = (group.grants(broker_name) for group in self._groups.values())
         return [Grant(broker_name, grant) for grant in grants if grant is not None]
 

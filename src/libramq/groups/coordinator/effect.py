@@ -51,7 +51,7 @@ class WatchTopic:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Ask all fences what they know of the group."""
+    """Query all fences about the group."""
 
     group: str
 

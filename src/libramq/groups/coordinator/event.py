@@ -24,7 +24,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client joins, or a member comes back. wanted: the id it claims; held: the queues it reports."""
+    """A client joins, or a member returns. wanted: the id it claims; held: the queues it reports."""
 
     ticket: Any
     peer: Any
@@ -131,7 +131,7 @@ class StockMembersLeft:
 
 @dataclass(frozen=True, slots=True)
 class GrantRefused:
-    """A fence has refused the grant of epoch `granted`: it knows of openings up to `epoch`."""
+    """A fence has refused the grant of epoch `granted`: it has openings up to `epoch`."""
 
     granted: int
     epoch: int
@@ -139,14 +139,14 @@ class GrantRefused:
 
 @dataclass(frozen=True, slots=True)
 class FencesInDoubt:
-    """The fences may know more than the coordinator, at least up to that epoch."""
+    """The fences may have seen later epochs than the coordinator, at least up to that one."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class FencesReported:
-    """The fences have reported what they know; fences that have not answered are missing."""
+    """The fences have reported; those that have not answered are missing."""
 
     reports: Sequence[FenceReport]
 

@@ -7,7 +7,7 @@ from libramq.message.queue import MessageQueue
 
 
 def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: str) -> FenceGrant:
-    """Return everything that one fence should know."""
+    """Return the full state for one fence."""
     return FenceGrant(
         group=group,
         epoch=queues.epoch,

@@ -80,7 +80,7 @@ class GroupBalance:
         self.flush_at_ms = min(self.flush_at_ms, now_ms + COLLECT_MS)
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
-        """Continue with these queues. before: earlier holders, as far as we did not know them ourselves."""
+        """Continue with these queues. before: earlier holders that were unknown here."""
         queues.to_notify |= self.queues.to_notify
         self.queues = queues
         if self._rebalance is not None and not self._rebalance.before:
@@ -112,7 +112,7 @@ class GroupBalance:
             self._rebalance.duplicates += max(0, count)
 
     def flush(self, *, now_ms: MonotonicMs) -> list[Started]:
-        """Act upon the collected changes, unless a topic's queues are waited for; return what has begun."""
+        """Apply the collected changes, unless a topic's queues are awaited; return the rebalance begun."""
         self.flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
         if self._rebalance is None or self.flush_at_ms is not None:
             return []

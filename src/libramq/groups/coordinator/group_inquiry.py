@@ -1,4 +1,4 @@
-"""The inquiry: what a coordinator has to find out before it may decide who holds what.
+"""The inquiry: what a coordinator must learn before it may assign queues.
 
 A group has one in the states GATHERING, AWAITING, PARTING and RETURNING. Members continue reading meanwhile:
 their assignment is what they report to hold.
@@ -34,7 +34,7 @@ Claims = Mapping[str, Mapping[MessageQueue, int]]
 
 @dataclass(slots=True)
 class GroupInquiry:
-    """An inquiry under way. awaited: members not heard from yet; epoch: the highest that was seen.
+    """An inquiry under way. awaited: members not seen yet; epoch: the highest that was seen.
 
     gone: members that have come back and left meanwhile.
     """
@@ -83,7 +83,7 @@ class GroupInquiry:
         } | dict.fromkeys(unseen)
 
     def left(self, member: str) -> None:
-        """Stop waiting for a member that has left, whatever fences still know of it."""
+        """Stop waiting for a member that has left, even if fences still name it."""
         self.gone.add(member)
         self.awaited.pop(member, None)
 
@@ -111,7 +111,7 @@ class GroupInquiry:
         return held
 
     def _is_credible(self, queue: MessageQueue, claim: Holding) -> bool:
-        """Return whether a claim may be the last grant, judging by what its fence knows."""
+        """Return whether a claim may be the last grant, judging by its fence's report."""
         opening = self.openings.get(queue)
         if opening is not None and claim.epoch <= opening.epoch:
             return claim == opening

@@ -60,7 +60,7 @@ class GroupMember(Generic[P, T]):
 
     @property
     def due_ms(self) -> MonotonicMs:
-        """Return when the member has to be looked at, if nothing happens before."""
+        """Return when the member's next deadline is."""
         due = self.heard_at_ms + self.profile.session_ms
         if self.closed_at_ms is not None:
             due = min(due, self.closed_at_ms + CLOSED_GRACE_MS)

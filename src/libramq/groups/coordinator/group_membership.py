@@ -64,7 +64,7 @@ class Admission(NamedTuple, Generic[P, T]):
 
     @property
     def is_new_strategy(self) -> bool:
-        """Return whether the member asks for another strategy than before."""
+        """Return whether the member names another strategy than before."""
         return self.earlier is not None and self.earlier.strategy != self.member.profile.strategy
 
 

@@ -38,7 +38,7 @@ Held = dict[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client joins, or a member comes back. member: its id, if it has one; held: the queues it holds.
+    """A client joins, or a member returns. member: its id, if it has one; held: the queues it holds.
 
     if_free: do not replace another member.
     """
@@ -154,7 +154,7 @@ def member_profile(join: Join, member: str, sessions: SessionLimits) -> MemberPr
 
 
 def operator_of(remove: Remove) -> str:
-    """Return who asked for a removal, as name@host for the record; raises InvalidParameter."""
+    """Return the operator of a removal as name@host, for the record; raises InvalidParameter."""
     _check_text("lbName", remove.name, CLIENT_ID_LENGTH_MAX)
     if remove.operator is None:
         return remove.host

@@ -25,7 +25,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A group at one moment. owners: each queue's holder. strategy: the one most members ask for."""
+    """A group at one moment. owners: each queue's holder. strategy: the one most members name."""
 
     name: str
     epoch: int

@@ -101,7 +101,7 @@ class QueueHandover(HandoverLedger):
         return is_new
 
     def grant_free(self, *, now_ms: MonotonicMs) -> None:
-        """Grant the queues that nobody holds to their targets."""
+        """Grant free queues to their targets."""
         ready = [queue for queue in self._free if self.target[queue] not in self._gone]
         if any(self._last.get(queue, self._floor) >= self.epoch for queue in ready):
             self.epoch += 1  # Released by its own target: it still needs a new grant.
@@ -205,7 +205,7 @@ class QueueHandover(HandoverLedger):
                 self.target[queue] = new
 
     def vanish(self, queues: Collection[MessageQueue]) -> None:
-        """Remove queues that no longer exist; their holders are notified but not asked."""
+        """Remove queues that no longer exist; their holders are notified and need not release them."""
         for queue in queues:
             if queue in self.holdings:
                 self.to_notify[self.holdings[queue].member] = None

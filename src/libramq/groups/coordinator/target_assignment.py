@@ -30,7 +30,7 @@ Owned = Callable[[str], Sequence[MessageQueue]]
 
 
 class StrategyChoice:
-    """The strategy of a group: what most members ask for; of several, the one that was named first.
+    """The strategy of a group: the one most members name; of several, the one named first.
 
     name: the name chosen last, whether known or not; None before the first time.
     """

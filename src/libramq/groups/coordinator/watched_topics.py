@@ -42,7 +42,7 @@ class WatchedTopics:
                 self._queues.pop(topic, None)
 
     def doubt(self, topic: str) -> None:
-        """Forget a topic's queues: they are unknown from now on."""
+        """Drop a topic's queues: they are unknown from now on."""
         self._queues.pop(topic, None)
 
     def update(self, topic: str, queues: Sequence[MessageQueue]) -> bool:

@@ -19,7 +19,7 @@ PAUSE_MS: Final = 10_000
 
 
 def rolling_deploy(group: str, crew: Crew) -> History:
-    """Everybody is replaced."""
+    """Replace every member."""
     members = crew.hire(crew.size.members)
     steps: list[Step] = []
     at_ms = done = 0

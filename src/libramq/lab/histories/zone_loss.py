@@ -1,4 +1,4 @@
-"""Zone loss: all members of a zone are gone without a word, and come back in waves; then another zone's.
+"""Zone loss: all members of a zone crash at once, and return in waves; then another zone's.
 
 Brokers stay: this is about who consumes, not about what is stored.
 """

@@ -14,7 +14,7 @@ from libramq.remoting.body.consumers import QueueRef
 
 
 class QueryAssignmentBody(Document, frozen=True, kw_only=True):
-    """QUERY_ASSIGNMENT: a member asks for its queues of a topic. strategy_name: its group's strategy."""
+    """QUERY_ASSIGNMENT: a member queries its queues of a topic. strategy_name: its group's strategy."""
 
     topic: str
     consumer_group: str

@@ -205,7 +205,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
 
 
 class PeerAssignBody(Document, frozen=True, kw_only=True):
-    """PEER_ASSIGN: a member asks an edge for its queues of a topic; the reply is a QueryAssignmentReply.
+    """PEER_ASSIGN: an edge relays a QUERY_ASSIGNMENT of a member; the reply is a QueryAssignmentReply.
 
     members: that edge's members, which may not have been reported yet.
     """
@@ -287,7 +287,7 @@ class PeerListBody(Document, frozen=True, kw_only=True):
 
 
 class PeerGatherBody(Document, frozen=True, kw_only=True):
-    """PEER_GATHER: a new coordinator asks a fence about a group; the reply is a PeerGathered."""
+    """PEER_GATHER: a new coordinator queries a fence about a group; the reply is a PeerGathered."""
 
     group: str
 

@@ -40,7 +40,7 @@ class ClocksChangeNothing(Invariant):
         self._is_disturbed = True
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """Forget a dead broker's levels: its next process uses the wall clock, which may have been set."""
+        """Drop a dead broker's levels: its next process uses the wall clock, which may have been set."""
         self._levels = {key: level for key, level in self._levels.items() if key[0] != name}
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
@@ -94,6 +94,6 @@ class _Level:
         self.waiting: deque[tuple[int, MonotonicMs]] = deque()
 
     def grew(self, end: int, looked_ms: MonotonicMs) -> None:
-        """Note that there are more than at the last look."""
+        """Note new messages since the last check."""
         self.end = end
         self.waiting.append((end, looked_ms))

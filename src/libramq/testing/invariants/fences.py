@@ -19,7 +19,7 @@ _Key = tuple[str, MessageQueue]
 
 
 class _Opening(NamedTuple):
-    """A queue was opened, and its member knew at a time."""
+    """An opening, and when its member was notified of it."""
 
     claim: Claim
     known_ms: MonotonicMs
@@ -68,7 +68,7 @@ class OneReaderAQueue(Invariant):
 
 
 class OwnersGoForward(Invariant):
-    """Check that under epochs the committed offset of a queue never goes back, whoever commits.
+    """Check that under epochs no commit moves a queue's offset back.
 
     It may if ASYNC_FLUSH lost the end of the queue.
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AcknowledgedMessageSurvives(Invariant):
-    """Check that every acknowledged message is there when the broker runs again.
+    """Check that every acknowledged message survives a restart of the broker.
 
     Under ASYNC_FLUSH a power cut may lose unflushed messages; a kill never loses any.
     """
@@ -78,7 +78,7 @@ class AcknowledgedMessageSurvives(Invariant):
 
 
 class OneMessageAnOffset(Invariant):
-    """Check that all readers of an offset get the same message: none reads what can still be lost."""
+    """Check that all readers of an offset get the same message: none reads one that can still be lost."""
 
     name = "all readers of an offset see one message"
 

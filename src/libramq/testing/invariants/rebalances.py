@@ -46,7 +46,7 @@ class HistoryAgreesWithFences(Invariant):
             self.broken(self._wrong)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """Forget what a dead broker observed."""
+        """Drop the observations of a dead broker."""
         for table in (self._owners, self._moves, self._gone):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
@@ -83,7 +83,7 @@ class HistoryAgreesWithFences(Invariant):
         self._owners[key] = {queue: owner for queue, owner in owners.items() if queue not in doubtful}
 
     def _doubt_openings(self, key: tuple[str, str]) -> None:
-        """Note that members allocate for themselves: openings from before do not say who reads now."""
+        """Note that members allocate for themselves: earlier openings no longer name the reader."""
         running = self.cluster.brokers[key[0]].broker
         if running is not None and running.fences.mode(key[1]) == MODE_CLIENT:
             self._gone.setdefault(key, {}).update(running.fences.claims(key[1]))

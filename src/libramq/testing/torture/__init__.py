@@ -1,1 +1,1 @@
-"""Torture: a real broker that is killed again and again, and what it must not lose by that."""
+"""Torture: a real broker is killed again and again, and must lose nothing it has acknowledged."""

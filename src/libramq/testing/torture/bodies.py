@@ -1,4 +1,4 @@
-"""The bodies of torture: each says which message it is, and every byte of it can be checked.
+"""The bodies of torture: each identifies its message, and every byte of it can be checked.
 
 producer-serial- and a filler that follows from both
 """

@@ -1,4 +1,4 @@
-"""The check of torture: what a broker has after it was started again, against the ledger."""
+"""The check of torture: compares a restarted broker with the ledger."""
 
 from libramq.errors import LibraError
 from libramq.testing.torture.bodies import Identity
@@ -8,7 +8,7 @@ from libramq.testing.torture.load import GROUPS
 
 
 async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str]:
-    """Return what is wrong with a broker that was started again.
+    """Return the violations found at a restarted broker.
 
     first: where each queue is read from; it is set to where it ends.
     """

@@ -1,4 +1,4 @@
-"""The ledger of torture: what a broker has acknowledged, and what is wrong with what it has after a kill.
+"""The ledger of torture: everything a broker has acknowledged, and the violations found after a kill.
 
         send acknowledged, or seen by a consumer ─► at its offset for ever
         commit acknowledged                      ─► the group's offset never goes below
@@ -27,13 +27,13 @@ class Ledger:
         self._requested: dict[tuple[str, int], int] = {}
 
     def acknowledged(self, queue_id: int, offset: int, identity: Identity) -> list[str]:
-        """Record that a send was acknowledged; return what is wrong with that."""
+        """Record that a send was acknowledged; return the violation, if it is one."""
         self.message_count += 1
         self._acknowledged.setdefault(queue_id, set()).add(offset)
         return self._record(queue_id, offset, identity)
 
     def seen(self, queue_id: int, offset: int, identity: Identity | None) -> list[str]:
-        """Record that a consumer saw a message, which may not change any more; return what is wrong."""
+        """Record that a consumer saw a message, which is final now; return the violation, if any."""
         if identity is None:
             return [f"queue {queue_id}: message {offset} has a body that nobody sent"]
         return self._record(queue_id, offset, identity)
@@ -52,7 +52,7 @@ class Ledger:
     def check_messages(
         self, queue_id: int, found: Sequence[Identity | None], first: int, *, is_copy: bool = False
     ) -> list[str]:
-        """Return what is wrong with the messages found in a queue from `first` on.
+        """Return the violations among the messages found in a queue from `first` on.
 
         is_copy: they are a slave's, which has to have what was acknowledged, and not what consumers saw.
         """
@@ -69,7 +69,7 @@ class Ledger:
         return _shown(wrong)
 
     def check_commit(self, group: str, queue_id: int, found: int | None) -> list[str]:
-        """Return what is wrong with a group's offset after a restart, which then counts as acknowledged."""
+        """Return the violation of a group's offset after a restart, which then counts as acknowledged."""
         key = group, queue_id
         at_least, at_most = self._committed.get(key), self._requested.get(key, 0)
         if at_least is not None and (found is None or found < at_least):

@@ -1,4 +1,4 @@
-"""The load of torture: producers and committing consumers, until their broker is gone.
+"""The load of torture: producers and committing consumers, until their broker dies.
 
 Each has a connection of its own and repeats nothing: what was not acknowledged may be stored or not.
 """
@@ -36,7 +36,7 @@ class Load:
         self._serials = [count(1) for _ in range(PRODUCER_COUNT)]
 
     async def run(self, address: str) -> None:
-        """Send, pull and commit until the broker is gone."""
+        """Send, pull and commit until the broker dies."""
         async with contextlib.AsyncExitStack() as stack:
             work: list[Any] = []
             for producer in range(PRODUCER_COUNT):
