@@ -179,11 +179,6 @@ def test_a_retry_of_what_a_transaction_committed_can_be_read(talk, peer):
     assert [message.sys_flag & 12 for message in talk.messages("%RETRY%G")] == [0]
 
 
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-def test_timer_messages_are_refused_clearly(talk, peer, name):
-    assert talk.send(peer, properties={name: "5"}).code == C.MESSAGE_ILLEGAL
-
-
 def test_all_sends_of_one_read_are_one_write_and_keep_their_order(talk, peer):
     talk.create_topic("T", queues=1)
     talk.disk.writes.clear()

@@ -20,7 +20,8 @@ def test_every_broker_has_its_own_topics(table):
     names = {topic.topic_name: (topic.write_queue_nums, topic.perm) for topic in table}
     assert names == {
         "SELF_TEST_TOPIC": (1, 6), "BenchmarkTest": (1024, 6), "DefaultCluster": (16, 7), "broker-a": (1, 7),
-        "OFFSET_MOVED_EVENT": (1, 6), "SCHEDULE_TOPIC_XXXX": (18, 6), "DefaultCluster_REPLY_TOPIC": (1, 6),
+        "OFFSET_MOVED_EVENT": (1, 6), "SCHEDULE_TOPIC_XXXX": (18, 6), "rmq_sys_wheel_timer": (1, 6),
+        "DefaultCluster_REPLY_TOPIC": (1, 6),
         "LIBRA_REBALANCE_EVENTS": (1, 4), "TBW102": (8, 7),
     }  # fmt: skip
     assert "TBW102" not in TopicTable(TopicRules(auto_create_topic_enable=False))

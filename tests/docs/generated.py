@@ -21,6 +21,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from libramq.broker.config import BrokerConfig
 from libramq.broker.metrics.metrics import Metrics
 from libramq.broker.refused_options import REFUSED
+from libramq.broker.timer_config import TimerConfig
 from libramq.cli.main import app
 from libramq.nameserver.config import NameServerConfig
 
@@ -30,9 +31,11 @@ _PART: Final = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)
 
 def broker_options() -> str:
     """Return a table of every option of `broker.conf` that has an effect."""
+    inherited = {option.name for option in fields(TimerConfig)}
+    options = sorted(fields(BrokerConfig), key=lambda option: option.name in inherited)
     rows = [
         (f"`{option.metadata['name']}`", _default(option.default), option.metadata["about"])
-        for option in fields(BrokerConfig)
+        for option in options
         if option.metadata
     ]
     return _table(("option", "default", "what it does"), rows)

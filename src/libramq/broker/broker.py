@@ -35,14 +35,12 @@ from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.notifications import Notices
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.opening import Opening
-from libramq.broker.messages.appending import Appending
 from libramq.broker.messages.arrivals import Arrivals
-from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.delivery import Delivery
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.messages.redelivery import Redelivery
-from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.broker.messages.timer_delivery import TimerDelivery
 from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.pop_parts import PopParts
 from libramq.broker.processor.cleaning import CleaningRequests
@@ -59,8 +57,7 @@ from libramq.broker.processor.query_message import QueryMessage
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
 from libramq.broker.processor.recorded import RecordedReplies
-from libramq.broker.processor.send_back import SendBack
-from libramq.broker.processor.send_message import SendMessage
+from libramq.broker.producing_parts import ProducingParts
 from libramq.broker.start_up import StartUp
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock
@@ -74,7 +71,6 @@ from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
-from libramq.store.disk_space import DiskSpace
 from libramq.transport.address import split_name_servers
 from libramq.waits import HeldPulls
 
@@ -174,9 +170,12 @@ class Broker:
     def _build_timed_services(self) -> None:
         kernel = self.kernel
         version = f"LibraMQ {__version__}"
-        self.runtime = RuntimeInfo(self.store, self._files.filesystem, version=version, kernel=kernel)
+        self.runtime = RuntimeInfo(
+            self.store, self._files.timers.timers, self._files.filesystem, version=version, kernel=kernel
+        )
         self._watch = ClientWatch(self.consumers, self.producers, self.health, kernel, notify=self._notify)
         self._delivery = Delivery(self.schedule, self.store, kernel)
+        self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel)
         self._persistence = Persistence(self._files, kernel)
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
@@ -184,12 +183,25 @@ class Broker:
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         requirements = Requirements(self.topics, self.groups)
-        self._redelivery = Redelivery(self.topics, randomness)
+        redelivery = Redelivery(self.topics, randomness)
+        producing = ProducingParts(
+            self.config,
+            self._files,
+            requirements,
+            redelivery,
+            self.replication,
+            self.locks,
+            self.kernel,
+            authorizer=self.authorizer,
+            unique_id=unique_id,
+            randomness=randomness,
+        )
+        self.appending, self._creations = producing.appending, producing.creations
         self.pop = PopParts(
             self.config,
             self._files,
             self.offsets,
-            self._redelivery,
+            redelivery,
             self.kernel,
             randomness,
             self._responder,
@@ -197,57 +209,11 @@ class Broker:
         )
         return [
             *self.pop.services,
-            *self._producing(requirements, unique_id, randomness),
+            *producing.services,
             *self._consuming(requirements),
             *self._group_services(),
             *self._administration(),
         ]
-
-    def _producing(
-        self, requirements: Requirements, unique_id: UniqueIdGenerator, randomness: random.Random
-    ) -> Sequence[Any]:
-        """Build the parts that append messages."""
-        config = self.config
-        self._creations = CreationRate(self.kernel.clock.monotonic_ms())
-        messages = self._files.log
-        properties = BrokerProperties(
-            cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
-        )
-        disk_space = DiskSpace(
-            self._files.filesystem, self.store.config.disks, config.disk_space_warning_level_ratio
-        )
-        self.appending = Appending(
-            requirements=requirements,
-            log=messages,
-            durability=self.replication.gate,
-            disk_space=disk_space,
-            properties=properties,
-            unique_id=unique_id,
-            message_bytes_max=config.max_message_size,
-        )
-        sends = SendMessage(
-            creations=self._creations,
-            disk_space=disk_space,
-            topics=self.topics,
-            groups=self.groups,
-            locks=self.locks,
-            log=messages,
-            appending=self.appending,
-            redelivery=self._redelivery,
-            properties=properties,
-            schedule=self.schedule,
-            reject_transactions=config.reject_transaction_message,
-            randomness=randomness,
-        )
-        send_back = SendBack(
-            store=self.store,
-            log=messages,
-            groups=self.groups,
-            redelivery=self._redelivery,
-            schedule=self.schedule,
-            authorizer=self.authorizer,
-        )
-        return [sends, send_back]
 
     def _consuming(self, requirements: Requirements) -> Sequence[Any]:
         """Build the parts that read messages, and keep the groups' offsets."""
@@ -394,7 +360,9 @@ class Broker:
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)
-        arrivals = Arrivals(self.store, (self.reading, self._delivery, self.pop.popping))
+        arrivals = Arrivals(
+            self.store, (self.reading, self._delivery, self._timer_delivery, self.pop.popping)
+        )
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,

@@ -5,9 +5,10 @@
 
 import ipaddress
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Final
 
 from libramq.broker.role import check_role
+from libramq.broker.timer_config import TimerConfig, option
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
 from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -32,6 +33,9 @@ _BOUNDS: Final = {
     "disk_max_used_space_ratio": (10, 100),
     "disk_space_clean_forcibly_ratio": (30, 100),
     "disk_space_warning_level_ratio": (35, 100),
+    "timer_roll_window_slot": (2, 7 * 24 * 3600 - 60),  # TIMER_WHEEL_TTL_DAY, TIMER_BLANK_SLOTS.
+    "timer_max_delay_sec": (1, 2**31 - 1),
+    "timer_log_file_bytes": (1 << 10, 1 << 30),
     "max_hash_slot_num": (1, 1 << 28),  # Together less than what Java maps.
     "max_index_num": (2, 1 << 26),
     "metrics_port": (1, 65_535),
@@ -46,238 +50,234 @@ HOURS_A_DAY: Final = 24
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def _option(default: Any, name: str, about: str) -> Any:
-    return field(default=default, metadata={"name": name, "about": about})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(TimerConfig):
     """The options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted.
 
     docs/configuration.md is generated from it.
     """
 
-    broker_name: str = _option(
+    broker_name: str = option(
         "broker-a", "brokerName", "The broker's name; one for each master of a cluster."
     )
-    cluster_name: str = _option("DefaultCluster", "brokerClusterName", "The cluster that the broker joins.")
-    broker_id: int = _option(
+    cluster_name: str = option("DefaultCluster", "brokerClusterName", "The cluster that the broker joins.")
+    broker_id: int = option(
         0, "brokerId", "0: a master. From 1 on: a slave of the master with the same `brokerName`."
     )
-    broker_ip: str = _option(  # Ours: Apache's is the machine's first address.
+    broker_ip: str = option(  # Ours: Apache's is the machine's first address.
         "127.0.0.1",
         "brokerIP1",
         "The IP address that clients are sent to. It is registered at the name servers and kept in records.",
     )
-    bind_address: str = _option(  # Ours: Apache's is 0.0.0.0.
+    bind_address: str = option(  # Ours: Apache's is 0.0.0.0.
         "127.0.0.1",
         "bindAddress",
         "The address to listen on. One that other machines can reach also needs `allowPublic=true`, and "
         "`innerClientAuthenticationCredentials` where there are name servers.",
     )
-    allow_public: bool = _option(  # Ours alone.
+    allow_public: bool = option(  # Ours alone.
         False,
         "allowPublic",
         "Allow a `bindAddress` that other machines can reach. Clients are not authenticated.",
     )
-    listen_port: int = _option(
+    listen_port: int = option(
         10911,
         "listenPort",
         "The port to listen on. Old clients use a second one, two below it (the VIP channel).",
     )
-    ha_listen_port: int = _option(  # Ours: Apache's is open always, at the listen port + 1.
+    ha_listen_port: int = option(  # Ours: Apache's is open always, at the listen port + 1.
         0,
         "haListenPort",
         "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
     )
-    broker_role: str = _option(
+    broker_role: str = option(
         "ASYNC_MASTER",
         "brokerRole",
         "`SYNC_MASTER`: a send is acknowledged when `inSyncReplicas` brokers have its message. "
         "`ASYNC_MASTER`: slaves follow. `SLAVE`: copies the master of its `brokerName`, which name servers "
         "know, and takes no messages itself.",
     )
-    ha_master_address: str | None = _option(
+    ha_master_address: str | None = option(
         None,
         "haMasterAddress",
         "Where a slave copies its master's log, `HOST:PORT`. Default: what name servers say.",
     )
-    slave_read_enable: bool = _option(
+    slave_read_enable: bool = option(
         False,
         "slaveReadEnable",
         "At a slave: let consumers read. At a master: send consumers that are more than 2 GiB behind to a "
         "slave (`whichBrokerWhenConsumeSlowly` of their group).",
     )
-    in_sync_replicas: int = _option(
+    in_sync_replicas: int = option(
         1,
         "inSyncReplicas",
         "On how many brokers a message is to be before a `SYNC_MASTER` acknowledges it, itself included. "
         "Where too few slaves are in sync, sends are answered with SLAVE_NOT_AVAILABLE: stored, and on fewer "
         "brokers.",
     )
-    slave_timeout_ms: int = _option(
+    slave_timeout_ms: int = option(
         3_000, "slaveTimeout", "How long a send waits for slaves, in ms; then it is FLUSH_SLAVE_TIMEOUT."
     )
-    ha_allowed_addresses: str = _option(  # Ours alone.
+    ha_allowed_addresses: str = option(  # Ours alone.
         "127.0.0.0/8;::1",
         "haAllowedAddresses",
         "The addresses and networks that slaves may connect from, separated by `;`. "
         "A slave gets every message.",
     )
-    namesrv_addr: str | None = _option(
+    namesrv_addr: str | None = option(
         None,
         "namesrvAddr",
         "Name servers, `HOST:PORT` separated by `;`. Default: `$NAMESRV_ADDR` or `127.0.0.1:9876`.",
     )
-    store_path: str = _option(
+    store_path: str = option(
         "libra-data", "storePathRootDir", "The directory of commit log, consume queues and tables."
     )
-    commit_log_path: str = _option(
+    commit_log_path: str = option(
         "",
         "storePathCommitLog",
         "The directory of the commit log, if it is to be on another disk. Default: `commitlog` in "
         "`storePathRootDir`. Do not change it for a store that exists, unless you move the files.",
     )
-    auto_create_topic_enable: bool = _option(
+    auto_create_topic_enable: bool = option(
         True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."
     )
-    auto_create_subscription_group: bool = _option(
+    auto_create_subscription_group: bool = option(
         True, "autoCreateSubscriptionGroup", "Create a consumer group when its first member connects."
     )
-    default_topic_queue_nums: int = _option(
+    default_topic_queue_nums: int = option(
         8, "defaultTopicQueueNums", "The most queues that a topic gets when it is created by a send."
     )
-    broker_permission: int = _option(
+    broker_permission: int = option(
         6,
         "brokerPermission",
         "What the broker allows: 2 sends, 4 pulls, 6 both. Set 4 before you take it down.",
     )
-    max_message_size: int = _option(
+    max_message_size: int = option(
         4 * 1024 * 1024, "maxMessageSize", "The largest body of a message, in bytes."
     )
-    flush_disk_type: str = _option(
+    flush_disk_type: str = option(
         "ASYNC_FLUSH",
         "flushDiskType",
         "`SYNC_FLUSH`: a send is acknowledged when its message is on the disk. `ASYNC_FLUSH`: when it is "
         "written, and the disk follows; a power cut may lose what came within `flushIntervalCommitLog`.",
     )
-    flush_interval_ms: int = _option(
+    flush_interval_ms: int = option(
         500, "flushIntervalCommitLog", "How often the commit log is flushed under `ASYNC_FLUSH`, in ms."
     )
-    flush_consumer_offset_interval_ms: int = _option(
+    flush_consumer_offset_interval_ms: int = option(
         5_000,
         "flushConsumerOffsetInterval",
         "How often committed offsets are written to `consumerOffset.json`, in ms. Between two writes they "
         "are in a journal, which survives a kill.",
     )
-    register_name_server_period_ms: int = _option(
+    register_name_server_period_ms: int = option(
         30_000,
         "registerNameServerPeriod",
         "How often the broker registers with all its topics, in ms, between 10,000 and 60,000.",
     )
-    long_polling_enable: bool = _option(
+    long_polling_enable: bool = option(
         True, "longPollingEnable", "Hold a pull that finds no message until one comes, or its client's limit."
     )
-    short_polling_time_ms: int = _option(
+    short_polling_time_ms: int = option(
         1_000, "shortPollingTimeMills", "How long a pull is held when `longPollingEnable` is false, in ms."
     )
-    enable_property_filter: bool = _option(  # Ours: Apache's is false.
+    enable_property_filter: bool = option(  # Ours: Apache's is false.
         True,
         "enablePropertyFilter",
         "Serve SQL92 filters. Apache's broker refuses them by default; with `false` this one does too.",
     )
-    filter_support_retry: bool = _option(
+    filter_support_retry: bool = option(
         False,
         "filterSupportRetry",
         "Filter a group's retry topic, if it subscribes to that by SQL92: by the filter of the topic that a "
         "message came from. Java's consumers read their retry topics whole.",
     )
-    reject_transaction_message: bool = _option(
+    reject_transaction_message: bool = option(
         False,
         "rejectTransactionMessage",
         "Refuse transactional messages with Apache's reason. They are refused either way, as there are no "
         "transactions yet.",
     )
-    commit_log_file_bytes: int = _option(
+    commit_log_file_bytes: int = option(
         1 << 30,
         "mappedFileSizeCommitLog",
         "The size of a commit log file. Do not change it for a store that exists.",
     )
-    consume_queue_file_bytes: int = _option(
+    consume_queue_file_bytes: int = option(
         6_000_000,
         "mappedFileSizeConsumeQueue",
         "The size of a consume queue file: 20 bytes for each message.",
     )
-    max_hash_slot_num: int = _option(
+    max_hash_slot_num: int = option(
         5_000_000,
         "maxHashSlotNum",
         "The slots of an index file. Do not change it for a store that exists.",
     )
-    max_index_num: int = _option(
+    max_index_num: int = option(
         20_000_000,
         "maxIndexNum",
         "The entries of an index file; each key of a message takes one. Do not change it for a store that "
         "exists.",
     )
-    enable_retry_topic_v2: bool = _option(
+    enable_retry_topic_v2: bool = option(
         False,
         "enableRetryTopicV2",
         "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which no other group's can be taken for. Messages "
         "under the old name, `%RETRY%GROUP_TOPIC`, are delivered as well.",
     )
-    message_delay_level: str = _option(
+    message_delay_level: str = option(
         DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."
     )
-    orderly_lock_grace_ms: int = _option(  # Ours; 60000 is Apache's patience.
+    orderly_lock_grace_ms: int = option(  # Ours; 60000 is Apache's patience.
         150,
         "orderlyLockGraceMillis",
         "How long the queue locks of an orderly consumer outlast it, in ms, when it disappears without "
         "unlocking. Apache's broker takes 60,000.",
     )
-    metrics_exporter_type: str = _option(
+    metrics_exporter_type: str = option(
         "DISABLE", "metricsExporterType", "`PROM` (or 2) serves metrics for Prometheus."
     )
-    metrics_port: int = _option(5557, "metricsPromExporterPort", "The port of the metrics.")
-    metrics_host: str = _option(  # Ours: Apache's is brokerIP1.
+    metrics_port: int = option(5557, "metricsPromExporterPort", "The port of the metrics.")
+    metrics_host: str = option(  # Ours: Apache's is brokerIP1.
         "127.0.0.1", "metricsPromExporterHost", "The address of the metrics."
     )
-    file_reserved_hours: int = _option(
+    file_reserved_hours: int = option(
         72,
         "fileReservedTime",
         "How long messages are kept, in hours. Files of the commit log that were last written before may go: "
         "in the hours of `deleteWhen`, and at any time from `diskMaxUsedSpaceRatio` on.",
     )
-    delete_when: str = _option(
+    delete_when: str = option(
         "04", "deleteWhen", "The hours of the day in which old files are deleted, 00 to 23, separated by `;`."
     )
-    disk_max_used_space_ratio: int = _option(
+    disk_max_used_space_ratio: int = option(
         75,
         "diskMaxUsedSpaceRatio",
         "Above this use of the disk, in percent, files older than `fileReservedTime` are deleted at any "
         "hour; 100: never.",
     )
-    disk_space_clean_forcibly_ratio: int = _option(
+    disk_space_clean_forcibly_ratio: int = option(
         85,
         "diskSpaceCleanForciblyRatio",
         "Above this use of the disk, in percent, the oldest files are deleted **whatever their age**, as "
         "many as it takes; 100: never.",
     )
-    clean_file_forcibly_enable: bool = _option(
+    clean_file_forcibly_enable: bool = option(
         True,
         "cleanFileForciblyEnable",
         "Allow that. With `false` messages stay for `fileReservedTime`, and producers are refused when the "
         "disk is full.",
     )
-    delete_file_batch_max: int = _option(
+    delete_file_batch_max: int = option(
         10, "deleteFileBatchMax", "The most files of the commit log that are deleted at once, every 10 s."
     )
-    disk_space_warning_level_ratio: int = _option(
+    disk_space_warning_level_ratio: int = option(
         90,
         "diskSpaceWarningLevelRatio",
         "From this use of the disk on, in percent, producers are refused and consumers go on; 100: never.",
     )
-    region_id: str = _option("DefaultRegion", "regionId", "The region that messages and replies name.")
-    trace_on: bool = _option(True, "traceOn", "Allow clients to trace messages.")
+    region_id: str = option("DefaultRegion", "regionId", "The region that messages and replies name.")
+    trace_on: bool = option(True, "traceOn", "Allow clients to trace messages.")
     credentials: Credentials | None = field(  # Not in the repr.
         default=None,
         repr=False,
@@ -295,6 +295,7 @@ class BrokerConfig:
         validate_topic(self.broker_name)
         validate_topic(self.cluster_name)
         check_role(self)
+        self.check_timers()
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
         if "," in self.commit_log_path:
@@ -308,12 +309,12 @@ class BrokerConfig:
             raise ConfigError(
                 f"metricsExporterType {self.metrics_exporter_type!r}; DISABLE or PROM is allowed"
             )
-        for option in fields(self):
-            low, high = _BOUNDS.get(option.name, (1, 1 << 62))
-            value = getattr(self, option.name)
+        for each in fields(self):
+            low, high = _BOUNDS.get(each.name, (1, 1 << 62))
+            value = getattr(self, each.name)
             if type(value) is int and not low <= value <= high:
                 allowed = f"{low} to {high}" if high < 1 << 62 else f"{low} or more"
-                raise ConfigError(f"{option.metadata['name']} {value}; {allowed} is allowed")
+                raise ConfigError(f"{each.metadata['name']} {value}; {allowed} is allowed")
         try:
             ipaddress.ip_address(self.broker_ip)
         except ValueError:

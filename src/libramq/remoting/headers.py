@@ -180,6 +180,14 @@ class QueryMessageHeader(Header):
     is_unique_key: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
 
 
+class RecallMessageHeader(Header):
+    """RECALL_MESSAGE. recall_handle: from the answer to the send."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
 class UnregisterClientHeader(Header):
     """UNREGISTER_CLIENT."""
 

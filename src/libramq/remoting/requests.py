@@ -51,6 +51,7 @@ _SPECS: Final = (
     RequestSpec(R.NOTIFICATION, pop.NotificationHeader),
     RequestSpec(R.POLLING_INFO, pop.PollingInfoHeader),
     RequestSpec(R.PEEK_MESSAGE, pop.PeekMessageHeader),
+    RequestSpec(R.RECALL_MESSAGE, h.RecallMessageHeader),
     # Offsets
     RequestSpec(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader),
     RequestSpec(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader),
@@ -66,6 +67,8 @@ _SPECS: Final = (
     RequestSpec(R.LOCK_BATCH_MQ, h.NoHeader, _CONTROL),
     RequestSpec(R.UNLOCK_BATCH_MQ, h.NoHeader, _CONTROL),
     # Administration of a broker.
+    RequestSpec(R.GET_TIMER_CHECK_POINT, h.NoHeader),
+    RequestSpec(R.GET_TIMER_METRICS, h.NoHeader),
     RequestSpec(R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader),
     RequestSpec(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader),
     RequestSpec(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader),

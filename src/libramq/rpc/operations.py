@@ -199,6 +199,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.NOTIFICATION: Reading(_consume),
     R.POLLING_INFO: Reading(_consume),
     R.PEEK_MESSAGE: Reading(_consume),
+    R.RECALL_MESSAGE: Reading(_send),
     # Offsets.
     R.QUERY_CONSUMER_OFFSET: Reading(_consume),
     R.UPDATE_CONSUMER_OFFSET: Reading(_consume),
@@ -214,6 +215,8 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.LOCK_BATCH_MQ: Reading(_lock, LockBatchBody),
     R.UNLOCK_BATCH_MQ: Reading(_lock, LockBatchBody),
     # Administration of a broker.
+    R.GET_TIMER_CHECK_POINT: _cluster_wide(Action.GET),
+    R.GET_TIMER_METRICS: _cluster_wide(Action.GET),
     R.UPDATE_AND_CREATE_TOPIC: _managed(Action.CREATE, _of_topic),
     R.DELETE_TOPIC_IN_BROKER: _managed(Action.DELETE, _of_topic),
     R.GET_ALL_TOPIC_CONFIG: _cluster_wide(Action.LIST),

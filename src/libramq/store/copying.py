@@ -1,6 +1,6 @@
 """The copy of a store: a directory that opens as the original would after a kill at that moment.
 
-    1. recovery point, checkpoint, and the tables of `config`      nothing they mention is missing below
+    1. recovery point, checkpoint, timers, the tables of `config`  nothing they mention is missing below
     2. consume queues                                              their units before the recovery point count
     3. the log's end is searched for, from the recovery point on
     4. topics, deletions, and the log up to that end
@@ -12,6 +12,7 @@ units of later records are built from the copied log.
 The directory is made beside its final place, and renamed when all of it is on the disk.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,9 @@ from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles, end_of_uni
 from libramq.store.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
 from libramq.store.segments import NAME_DIGITS
 
+#: The checkpoint, the slots, and last the units that they lead to; `libramq.timers` writes them in reverse.
+TIMER_FILES: Final = ("config/timercheck", "config/timermetrics", "timerwheel")
+TIMER_LOG: Final = "timerlog"
 UNFINISHED_SUFFIX: Final = ".unfinished"
 #: Ours: how often the copy of a queue, or of everything, begins anew because files were removed.
 ATTEMPTS_MAX: Final = 10
@@ -118,6 +122,7 @@ class _Copy:
 
     def run(self) -> CopyReport:
         checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
+        self._copy_timers()
         for stem in table_names(self._filesystem, self._root / "config"):
             self._copy_table(stem)
         for topic, queue_id in self._queue_names():
@@ -136,6 +141,20 @@ class _Copy:
         for name, data in read_table(self._filesystem, self._root / "config", stem).items():
             self._write(self._to / "config" / name, data)
             self._report.tables.append(name)
+
+    def _copy_timers(self) -> None:
+        """Copy the timers' files in the order in which each leads to the next."""
+        for name in TIMER_FILES:
+            if self._filesystem.exists(self._root / name):
+                size = self._filesystem.size(self._root / name)
+                self._make_directory((self._to / name).parent)
+                self._copy_file(self._root / name, self._to / name, size, size)
+        for name in self._filesystem.listdir(self._root / TIMER_LOG):
+            source = self._root / TIMER_LOG / name
+            self._make_directory(self._to / TIMER_LOG)
+            with contextlib.suppress(FileNotFoundError):  # Its messages were delivered.
+                size = self._filesystem.size(source)
+                self._copy_file(source, self._to / TIMER_LOG / name, size, size)
 
     def _queue_names(self) -> Iterator[tuple[str, str]]:
         queues = self._root / "consumequeue"

@@ -24,8 +24,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * <p>Properties: namesrv, group, timeout (5000), trace (false).
  *
- * <p>{"kind": "sync" | "async" | "oneway" | "batch" | "hash" | "queue" | "queues", "id": any, "topic": t,
- * "body": text, "repeat": n, "tags": t, "keys": k, "properties": {}, "delayLevel": n, "hashBy": text,
+ * <p>{"kind": "sync" | "async" | "oneway" | "batch" | "hash" | "queue" | "queues" | "recall", "id": any, "topic": t,
+ * "body": text, "repeat": n, "tags": t, "keys": k, "properties": {}, "delayLevel": n, "deliverAt": ms, "hashBy": text,
  * "queueId": n, "broker": name, "messages": [...]}; "stop" ends it.
  */
 public final class Produce {
@@ -92,6 +92,8 @@ public final class Produce {
                 }
                 print(answer(command).fluentPut("queues", queues));
             }
+            case "recall" -> print(answer(command).fluentPut("status", "SEND_OK").fluentPut("msgId",
+                producer.recallMessage(command.getString("topic"), command.getString("handle"))));
             default -> throw new IllegalArgumentException("kind " + command.getString("kind"));
         }
     }
@@ -107,6 +109,9 @@ public final class Produce {
         }
         if (wanted.containsKey("delayLevel")) {
             message.setDelayTimeLevel(wanted.getIntValue("delayLevel"));
+        }
+        if (wanted.containsKey("deliverAt")) {
+            message.setDeliverTimeMs(wanted.getLongValue("deliverAt"));
         }
         if (wanted.containsKey("flag")) {
             message.setFlag(wanted.getIntValue("flag"));
@@ -130,6 +135,7 @@ public final class Produce {
             .fluentPut("broker", result.getMessageQueue().getBrokerName())
             .fluentPut("queueId", result.getMessageQueue().getQueueId())
             .fluentPut("offset", result.getQueueOffset()).fluentPut("regionId", result.getRegionId())
+            .fluentPut("recallHandle", result.getRecallHandle())
             .fluentPut("traceOn", result.isTraceOn()).fluentPut("transactionId", result.getTransactionId());
     }
 

@@ -23,9 +23,15 @@ from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 from libramq.store.retention import NEVER_PERCENT, Retention
+from libramq.timers.request import TimerOptions
+from libramq.timers.timer_checkpoint import FILE_NAME as TIMER_CHECKPOINT
+from libramq.timers.timer_checkpoint import read_timer_checkpoint
+from libramq.timers.timer_files import TimerFiles
 
 log = get_logger(__name__)
 
+#: MessageStoreConfig.timerFlushIntervalMs.
+TIMERS_SAVE_MS: Final = 1_000
 #: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
 SCHEDULE_SAVE_MS: Final = 10_000
 #: BrokerController.initializeBrokerScheduledTasks.
@@ -57,6 +63,17 @@ def retention(config: BrokerConfig) -> Retention:
         disk_max_used_percent=config.disk_max_used_space_ratio,
         clean_forcibly_percent=forcibly if config.clean_file_forcibly_enable else NEVER_PERCENT,
         files_per_round_max=config.delete_file_batch_max,
+    )
+
+
+def timer_options(config: BrokerConfig) -> TimerOptions:
+    """Return how timer messages wait."""
+    return TimerOptions(
+        enabled=config.timer_wheel_enable,
+        precision_ms=config.timer_precision_ms,
+        max_delay_ms=config.timer_max_delay_sec * 1000,
+        roll_window_slots=config.timer_roll_window_slot,
+        messages_per_slot_max=config.timer_congest_num_each_slot,
     )
 
 
@@ -96,21 +113,32 @@ class BrokerFiles:
         self._schedule_saved = self.schedule.version
         self._filters_saved = self.tables.filters.version
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
+        found = read_timer_checkpoint(self.filesystem, config_directory / TIMER_CHECKPOINT)
         self.pop = PopState(
             self.store,
             self.ledger,
-            self.filesystem,
+            found,
             log=self.log,
             revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
             clock=self._clock,
             is_group=self.tables.groups.__contains__,
         )
+        self.timers = TimerFiles(
+            self.filesystem,
+            Path(self._config.store_path),
+            self.store,
+            timer_options(self._config),
+            found=found,
+            pop=self.pop,
+            wall_ms=self._clock.wall_ms,
+            log_file_bytes=self._config.timer_log_file_bytes,
+        )
         interval_ms = self._config.flush_consumer_offset_interval_ms
         self.progress = (
             ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
+            ProgressFile("timercheck", TIMERS_SAVE_MS, self._timer_progress, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
-            self.pop.progress,
         )
 
     @property
@@ -120,8 +148,8 @@ class BrokerFiles:
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved
             or self.tables.filters.version != self._filters_saved
+            or self.timers.has_changes
             or any(file.taken is not None for file in self.progress)
-            or self.pop.has_progress
         )
 
     def key_index(self) -> KeyIndex:
@@ -140,6 +168,7 @@ class BrokerFiles:
         with ExitStack() as stack:
             stack.callback(self.store.close)
             stack.callback(self.ledger.abandon)
+            stack.callback(self.timers.close)
             stack.callback(self._finish_progress)
             stack.callback(self.pop.close)
             stack.callback(self.tables.close)
@@ -189,6 +218,17 @@ class BrokerFiles:
 
         return Progress(
             write=lambda: self.tables.filters_file.save(content), written=written, failed=lambda: None
+        )
+
+    def _timer_progress(self) -> Progress | None:
+        timers = self.timers
+        write = timers.take()
+        if write is None:
+            return None
+        return Progress(
+            write=lambda: timers.run(write),
+            written=lambda: timers.written(write),
+            failed=lambda: timers.failed(write),
         )
 
     def _offset_progress(self) -> Progress | None:

@@ -20,22 +20,22 @@ from libramq.remoting.body.route import KVTable
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
+from libramq.timers.timers import Timers
 
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
 SAMPLE_MS: Final = 1_000
-#: What does not exist here: thread pools, timers, a dispatch behind the log, a lock of the page cache.
+#: What does not exist here: thread pools, a dispatch behind the log, a lock of the page cache.
 _ZEROES: Final = (
     "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "ackThreadPoolQueueSize",
     "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
-    "ackThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "timerReadBehind",
-    "timerOffsetBehind", "timerCongestNum", "dispatchBehindBytes",
+    "ackThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "dispatchBehindBytes",
 )  # fmt: skip
 
 
 class _Sample(NamedTuple):
     at_ms: MonotonicMs
-    counts: tuple[int, int]
+    counts: tuple[int, ...]
 
 
 class _DayStarts:
@@ -44,11 +44,11 @@ class _DayStarts:
     Upstream: BrokerStats.java, which counts from the broker's start and records once a day.
     """
 
-    def __init__(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
+    def __init__(self, wall_ms: WallMs, counts: tuple[int, ...]) -> None:
         self._day = _day(wall_ms)
         self.today = self.yesterday = counts
 
-    def look(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
+    def look(self, wall_ms: WallMs, counts: tuple[int, ...]) -> None:
         """Begin a new day if it is one; `counts` are from before."""
         day = _day(wall_ms)
         if day > self._day:
@@ -63,8 +63,11 @@ def _day(wall_ms: WallMs) -> date:
 class RuntimeInfo:
     """The numbers, sampled once a second while they change."""
 
-    def __init__(self, store: MessageStore, filesystem: FileSystem, *, version: str, kernel: Kernel) -> None:
+    def __init__(
+        self, store: MessageStore, timers: Timers, filesystem: FileSystem, *, version: str, kernel: Kernel
+    ) -> None:
         self._store = store
+        self._timers = timers
         self._filesystem = filesystem
         self._clock = kernel.clock
         self._deadline = kernel.deadlines.new(self.sample)
@@ -74,7 +77,7 @@ class RuntimeInfo:
         #: By topic and group; returned with their statistics.
         self.throughput = Throughput(store, kernel)
         self._samples: deque[_Sample] = deque()
-        self._sampled = store.traffic
+        self._sampled = self._counts()
         self._day_starts = _DayStarts(self._started_ms, self._sampled)
         self.sample(kernel.clock.monotonic_ms())
 
@@ -85,13 +88,13 @@ class RuntimeInfo:
     def settle(self) -> None:
         """Take a sample a second after the counters changed."""
         self.throughput.settle()
-        if self._deadline.due_ms is None and self._store.traffic != self._sampled:
+        if self._deadline.due_ms is None and self._counts() != self._sampled:
             self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
 
     def sample(self, now_ms: MonotonicMs) -> None:
         """Store the counters at a moment (monotonic)."""
         self._day_starts.look(self._clock.wall_ms(), self._sampled)
-        self._sampled = self._store.traffic
+        self._sampled = self._counts()
         oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
             self._samples.popleft()
@@ -101,7 +104,8 @@ class RuntimeInfo:
         """Answer GET_BROKER_RUNTIME_INFO."""
         earliest_ms = self._store.earliest_log_time()  # It may read the disk, so nothing changes before.
         statistics = self._store.statistics()
-        self._day_starts.look(self._clock.wall_ms(), self._sampled)
+        wall_ms = self._clock.wall_ms()
+        self._day_starts.look(wall_ms, self._sampled)
         yesterday, today = self._day_starts.yesterday, self._day_starts.today
         table = dict.fromkeys(_ZEROES, "0")
         table.update(
@@ -113,9 +117,12 @@ class RuntimeInfo:
             getTransferredTps=self._rates(1),
             getFoundTps=self._rates(1),
             getTotalTps=self._rates(1),
-            timerEnqueueTps="0.0",
-            timerDequeueTps="0.0",
             earliestMessageTimeStamp=str(earliest_ms),
+            timerReadBehind=str((int(wall_ms) - self._timers.read_ms(wall_ms)) // 1000),
+            timerOffsetBehind=str(self._timers.uncollected),
+            timerCongestNum=str(self._timers.pending),
+            timerEnqueueTps=str(self._rate(2, _WINDOWS_S[0])),
+            timerDequeueTps=str(self._rate(3, _WINDOWS_S[0])),
             commitLogDiskRatio=self._disk_ratio(self._store.config.disks[-1]),
             consumeQueueDiskRatio=self._disk_ratio(self._store.config.root),
             commitLogMinOffset=str(statistics.min_physical_offset),
@@ -141,6 +148,10 @@ class RuntimeInfo:
         except OSError:
             return "-1.0"
 
+    def _counts(self) -> tuple[int, ...]:
+        """Return messages stored and read, and timer messages collected and delivered, since the start."""
+        return (*self._store.traffic, self._timers.collected, self._timers.delivered)
+
     def _rates(self, column: int) -> str:
         return " ".join(f"{self._rate(column, window_s):.2f}" for window_s in _WINDOWS_S)
 
@@ -150,5 +161,5 @@ class RuntimeInfo:
         from_ms = max(now_ms - window_s * 1_000, self._samples[0].at_ms)
         # Between two samples nothing happened, except in the second before the later one.
         before = [sample for sample in self._samples if sample.at_ms <= from_ms]
-        count = self._store.traffic[column] - before[-1].counts[column]
+        count = self._counts()[column] - before[-1].counts[column]
         return count * 1000 / (now_ms - from_ms) if now_ms > from_ms else 0.0

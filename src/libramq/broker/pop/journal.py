@@ -50,6 +50,9 @@ class PopJournal:
         self._host = encode_host(store.config.store_host)
         #: Where the next entry goes.
         self.end = store.max_offset(names.TIMER_TOPIC, 0)
+        #: Entries that no other message is between, by the first one: the offset behind the last.
+        self._runs: dict[int, int] = {}
+        self._run_start = 0
 
     @property
     def must_wait(self) -> bool:
@@ -122,7 +125,16 @@ class PopJournal:
             if not result.is_ok:
                 raise self._log.refused(result)
         if results:
-            self.end = results[-1].queue_offset + 1
+            self._note_run(results[0].queue_offset, results[-1].queue_offset + 1)
+
+    def _note_run(self, start: int, end: int) -> None:
+        if self._runs.get(self._run_start) != start:
+            self._run_start = start
+        self._runs[self._run_start] = self.end = end
+
+    def skip(self, offset: int) -> int:
+        """Return the offset behind the entries that were written at an offset; asked once."""
+        return self._runs.pop(offset, offset)
 
     def _check_point(self, check_point: CheckPoint, wall_ms: WallMs, revive_offset: int = 0) -> StoreMessage:
         visible_ms = check_point.pop_time_ms + check_point.invisible_ms

@@ -4,18 +4,15 @@
         revive topic    Apache's, once due; read from the offset of its revive group on
 
 Entries may be applied in any order and more than once: a check point is found by its key, and its bits only
-grow. What Apache's broker left is written to our journal once, and its timer wheel, which names the same
-entries, is removed; if users' timer messages wait in the wheel, it stays for Apache's broker to deliver them.
+grow. What Apache's broker left is written to our journal once; our timers leave out what its timer wheel says
+of the same entries.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-from libramq.broker.pop.timer_checkpoint import TimerCheckpoint, read_timer_checkpoint
 from libramq.clock import Now
 from libramq.errors import RemoteProtocolError
-from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -28,6 +25,7 @@ from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.pop.positions import WRITTEN_AGAIN, QueueOfGroup
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadStatus
+from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
 
 log = get_logger(__name__)
 
@@ -39,16 +37,12 @@ WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
 
 
 class Loaded:
-    """What a broker found. place: where its journal begins. from_apache: Apache's broker ran last.
-
-    keeps_wheel: user's timer messages wait in Apache's timer wheel.
-    """
+    """What a broker found. place: where its journal begins. from_apache: Apache's broker ran last."""
 
     def __init__(self) -> None:
         self.in_flight = InFlight()
         self.place = 0
         self.from_apache = False
-        self.keeps_wheel = False
         #: Where groups were to read on, by what they had popped.
         self.positions: dict[QueueOfGroup, int] = {}
         self._acks: list[AckEntry] = []
@@ -101,30 +95,26 @@ class Loaded:
 def load(
     store: MessageStore,
     ledger: OffsetLedger,
-    filesystem: FileSystem,
-    path: Path,
+    checkpoint: FoundCheckpoint | None,
     *,
     revive_topic: str,
     now: Now,
 ) -> Loaded:
-    """Read what is in flight; waits for the disk. path: of the timer checkpoint."""
+    """Read what is in flight; waits for the disk."""
     loaded = Loaded()
-    checkpoint = read_timer_checkpoint(filesystem, path)
     end = store.max_offset(names.TIMER_TOPIC, 0)
-    if checkpoint is not None and checkpoint.place is not None:
-        loaded.place = min(checkpoint.place, end)
+    own = checkpoint.own if checkpoint is not None else None
+    if own is not None and own.pop_place >= 0:
+        loaded.place = min(own.pop_place, end)
     elif checkpoint is not None:
         loaded.from_apache = True
         _load_revive_topic(loaded, store, ledger, revive_topic, now)
-        since_ms = checkpoint.read_ms - WAITING_MS_MAX
+        since_ms = checkpoint.apache.read_ms - WAITING_MS_MAX
         loaded.place = store.offset_by_timestamp(names.TIMER_TOPIC, 0, max(0, since_ms))
     for message in _messages(store, names.TIMER_TOPIC, 0, loaded.place):
-        if loaded.from_apache and not _waits(message, checkpoint):
-            continue
-        if message.properties.get(p.REAL_TOPIC) == revive_topic:
+        is_moved = loaded.from_apache and checkpoint is not None and not _waits(message, checkpoint.apache)
+        if message.properties.get(p.REAL_TOPIC) == revive_topic and not is_moved:
             loaded.apply(message, place=message.queue_offset, now=now)
-        elif loaded.from_apache:
-            loaded.keeps_wheel = True
     loaded.finish()
     if loaded.in_flight:
         log.info("messages are in flight", check_points=len(loaded.in_flight), from_apache=loaded.from_apache)
@@ -149,9 +139,8 @@ def uncommitted(loaded: Loaded, ledger: OffsetLedger) -> Iterator[tuple[QueueOfG
             yield (group, topic, queue_id), check_point.end
 
 
-def _waits(message: MessageExt, checkpoint: TimerCheckpoint | None) -> bool:
+def _waits(message: MessageExt, checkpoint: TimerCheckpoint) -> bool:
     """Return whether a timer message is not in its own topic yet."""
-    assert checkpoint is not None
     due_ms = message.properties.get(p.TIMER_OUT_MS, "0")
     is_due = due_ms.isdecimal() and int(due_ms) < checkpoint.read_ms
     return not is_due or message.queue_offset >= checkpoint.queue_offset

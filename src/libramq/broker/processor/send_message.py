@@ -18,6 +18,7 @@ from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.broker.processor.recall_handle import RecallHandle
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.requirements import require_sendable, require_writable
@@ -36,6 +37,8 @@ from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
 from libramq.store.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.disk_space import DiskSpace
+from libramq.timers.request import TIMER_REQUESTS
+from libramq.timers.timers import Timers
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
@@ -48,13 +51,17 @@ MESSAGES_PER_TURN: Final = 256
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """One request's messages, ready to be stored. waits: for the disk, if it is flushed synchronously."""
+    """One request's messages, ready to be stored.
+
+    waits: for the disk, if it is flushed synchronously. recall_handle: of a message that waits until a time.
+    """
 
     messages: list[StoreMessage]
     queue_id: int
     unique_key: str
     waits: bool
     creates_topic: bool
+    recall_handle: str = ""
 
 
 class SendMessage:
@@ -72,6 +79,8 @@ class SendMessage:
         redelivery: Redelivery,
         properties: BrokerProperties,
         schedule: DelaySchedule,
+        timers: Timers,
+        broker_name: str,
         reject_transactions: bool,
         randomness: random.Random,
         creations: CreationRate,
@@ -84,6 +93,8 @@ class SendMessage:
         self._appending = appending
         self._redelivery = redelivery
         self._schedule = schedule
+        self._timers = timers
+        self._broker_name = broker_name
         self._reject_transactions = reject_transactions
         self._random = randomness
         self._creations = creations
@@ -205,11 +216,27 @@ class SendMessage:
             born_host(request.peer.address),
             max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
         )
-        delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
-        if delay is not None:
-            self._schedule.delay(message, delay, now=request.now)
+        recall_handle = self._postpone(request, message, text, unique_key) if "DEL" in text else ""
         waits = self._log.must_wait and text_properties.find(text, p.WAIT) != "false"
-        return Prepared([message], queue_id, unique_key, waits, creates)
+        return Prepared([message], queue_id, unique_key, waits, creates, recall_handle)
+
+    def _postpone(self, request: Request, message: StoreMessage, text: str, unique_key: str) -> str:
+        """Redirect a message with a delay level or a time (TIMER_DELAY_…, TIMER_DELIVER_MS).
+
+        Return the handle by which it can be recalled. The delay level counts if it has both.
+        """
+        delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
+        if delay is not None and delay.isdecimal() and int(delay) > 0:
+            for name in TIMER_REQUESTS:
+                text = text_properties.without(text, name)
+            message.properties_text = text.encode("utf-8", "replace")
+            self._schedule.delay(message, delay, now=request.now)
+        elif "TIMER_D" in text:
+            topic = message.topic
+            time_ms = self._timers.accept(message, text, request.wall_ms)
+            if time_ms is not None and not topic.startswith(names.RETRY_PREFIX):
+                return RecallHandle(topic, self._broker_name, time_ms, unique_key).encode()
+        return ""
 
     def _prepare_batch(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
@@ -262,6 +289,11 @@ class SendMessage:
     ) -> StoreMessage:
         text = item.properties.decode("utf-8", "replace")
         self._refuse_unbuilt(text, header.sys_flag, 0)
+        if "TIMER_D" in text and any(text_properties.find(text, name) is not None for name in TIMER_REQUESTS):
+            # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"
+            )
         properties = self._appending.completed(text)[0].encode("utf-8", "replace")
         if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
             raise broker_error(
@@ -308,13 +340,6 @@ class SendMessage:
             if not redelivered:
                 reason = "is rejected here" if self._reject_transactions else "is not supported yet"
                 raise broker_error(ResponseCode.NO_PERMISSION, f"sending a transaction message {reason}")
-        if "TIMER_D" in text and any(
-            text_properties.find(text, name) is not None
-            for name in (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS)
-        ):
-            raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL, "timer messages are not supported yet; use a delay level"
-            )
 
     def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
         for result in results:
@@ -334,6 +359,8 @@ class SendMessage:
             "transactionId": sent.unique_key,
             **self._tail_ext,
         }
+        if sent.recall_handle:
+            ext["recallHandle"] = sent.recall_handle
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
         return stored_reply(self._log, later, last, waits=sent.waits)

@@ -1,0 +1,39 @@
+"""The recall handle: the answer to the send of a timer message, by which its producer can take it back.
+
+Upstream: common/producer/RecallMessageHandle.java.
+"""
+
+import base64
+import binascii
+from typing import Final, NamedTuple
+
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+
+_VERSION: Final = "v1"
+#: Ours: a handle names a topic, a broker, a time and a message.
+HANDLE_BYTES_MAX: Final = 1024
+
+
+class RecallHandle(NamedTuple):
+    """What a producer gives to take a timer message back. time_ms: in the message's slot."""
+
+    topic: str
+    broker_name: str
+    time_ms: str
+    unique_key: str
+
+    def encode(self) -> str:
+        """Return the handle's text."""
+        return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
+
+
+def decode_handle(text: str) -> RecallHandle:
+    """Return a handle; BrokerError if it is none."""
+    try:
+        words = base64.urlsafe_b64decode(text[:HANDLE_BYTES_MAX].encode()).decode().split(" ")
+    except (binascii.Error, ValueError):
+        words = []
+    if len(words) < 5 or words[0] != _VERSION:
+        raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+    return RecallHandle(*words[1:5])

@@ -1,0 +1,93 @@
+"""The parts of a broker that store what producers send, put together."""
+
+import random
+from typing import Any
+
+from libramq.auth.authorizer import Authorizer
+from libramq.broker.cluster.replication import Replication
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.messages.appending import Appending
+from libramq.broker.messages.creation_rate import CreationRate
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.broker.processor.send_back import SendBack
+from libramq.broker.processor.send_message import SendMessage
+from libramq.broker.processor.timer_requests import TimerRequests
+from libramq.catalog.requirements import Requirements
+from libramq.groups.queue_lock import QueueLocks
+from libramq.kernel.parts import Kernel
+from libramq.message.ids import UniqueIdGenerator
+from libramq.store.disk_space import DiskSpace
+
+
+class ProducingParts:
+    """Sends, messages sent back, and requests about timer messages."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        requirements: Requirements,
+        redelivery: Redelivery,
+        replication: Replication,
+        locks: QueueLocks,
+        kernel: Kernel,
+        *,
+        authorizer: Authorizer,
+        unique_id: UniqueIdGenerator,
+        randomness: random.Random,
+    ) -> None:
+        tables = files.tables
+        self.creations = CreationRate(kernel.clock.monotonic_ms())
+        properties = BrokerProperties(
+            cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
+        )
+        disk_space = DiskSpace(
+            files.filesystem, files.store.config.disks, config.disk_space_warning_level_ratio
+        )
+        self.appending = Appending(
+            requirements=requirements,
+            log=files.log,
+            durability=replication.gate,
+            disk_space=disk_space,
+            properties=properties,
+            unique_id=unique_id,
+            message_bytes_max=config.max_message_size,
+        )
+        sends = SendMessage(
+            creations=self.creations,
+            disk_space=disk_space,
+            topics=tables.topics,
+            groups=tables.groups,
+            locks=locks,
+            log=files.log,
+            appending=self.appending,
+            redelivery=redelivery,
+            properties=properties,
+            schedule=files.schedule,
+            timers=files.timers.timers,
+            broker_name=config.broker_name,
+            reject_transactions=config.reject_transaction_message,
+            randomness=randomness,
+        )
+        send_back = SendBack(
+            store=files.store,
+            log=files.log,
+            groups=tables.groups,
+            redelivery=redelivery,
+            schedule=files.schedule,
+            authorizer=authorizer,
+        )
+        self.services: list[Any] = [sends, send_back, _timer_requests(config, files)]
+
+
+def _timer_requests(config: BrokerConfig, files: BrokerFiles) -> TimerRequests:
+    return TimerRequests(
+        files=files.timers,
+        log=files.log,
+        topics=files.tables.topics,
+        broker_name=config.broker_name,
+        recall_enabled=config.recall_message_enable,
+        max_delay_ms=config.timer_max_delay_sec * 1000,
+    )

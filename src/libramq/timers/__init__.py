@@ -1,0 +1,1 @@
+"""Timer messages: messages that are delivered at a time, in Apache's timer wheel and timer log."""

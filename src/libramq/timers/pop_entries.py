@@ -1,0 +1,53 @@
+"""POP's entries in the timers' topic: check points and acknowledgements, which only Apache's broker delivers.
+
+Apache's broker writes them as timer messages, and moves them to its revive topic when they are due. Ours
+writes the same, so that either goes on with what is in flight at the other; but it acts on a table of its
+own, so its timers leave them out.
+"""
+
+from typing import Protocol
+
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+
+
+class PopEntries(Protocol):
+    """What the timers have to know of POP."""
+
+    @property
+    def place(self) -> int:
+        """Return where the next start begins to read the journal in the timers' topic."""
+        ...
+
+    @property
+    def oldest_place(self) -> int | None:
+        """Return the offset of the oldest check point in flight; None if there is none."""
+        ...
+
+    def skip(self, offset: int) -> int:
+        """Return the offset behind the entries that this process wrote at an offset."""
+        ...
+
+    def owns(self, message: MessageExt) -> bool:
+        """Return whether a message of the timers' topic is an entry that no timer delivers."""
+        ...
+
+
+class NoPop:
+    """A store without POP."""
+
+    place = 0
+    oldest_place = None
+
+    def skip(self, offset: int) -> int:
+        """Skip nothing."""
+        return offset
+
+    def owns(self, message: MessageExt) -> bool:
+        """Return False."""
+        return False
+
+
+def leads_to(message: MessageExt, topic: str) -> bool:
+    """Return whether a timer message is to be delivered to a topic."""
+    return message.properties.get(p.REAL_TOPIC) == topic

@@ -1,0 +1,94 @@
+"""The timer checkpoint: how far timer messages have been collected and delivered, and POP's journal read.
+
+    read time (8) | end of the timer log (8) | queue offset (8) | the master's queue offset (8)
+    version: state (8), time (8), counter (8)                                      Apache's: 56 bytes
+    magic (8) | a copy of Apache's 56 bytes | our queue offset (8) | POP's place (8)
+    zeroes up to 4096
+
+Apache's broker writes its own part only. So if the copy differs, it has run since we wrote the file.
+Upstream: store/timer/TimerCheckpoint.java; config/timercheck.
+"""
+
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.filesystem import FileSystem
+from libramq.store.config import PAGE_BYTES
+
+FILE_NAME: Final = "timercheck"
+_APACHE: Final = struct.Struct(">7q")
+_OURS: Final = struct.Struct(f">8s{_APACHE.size}sqq")
+_MAGIC: Final = b"LIBRATIM"
+
+
+class TimerCheckpoint(NamedTuple):
+    """Apache's part of the file.
+
+    read_ms: slots before it have been delivered. log_end: the timer log is on the disk up to here.
+    queue_offset: the first message of the timers' topic that Apache's broker has to collect; a slave has its
+    own, and the master's beside it.
+    """
+
+    read_ms: int = 0
+    log_end: int = 0
+    queue_offset: int = 0
+    master_queue_offset: int = 0
+    state_version: int = 0
+    version_ms: int = 0
+    counter: int = 0
+
+    def encode(self) -> bytes:
+        """Return its 56 bytes; GET_TIMER_CHECK_POINT answers with them."""
+        return _APACHE.pack(*self)
+
+
+class OwnCheckpoint(NamedTuple):
+    """Our part. queue_offset: the first message to be collected. pop_place: where POP's journal begins."""
+
+    queue_offset: int
+    pop_place: int
+
+
+class FoundCheckpoint(NamedTuple):
+    """A file's content. own: None where Apache's broker wrote it last."""
+
+    apache: TimerCheckpoint
+    own: OwnCheckpoint | None
+
+
+def read_timer_checkpoint(filesystem: FileSystem, path: Path) -> FoundCheckpoint | None:
+    """Read the file; None if it is missing or cut short."""
+    if not filesystem.exists(path):
+        return None
+    file = filesystem.open(path)
+    try:
+        data = filesystem.pread(file, _APACHE.size + _OURS.size, 0)
+    finally:
+        filesystem.close(file)
+    if len(data) < _APACHE.size:
+        return None
+    data = data.ljust(_APACHE.size + _OURS.size, b"\0")
+    magic, copy, queue_offset, pop_place = _OURS.unpack_from(data, _APACHE.size)
+    is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
+    own = OwnCheckpoint(queue_offset, pop_place) if is_ours else None
+    return FoundCheckpoint(TimerCheckpoint(*_APACHE.unpack_from(data)), own)
+
+
+def write_timer_checkpoint(
+    filesystem: FileSystem, path: Path, checkpoint: TimerCheckpoint, own: OwnCheckpoint
+) -> None:
+    """Write the file and flush it. It lies within one sector, so it is never torn."""
+    filesystem.makedirs(path.parent)
+    file = filesystem.open(path, write=True, create=True)
+    try:
+        is_new = filesystem.file_size(file) < PAGE_BYTES
+        if is_new:
+            filesystem.truncate(file, PAGE_BYTES)
+        apache = checkpoint.encode()
+        filesystem.pwrite(file, apache + _OURS.pack(_MAGIC, apache, *own), 0)
+        filesystem.fsync(file)
+    finally:
+        filesystem.close(file)
+    if is_new:
+        filesystem.sync_directory(path.parent)

@@ -1,0 +1,198 @@
+"""The timer log: the units of all timer messages, in the order in which they were collected.
+
+New units are kept in memory until they are written together, on a thread, after the messages that they
+lead to are on the disk. So a unit in the file leads to a message that no power cut takes.
+
+Upstream: store/timer/TimerLog.java.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.filesystem import FileSystem
+from libramq.store.open_files import OpenFiles
+from libramq.store.segments import Segments
+from libramq.timers.unit import (
+    BLANK_BYTES,
+    UNIT_BYTES,
+    TimerUnit,
+    decode_unit,
+    encode_blank,
+    encode_unit,
+    is_blank,
+)
+
+DIRECTORY: Final = "timerlog"
+#: Ours: the units of a slot are often neighbours, so a read brings some more.
+_BLOCK_BYTES: Final = 80 * UNIT_BYTES
+_SCAN_BYTES: Final = 20_000 * UNIT_BYTES
+_FILES_OPEN_MAX: Final = 4
+
+
+class LogWrite(NamedTuple):
+    """Units to be written: the parts by file, and where they end."""
+
+    parts: list[tuple[Path, int, bytes]]
+    directories: list[Path]
+    end: int
+
+
+class TimerLog:
+    """Units by their position. end: where the next one begins."""
+
+    def __init__(self, filesystem: FileSystem, root: Path, file_size: int) -> None:
+        self._filesystem = filesystem
+        self._files = OpenFiles(filesystem, _FILES_OPEN_MAX)
+        self._segments = Segments(filesystem, self._files, root / DIRECTORY, file_size)
+        self.end = 0
+        #: What lies before is in the files; `_unwritten` begins here.
+        self.written_end = 0
+        self.scanned_end = 0
+        self._unwritten = bytearray()
+        self._block_start = 0
+        #: The message that the last unit of the first file leads to; None: not read yet.
+        self._first_leads_to: int | None = None
+        self._block = b""
+
+    @property
+    def start(self) -> int:
+        """Return the position of the first unit that is left."""
+        return self._segments.min_offset
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Return whether there are units to be written."""
+        return self.end > self.written_end
+
+    def open(self) -> None:
+        """Find the files; `units` and `end_at` follow. A power cut may leave files short, even empty."""
+        self._segments.load(clean=False)
+        self.end = self.written_end = self._segments.end
+
+    def units(self, start: int) -> Iterator[tuple[int, TimerUnit]]:
+        """Yield the units from a position on, up to the first place without one: `scanned_end`."""
+        segments = self._segments
+        position = max(min(start, segments.end), segments.min_offset)
+        self.scanned_end = position
+        while position < self.written_end:
+            unit, follows = self._scan(position)
+            if unit is not None:
+                yield position, unit
+            if follows == position:
+                return
+            self.scanned_end = position = follows
+
+    def _scan(self, position: int) -> tuple[TimerUnit | None, int]:
+        """Return the unit at a position and where the next one begins; the same position: the log ends."""
+        segments = self._segments
+        file_end = segments.start_of(position) + segments.file_size
+        data, start = self._read(position, _SCAN_BYTES)
+        unit = decode_unit(data, start)
+        if unit is not None:
+            return unit, position + UNIT_BYTES
+        if is_blank(data, start):
+            return None, file_end
+        return None, position
+
+    def end_at(self, position: int) -> None:
+        """End the log, right after it was opened: what is behind must not be found behind new units."""
+        self.end = self.written_end = position
+        self._segments.zero_after(position)
+        self._block = b""
+
+    def append(self, unit: TimerUnit) -> int:
+        """Add a unit; return its position."""
+        size = self._segments.file_size
+        room = size - self.end % size
+        if room < UNIT_BYTES + BLANK_BYTES:  # TimerLog.append: a blank always fits behind a unit.
+            self._unwritten += encode_blank(room)
+            self.end += room
+        position = self.end
+        self._unwritten += encode_unit(unit)
+        self.end += UNIT_BYTES
+        return position
+
+    def unit_at(self, position: int) -> TimerUnit | None:
+        """Return a unit; None if there is none. Raises ColdRead if a thread must read it first."""
+        if position >= self.written_end:
+            return decode_unit(self._unwritten, position - self.written_end)
+        if not self._segments.has(position):
+            return None
+        data, start = self._read(position, _BLOCK_BYTES, ends_there=True)
+        return decode_unit(data, start)
+
+    def may_wait(self, wait: bool) -> None:
+        """Set whether reads may wait for the disk."""
+        self._files.may_wait = wait
+
+    def take(self) -> LogWrite:
+        """Return the write of all units that are not in the files; they stay readable until `written`."""
+        segments, parts = self._segments, []
+        position, data = self.written_end, bytes(self._unwritten)
+        while data:
+            segments.ensure(position)
+            start = segments.start_of(position)
+            part = data[: start + segments.file_size - position]
+            parts.append((segments.path(start), position - start, part))
+            position, data = position + len(part), data[len(part) :]
+        for path in segments.take_resized():
+            parts.append((path, 0, b""))
+        return LogWrite(parts, segments.take_new_directories(), position)
+
+    def written(self, write: LogWrite) -> None:
+        """Forget in memory what is in the files now."""
+        del self._unwritten[: write.end - self.written_end]
+        self.written_end = write.end
+        self._block = b""
+
+    def drop_before(self, physical_offset: int) -> list[Path]:
+        """Forget the first file if the commit log, which now begins here, has none of its messages."""
+        segments = self._segments
+        if len(segments.starts) < 2 or segments.starts[1] > self.written_end:
+            return []
+        start = segments.starts[0]
+        if self._first_leads_to is None:
+            last = self.unit_at(self._last_unit_of(start))
+            self._first_leads_to = last.physical_offset if last is not None else 0
+        if self._first_leads_to >= physical_offset:
+            return []
+        self._first_leads_to = None
+        return segments.drop_before(segments.starts[1])
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    def _last_unit_of(self, start: int) -> int:
+        # TimerLog.getOffsetForLastUnit.
+        size = self._segments.file_size
+        return start + size - (size - BLANK_BYTES) % UNIT_BYTES - BLANK_BYTES - UNIT_BYTES
+
+    def _read(self, position: int, size: int, *, ends_there: bool = False) -> tuple[bytes, int]:
+        """Return a block with the unit at a position, and where in it that is."""
+        start = self._block_start
+        if start <= position and position + UNIT_BYTES <= start + len(self._block):
+            return self._block, position - start
+        segments = self._segments
+        file_start = segments.start_of(position)
+        # Slots are read from their end.
+        start = max(file_start, position + UNIT_BYTES - size) if ends_there else position
+        size = min(size, file_start + segments.file_size - start)
+        self._block = segments.read(start, size)
+        self._block_start = start
+        return self._block, position - start
+
+
+def run_log_write(filesystem: FileSystem, write: LogWrite) -> None:
+    """Write units and flush them; may be called in a thread. Raises OSError."""
+    for path, offset, data in write.parts:
+        file = filesystem.open(path, write=True)
+        try:
+            if data:
+                filesystem.pwrite(file, data, offset)
+            filesystem.fsync(file)
+        finally:
+            filesystem.close(file)
+    for directory in write.directories:
+        filesystem.sync_directory(directory)

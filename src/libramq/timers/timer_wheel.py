@@ -1,0 +1,164 @@
+"""The timer wheel: for each moment with pending messages, the first and the last of their units.
+
+    slot    time / precision (8) | first unit (8) | last unit (8) | count (4) | 0 (4)
+
+The file has a slot for each moment of two weeks and begins again after them; here, only slots with pending
+messages are kept. A slot whose messages were delivered is zeroed: its time then matches no moment.
+
+Upstream: store/timer/TimerWheel.java. There, delivered slots stay, and the read time of the checkpoint tells
+them from the others, so nothing can be collected for a moment before it.
+"""
+
+import heapq
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.errors import StoreCorrupt
+from libramq.filesystem import FileSystem
+from libramq.timers.unit import NO_UNIT
+
+#: TimerMessageStore.TIMER_WHEEL_TTL_DAY, and TimerWheel's factor of two.
+SLOTS: Final = 7 * 24 * 3600 * 2
+_FORMAT: Final = struct.Struct(">qqqii")
+SLOT_BYTES: Final = _FORMAT.size
+_READ_BYTES: Final = 2048 * SLOT_BYTES
+
+
+class Slot(NamedTuple):
+    """The units of one moment, as a chain from the last to the first."""
+
+    first: int
+    last: int
+    messages: int
+
+
+class TimerWheel:
+    """The slots with pending messages, by tick: time / precision."""
+
+    def __init__(self) -> None:
+        self._slots: dict[int, Slot] = {}
+        self._ticks: list[int] = []
+        self._changed: dict[int, Slot | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def pending(self) -> int:
+        """Return how many messages wait; deletions are subtracted."""
+        return sum(slot.messages for slot in self._slots.values())
+
+    def first_tick(self) -> int | None:
+        """Return the earliest moment with pending messages."""
+        ticks = self._ticks
+        while ticks and ticks[0] not in self._slots:
+            heapq.heappop(ticks)
+        return ticks[0] if ticks else None
+
+    def get(self, tick: int) -> Slot | None:
+        """Return a moment's slot."""
+        return self._slots.get(tick)
+
+    def last_unit(self, tick: int) -> int:
+        """Return the unit that a new one of a moment follows."""
+        slot = self._slots.get(tick)
+        return slot.last if slot is not None else NO_UNIT
+
+    def add(self, tick: int, position: int, *, deletes: bool = False) -> None:
+        """Add a unit to its moment."""
+        slot = self._slots.get(tick)
+        one = -1 if deletes else 1  # As upstream counts; the message to be deleted is another unit.
+        if slot is None:
+            heapq.heappush(self._ticks, tick)
+            changed = Slot(position, position, one)
+        else:
+            changed = Slot(slot.first, position, slot.messages + one)
+        self._slots[tick] = self._changed[tick] = changed
+
+    def remove(self, tick: int) -> None:
+        """Forget a moment whose messages were delivered."""
+        if self._slots.pop(tick, None) is not None:
+            self._changed[tick] = None
+
+    def forget_outside(self, log_start: int, log_end: int) -> tuple[set[int], int]:
+        """Forget slots that lead to no unit of the log.
+
+        Return the ticks of those whose units should be behind its end, and how many led to removed files.
+        """
+        lost: set[int] = set()
+        expired = 0
+        for tick, slot in list(self._slots.items()):
+            if slot.last >= log_end:
+                lost.add(tick)
+            elif slot.last < log_start:
+                expired += slot.messages
+            else:
+                continue
+            self.remove(tick)
+        return lost, expired
+
+    def load(self, slots: Iterable[tuple[int, Slot]]) -> None:
+        """Begin with the slots of a file."""
+        self._slots = dict(slots)
+        self._ticks = sorted(self._slots)
+        self._changed = {}
+
+    def take_changes(self) -> dict[int, Slot | None]:
+        """Return what changed since the last call, by tick; None: delivered."""
+        changes, self._changed = self._changed, {}
+        return changes
+
+    def put_back(self, changes: dict[int, Slot | None]) -> None:
+        """Take changes back that could not be written."""
+        self._changed = changes | self._changed
+
+
+def read_wheel(
+    filesystem: FileSystem, path: Path, *, from_tick: int, slots: int = SLOTS
+) -> Iterator[tuple[int, Slot]]:
+    """Yield the slots of a file from a moment on; raises StoreCorrupt if it has another size."""
+    wheel_bytes = slots * SLOT_BYTES
+    if not filesystem.exists(path) or not filesystem.size(path):
+        return
+    file = filesystem.open(path)
+    try:
+        size = filesystem.file_size(file)
+        if size != wheel_bytes:
+            raise StoreCorrupt(f"{path} has {size} bytes instead of {wheel_bytes}")
+        empty = bytes(_READ_BYTES)
+        for start in range(0, wheel_bytes, _READ_BYTES):
+            data = filesystem.pread(file, min(_READ_BYTES, wheel_bytes - start), start)
+            if data == empty:  # Nearly all of them, and most are holes.
+                continue
+            yield from _slots_of(data, start // SLOT_BYTES, from_tick, slots)
+    finally:
+        filesystem.close(file)
+
+
+def _slots_of(data: bytes, index: int, from_tick: int, slots: int) -> Iterator[tuple[int, Slot]]:
+    for tick, first, last, count, _ in _FORMAT.iter_unpack(data):
+        if tick >= from_tick and tick > 0 and last >= 0 and tick % slots == index:
+            yield tick, Slot(first, last, count)
+        index += 1
+
+
+def write_slots(
+    filesystem: FileSystem, path: Path, changes: dict[int, Slot | None], *, slots: int = SLOTS
+) -> None:
+    """Write changed slots and flush the file. A slot lies within one sector, so it is never torn."""
+    file = filesystem.open(path, write=True, create=True)
+    try:
+        is_new = filesystem.file_size(file) != slots * SLOT_BYTES
+        if is_new:
+            filesystem.truncate(file, slots * SLOT_BYTES)
+        # A slot that is zeroed shares its place with moments two weeks before and after.
+        for tick, slot in sorted(changes.items(), key=lambda change: change[1] is not None):
+            data = bytes(SLOT_BYTES) if slot is None else _FORMAT.pack(tick, *slot, 0)
+            filesystem.pwrite(file, data, tick % slots * SLOT_BYTES)
+        filesystem.fsync(file)
+    finally:
+        filesystem.close(file)
+    if is_new:
+        filesystem.sync_directory(path.parent)

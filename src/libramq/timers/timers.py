@@ -1,0 +1,297 @@
+"""Timers: messages that wait in rmq_sys_wheel_timer until their time, and are then stored in their own topic.
+
+    accept    a message that asks for a time goes to the timers' topic instead of its own
+    collect   the topic's messages get units in the timer log, chained by the wheel's slots
+    deliver   the messages of a slot that is due are stored again, and the slot is forgotten
+
+Topic, log and wheel are Apache's: either broker goes on with what waits at the other. A time is a date, so
+timers follow the wall clock: if it is set forward, what should have been delivered meanwhile is delivered.
+
+Upstream: store/timer/TimerMessageStore.java.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.clock import WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import RemoteProtocolError, broker_error
+from libramq.logs import get_logger
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.names import TIMER_TOPIC
+from libramq.message.record import decode_records
+from libramq.message.tags import java_hash, tag_code
+from libramq.store.append import AppendStatus, StoreMessage
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadStatus
+from libramq.timers.metrics import TimerMetrics
+from libramq.timers.pop_entries import PopEntries
+from libramq.timers.request import TimerOptions, requested_ms, slot_ms
+from libramq.timers.slot_reader import DueMessage, SlotReader
+from libramq.timers.timer_log import TimerLog
+from libramq.timers.timer_wheel import SLOTS, TimerWheel
+from libramq.timers.unit import TimerUnit
+
+log = get_logger(__name__)
+
+#: Ours: messages that are delivered, or collected, before others are served; one takes 30 µs.
+DELIVERED_PER_ROUND: Final = 128
+COLLECTED_PER_ROUND: Final = 128
+
+
+class Timers:
+    """The timer messages of a broker. queue_offset: the next message of the topic to be collected."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        timer_log: TimerLog,
+        wheel: TimerWheel,
+        metrics: TimerMetrics,
+        options: TimerOptions,
+        *,
+        queue_offset: int,
+        pop: PopEntries,
+    ) -> None:
+        self._store = store
+        self._log = timer_log
+        self._wheel = wheel
+        self.metrics = metrics
+        self._options = options
+        self.queue_offset = queue_offset
+        self._pop = pop
+        #: Counts the changes of what the files keep.
+        self.version = 0
+        #: How many messages were collected, and delivered, since the start.
+        self.collected = self.delivered = 0
+        #: Whether the last messages were not accepted by the store.
+        self.is_refused = False
+        self._slot: SlotReader | None = None
+        #: Where the topic ended when the next slot was found due.
+        self._collect_until: int | None = None
+
+    # Accepting.
+
+    def accept(self, message: StoreMessage, text: str, wall_ms: WallMs) -> str | None:
+        """Redirect a message that asks for a later time; return its handle's time, or None if it asks none.
+
+        text: its properties. BrokerError if its time is invalid or its slot is full.
+        """
+        properties = p.properties_from_text(text)
+        deliver_ms = requested_ms(properties, wall_ms)
+        waits_until = None if deliver_ms is None else slot_ms(deliver_ms, properties, self._options, wall_ms)
+        if waits_until is None:
+            return None
+        slot = self._wheel.get(waits_until // self._options.precision_ms)
+        if slot is not None and slot.messages >= self._options.messages_per_slot_max:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                "timer message is under flow control: timerCongestNumEachSlot messages wait for that moment",
+            )
+        message.properties_text += p.properties_to_text({
+            p.TIMER_OUT_MS: str(waits_until),
+            p.REAL_TOPIC: message.topic,
+            p.REAL_QUEUE_ID: str(message.queue_id),
+        }).encode()  # fmt: skip
+        message.topic, message.queue_id = TIMER_TOPIC, 0
+        return str(waits_until + 1)  # SendMessageProcessor.attachRecallHandle: it is rounded down again.
+
+    # Time.
+
+    @property
+    def pending(self) -> int:
+        """Return how many messages wait in slots."""
+        return self._wheel.pending
+
+    @property
+    def uncollected(self) -> int:
+        """Return how many messages of the topic have not been collected yet."""
+        return max(0, self._store.max_offset(TIMER_TOPIC, 0) - self.queue_offset)
+
+    def read_ms(self, wall_ms: WallMs) -> int:
+        """Return the time before which every slot has been delivered."""
+        tick, first = self._tick(wall_ms), self._wheel.first_tick()
+        return min(tick, tick if first is None else first) * self._options.precision_ms
+
+    def next_due_ms(self) -> WallMs | None:
+        """Return when the next slot is delivered; None if no message waits."""
+        tick = self._wheel.first_tick()
+        return WallMs((tick + 1) * self._options.precision_ms) if tick is not None else None
+
+    def advance(self, wall_ms: WallMs) -> bool:
+        """Deliver and collect some messages; return whether there are no more. Raises ColdRead."""
+        is_delivered = self._deliver(wall_ms)
+        is_collected = self._collect(wall_ms)
+        return is_delivered and is_collected
+
+    # Delivering.
+
+    def _deliver(self, wall_ms: WallMs) -> bool:
+        """Store messages of due slots again; return whether none is left."""
+        delivered = 0
+        while delivered < DELIVERED_PER_ROUND:
+            slot = self._due_slot(wall_ms)
+            if slot is None:
+                return self._due_tick(wall_ms) is None
+            due = slot.next_messages(DELIVERED_PER_ROUND - delivered)
+            stored = self._store_again([_due(each, wall_ms) for each in due])
+            for each in due[:stored]:
+                self.metrics.add(each.message.properties.get(p.REAL_TOPIC), -1, wall_ms)
+            slot.taken(stored, due)
+            self.delivered += stored
+            if slot.is_finished():
+                slot.report()
+                self._wheel.remove(slot.tick)
+                self._slot = None
+                self.version += 1
+            elif stored < len(due) or not due:
+                break
+            delivered += stored
+        return False
+
+    def _due_slot(self, wall_ms: WallMs) -> SlotReader | None:
+        """Return the slot that is being delivered; None if none is due."""
+        tick = self._due_tick(wall_ms)
+        if self._slot is None and tick is not None and self._has_collected(wall_ms, tick):
+            self._slot = SlotReader(self._store, self._log, self._wheel, tick, self._pop.owns)
+        return self._slot
+
+    def _due_tick(self, wall_ms: WallMs) -> int | None:
+        tick = self._wheel.first_tick()
+        return tick if tick is not None and tick < self._tick(wall_ms) else None
+
+    def _has_collected(self, wall_ms: WallMs, tick: int) -> bool:
+        """Return whether everything was collected that was stored before a slot was found due.
+
+        A deletion may be among it. After a week without a broker, the file of the wheel has no place for new
+        slots before the old ones are delivered.
+        """
+        if self._collect_until is None:
+            self._collect_until = self._store.max_offset(TIMER_TOPIC, 0)
+        is_done = self.queue_offset >= self._collect_until or self._tick(wall_ms) - tick > SLOTS // 2
+        if is_done:
+            self._collect_until = None
+        return is_done
+
+    def _store_again(self, messages: Sequence[StoreMessage]) -> int:
+        """Store messages; return how many are done."""
+        self.is_refused = False
+        if not messages:
+            return 0
+        for position, result in enumerate(self._store.append_batch(messages)):
+            if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
+                # It will never be accepted; those behind it must not wait for it.
+                log.error("due message dropped", topic=messages[position].topic, reason=result.status.name)
+            elif not result.is_ok:
+                log.warning("timer messages wait: the store accepts no messages")
+                self.is_refused = True
+                return position
+        return len(messages)
+
+    # Collecting.
+
+    def _collect(self, wall_ms: WallMs) -> bool:
+        """Give units to messages of the topic; return whether none is left."""
+        self._reached(self._pop.skip(self.queue_offset))
+        offset = self.queue_offset
+        result = self._store.read(TIMER_TOPIC, 0, offset, COLLECTED_PER_ROUND)
+        if result.status is not ReadStatus.FOUND:
+            if offset < result.min_offset <= result.max_offset:  # Removed by retention.
+                self._reached(result.min_offset)
+                return False
+            return True
+        messages = _decoded(result.data)
+        for message in messages:
+            if not self._pop.owns(message):
+                self._add(message, wall_ms)
+        end = result.next_offset
+        self.collected += end - offset
+        self._reached(end)
+        return False
+
+    def _reached(self, offset: int) -> None:
+        if offset != self.queue_offset:
+            self.queue_offset = offset
+            self.version += 1
+
+    def _add(self, message: MessageExt, wall_ms: WallMs) -> None:
+        out_ms = _out_ms(message)
+        if out_ms is None:
+            log.error("a message of the timers' topic has no time; it is skipped", id=message.offset_id)
+            return
+        options = self._options
+        # One that is late waits in its own slot all the same: a deletion may be there.
+        written_ms = min(self._tick(wall_ms) * options.precision_ms, out_ms)
+        waits_ms, window_ms = out_ms - written_ms, options.roll_window_ms
+        rolls = waits_ms >= window_ms
+        if rolls:  # The rest, after the roll, is at least a third of the window.
+            is_short = waits_ms - window_ms < options.roll_window_slots // 3 * options.precision_ms
+            waits_ms = options.roll_window_slots // 2 * options.precision_ms if is_short else window_ms
+        tick = (written_ms + waits_ms) // options.precision_ms
+        topic, deletes = message.properties.get(p.REAL_TOPIC), _deletes(message)
+        unit = TimerUnit(
+            self._wheel.last_unit(tick), written_ms, waits_ms, message.physical_offset, message.store_size,
+            java_hash(topic or ""), rolls, deletes,
+        )  # fmt: skip
+        self._wheel.add(tick, self._log.append(unit), deletes=deletes)
+        self.metrics.add(topic, -1 if deletes else 1, wall_ms)
+
+    def _tick(self, wall_ms: WallMs) -> int:
+        return int(wall_ms) // self._options.precision_ms
+
+
+def _decoded(data: Sequence[bytes | memoryview]) -> list[MessageExt]:
+    try:
+        return decode_records(b"".join(data), decompress=False)
+    except RemoteProtocolError:
+        log.exception("records of the timers' topic cannot be decoded; they are skipped")
+        return []
+
+
+def _out_ms(message: MessageExt) -> int | None:
+    text = message.properties.get(p.TIMER_OUT_MS, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
+def _deletes(message: MessageExt) -> bool:
+    return p.TIMER_DEL_UNIQKEY in message.properties
+
+
+def _due(due: DueMessage, wall_ms: WallMs) -> StoreMessage:
+    properties = dict(due.message.properties)
+    properties[p.TIMER_ENQUEUE_MS] = str(due.written_ms)
+    if due.rolls:
+        times = properties.get(p.TIMER_ROLL_TIMES, "")
+        properties[p.TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() else 1)
+    return _stored_again(due.message, properties, wall_ms, rolls=due.rolls)
+
+
+def _stored_again(
+    message: MessageExt, properties: dict[str, str], wall_ms: WallMs, *, rolls: bool
+) -> StoreMessage:
+    """Return the message for its own queue, or for the timers' again (TimerMessageStore.convert)."""
+    properties[p.TIMER_DEQUEUE_MS] = str(int(wall_ms))
+    text = p.encode_properties(properties)
+    if len(text) > p.PROPERTIES_BYTES_MAX:  # Better without its times than lost.
+        for name in (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS):
+            del properties[name]
+        text = p.encode_properties(properties)
+    topic, queue_id = message.topic, message.queue_id
+    if not rolls:
+        number = properties.get(p.REAL_QUEUE_ID, "")
+        topic = properties.get(p.REAL_TOPIC, topic)
+        queue_id = int(number) if number.isascii() and number.isdecimal() else 0
+    return StoreMessage(
+        topic,
+        queue_id,
+        message.body,
+        text,
+        tag_code(properties.get(p.TAGS)),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        encode_host(message.born_host),
+        message.reconsume_times,
+    )

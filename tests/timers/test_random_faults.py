@@ -1,0 +1,220 @@
+"""Timer messages under random faults: none is lost, early or delivered although a durable recall names it.
+
+A run of random operations from one seed: messages for different times, recalls, time that passes, rounds of
+delivery, files written (also interrupted), clean stops, kills, power cuts.
+"""
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from libramq.message import properties as p
+from libramq.message.names import TIMER_TOPIC
+from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.process import PowerCut
+from libramq.testing.virtual_time import VirtualTime
+from libramq.timers.pop_entries import NoPop
+from libramq.timers.request import TimerOptions
+from libramq.timers.timer_checkpoint import read_timer_checkpoint
+from libramq.timers.timer_files import TimerFiles
+from tests.store.stores import kill, read_all
+
+ROOT = Path("/store")
+STEPS = 120
+SLOTS = 100_000
+
+
+class Run:
+    """One store with timers, what was sent, and what must be true of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.time = VirtualTime()
+        self.disk = MemoryDisk(self.time, random.Random(seed + 1))
+        #: By body: when it is to be delivered, and where its record ends.
+        self.sent: dict[bytes, tuple[int, int]] = {}
+        self.durable: set[bytes] = set()
+        self.recalled: set[bytes] = set()
+        self.open()
+
+    def open(self) -> None:
+        config = StoreConfig(
+            root=ROOT, mapped_file_size_commit_log=1 << 14, mapped_file_size_consume_queue=400
+        )
+        self.store = MessageStore(config, self.disk, self.time)
+        self.store.open()
+        self.files = TimerFiles(
+            self.disk,
+            ROOT,
+            self.store,
+            TimerOptions(roll_window_slots=20),
+            found=read_timer_checkpoint(self.disk, ROOT / "config" / "timercheck"),
+            pop=NoPop(),
+            wall_ms=self.time.wall_ms,
+            log_file_bytes=1 << 10,
+            slots=SLOTS,
+        )
+
+    def step(self) -> None:
+        actions = (
+            [self.send] * 10 + [self.advance] * 6 + [self.pass_time] * 4 + [self.save] * 3 + [self.recall]
+        )
+        actions += [self.flush, self.cut_power, self.kill, self.restart, self.cut_power_in_the_middle]
+        self.random.choice(actions)()
+
+    # What is done.
+
+    def send(self) -> None:
+        for _ in range(self.random.choice((1, 3, 20))):
+            body = b"%d" % len(self.sent)
+            deliver_ms = int(self.time.wall_ms()) + self.random.choice((500, 1_000, 7_300, 30_000, 61_000))
+            properties = {p.TIMER_DELIVER_MS: str(deliver_ms), p.UNIQ_KEY: body.decode()}
+            self.sent[body] = deliver_ms, self._accept(body, properties)
+
+    def recall(self) -> None:
+        """Recall a message that has still some time."""
+        now_ms = int(self.time.wall_ms())
+        waiting = [body for body, (deliver_ms, _) in self.sent.items() if deliver_ms > now_ms + 2_000]
+        if waiting:
+            body = self.random.choice(waiting)
+            key = {p.TIMER_DEL_UNIQKEY: f"T+{body.decode()}", p.TIMER_DELIVER_MS: str(self.sent[body][0])}
+            self._accept(b"0", key)
+            self.recalled.add(body)
+
+    def _accept(self, body: bytes, properties: dict[str, str]) -> int:
+        text = p.properties_to_text(properties)
+        message = StoreMessage("T", 0, body, text.encode())
+        self.files.timers.accept(message, text, self.time.wall_ms())
+        (result,) = self.store.append_batch([message])
+        assert result.is_ok
+        return result.end
+
+    def pass_time(self) -> None:
+        self.time.now_ms += self.random.choice((300, 1_000, 5_000, 20_000))
+
+    def advance(self) -> None:
+        """Deliver and collect for some rounds; a kill may come between two."""
+        for _ in range(self.random.choice((1, 2, 1000))):
+            if self.files.timers.advance(self.time.wall_ms()):
+                break
+        self.check()
+
+    def flush(self) -> None:
+        plan = self.store.plan_flush(self.time.monotonic_ms(), thorough=True)
+        if plan is not None:
+            run_flush(self.disk, plan)
+            self.store.complete_flush(plan)
+        self.note_durable()
+
+    def save(self) -> None:
+        """Write the files, once the messages that they lead to are on the disk."""
+        write = self.files.take()
+        if write is None:
+            return
+        self.flush()
+        if self.random.random() < 0.1:
+            self.files.failed(write)
+            return
+        self.files.run(write)
+        self.files.written(write)
+
+    def note_durable(self) -> None:
+        flushed = self.store.flushed_offset
+        self.durable |= {body for body, (_, end) in self.sent.items() if end <= flushed}
+
+    def restart(self) -> None:
+        self.store.flush()
+        self.note_durable()
+        write = self.files.take()
+        if write is not None:
+            self.files.run(write)
+            self.files.written(write)
+        self.files.close()
+        self.store.close()
+        self.open()
+
+    def kill(self) -> None:
+        """What was written is with the kernel."""
+        kill(self.store)
+        self.disk.process_died()
+        self.open()
+
+    def cut_power(self) -> None:
+        kill(self.store)
+        self._power_cut()
+
+    def cut_power_in_the_middle(self) -> None:
+        self.disk.cut_power_after(self.random.randint(1, 40))
+        with contextlib.suppress(PowerCut):
+            for action in (self.advance, self.save, self.send, self.save, self.restart):
+                action()
+        self._power_cut()
+
+    def _power_cut(self) -> None:
+        self.disk.power_cut()
+        while True:
+            if self.random.random() < 0.3:
+                self.disk.cut_power_after(self.random.randint(1, 40))
+            try:
+                self.open()
+            except PowerCut:
+                self.disk.power_cut()
+                continue
+            break
+        self.disk.heal()
+        waiting = read_all(self.store, TIMER_TOPIC, 0)
+        there = {message.body for message in waiting}
+        there |= {message.body for message in read_all(self.store, "T", 0)}
+        assert there >= self.durable - self.recalled
+        for body in self.sent.keys() - there:  # They were not durable, and are gone.
+            del self.sent[body]
+        keys = [message.properties.get(p.TIMER_DEL_UNIQKEY, "") for message in waiting]
+        self.recalled = {key.removeprefix("T+").encode() for key in keys if key}
+        for body, (deliver_ms, _) in list(self.sent.items()):  # What recovery kept is durable.
+            self.sent[body] = deliver_ms, 0
+
+    # What must be true.
+
+    def delivered(self) -> list[bytes]:
+        return [message.body for message in read_all(self.store, "T", 0)]
+
+    def check(self) -> None:
+        now_ms = int(self.time.wall_ms())
+        for body in self.delivered():
+            assert body in self.sent, f"{body!r} was never sent"
+            assert self.sent[body][0] <= now_ms, f"{body!r} was delivered early"
+
+    def finish(self) -> None:
+        """Let all time pass: what was sent and not recalled is delivered."""
+        self.flush()
+        for _ in range(100):
+            self.time.now_ms += 1_000
+            while not self.files.timers.advance(self.time.wall_ms()):
+                pass
+        self.check()
+        delivered = self.delivered()
+        missing = self.sent.keys() - set(delivered) - self.recalled
+        assert not missing, f"lost: {sorted(missing)}"
+        assert self.files.timers.pending == 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_timer_messages_survive_kills_and_power_cuts(seed: int):
+    run = Run(seed)
+    for _ in range(STEPS):
+        run.step()
+    run.finish()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_faults_each_is_delivered_once_and_none_that_was_recalled(seed: int):
+    run = Run(seed)
+    for _ in range(STEPS):
+        run.random.choice((run.send, run.advance, run.pass_time, run.save, run.recall, run.restart))()
+    run.finish()
+    delivered = run.delivered()
+    assert len(delivered) == len(set(delivered))
+    assert set(delivered) == run.sent.keys() - run.recalled
