@@ -13,7 +13,7 @@ from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body.assignment import MessageRequestModeBody
 from libramq.remoting.command import Command
-from tests.broker.brokers import Conversation, answer, find_answer
+from tests.broker.brokers import Conversation, answer, find_answer, send_header
 from tests.fakes import FakePeer
 
 RETRY = "%RETRY%G_T"
@@ -506,3 +506,92 @@ def test_a_slave_hands_out_nothing_and_writes_nothing(tmp_path: Path):
     broker.advance(10_000)
     broker.close()
     assert not (tmp_path / "config" / "timercheck").exists()
+
+
+def test_what_waits_to_be_popped_again_is_deleted_with_its_topic(broker: Conversation):
+    popper = Popper(broker)
+    sent(broker, b"old")
+    popper.pop(invisible_time=1_000)
+    broker.advance(1_000)
+    assert broker.messages(RETRY)
+    popper.pop()
+    command = popper.command(wait_ms=15_000)
+    broker.give(popper.peer, command)
+    broker.flush()
+    broker.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    assert answer(popper.peer, command).code == ResponseCode.TOPIC_NOT_EXIST
+    assert RETRY not in broker.broker.topics
+    broker.create_topic("T", queues=1)
+    broker.advance(60_000)
+    assert popper.pop() == []
+
+
+def test_a_connection_that_ends_takes_its_held_pop_with_it(broker: Conversation):
+    first, second = Popper(broker), Popper(broker)
+    command = first.command(wait_ms=15_000)
+    broker.give(first.peer, command)
+    first.peer.is_open = False
+    broker.performer.closed(first.peer)
+    sent(broker, b"a")
+    assert bodies(second.pop()) == [b"a"]
+
+
+def test_under_sync_flush_messages_are_handed_out_once_their_check_point_is_durable(tmp_path: Path):
+    broker = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    broker.create_topic("T", queues=1)
+    peer = FakePeer()
+    broker.give(peer, broker.command(RequestCode.SEND_MESSAGE_V2, send_header("T"), b"a"))
+    broker.flush()
+    popper = Popper(broker)
+    command = popper.command()
+    broker.give(popper.peer, command)
+    assert find_answer(popper.peer, command) is None
+    broker.flush()
+    (message,) = popped(answer(popper.peer, command))
+    command = broker.command(RequestCode.ACK_MESSAGE, popper.ack_header(message))
+    broker.give(popper.peer, command)
+    assert find_answer(popper.peer, command) is None
+    broker.flush()
+    assert answer(popper.peer, command).code == ResponseCode.SUCCESS
+    broker.close()
+
+
+def test_a_full_disk_hands_out_nothing_and_loses_nothing(broker: Conversation):
+    popper = Popper(broker)
+    sent(broker, b"a")
+    (first,) = popper.pop(invisible_time=1_000)
+    sent(broker, b"b")
+    broker.disk.bytes_left = 0
+    command = popper.command()
+    broker.give(popper.peer, command)
+    assert answer(popper.peer, command).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert popper.ack(first).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    broker.advance(5_000)
+    broker.disk.bytes_left = None
+    broker.advance(5_000)
+    assert sorted(bodies(popper.pop())) == [b"a", b"b"]
+
+
+def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path):
+    """Messages that are popped, and those that become visible again."""
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    sent(broker, b"a", b"b")
+    broker.close()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    broker.disk.is_cold = True
+    popper = Popper(broker)
+    command = popper.command(max_msg_nums=1, invisible_time=1_000)
+    broker.give(popper.peer, command)
+    assert find_answer(popper.peer, command) is None
+    broker.disk.is_cold = False
+    broker.read_cold()
+    assert bodies(popped(answer(popper.peer, command))) == [b"a"]
+    broker.disk.is_cold = True
+    broker.advance(1_000)
+    assert broker.messages(RETRY) == []
+    broker.disk.is_cold = False
+    broker.read_cold()
+    broker.advance(1)
+    assert bodies(broker.messages(RETRY)) == [b"a"]
+    broker.close()

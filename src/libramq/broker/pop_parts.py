@@ -107,6 +107,7 @@ class PopParts:
         if topic not in self._topics and not self._store.config.is_copy:
             self._reviving.topic_deleted(topic)
             self._ordering.topic_deleted(topic)
+            self.popping.topic_deleted(topic)
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)

@@ -110,9 +110,20 @@ def groups_of(topics: Iterable[str]) -> list[str]:
     """Return the groups that have a retry topic among these, sorted.
 
     Whoever may create topics can make one that is no group's: `%RETRY%` alone, or with too long a rest.
+    Groups that pop have others, for each topic (`pop_retry_topic`).
     """
-    names = (topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
-    return sorted({name for name in names if is_valid_group(name)})
+    topics = set(topics)
+    names = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
+    return sorted(name for name in names if is_valid_group(name) and not _is_of_pop(name, names, topics))
+
+
+def _is_of_pop(name: str, groups: set[str], topics: set[str]) -> bool:
+    """Return whether a retry topic's name is that of a group and of a topic that it pops."""
+    parts = name.split("_")
+    return any(
+        "_".join(parts[:split]) in groups and "_".join(parts[split:]) in topics
+        for split in range(1, len(parts))
+    )
 
 
 def dlq_topic(group: str) -> str:

@@ -23,7 +23,7 @@ from libramq.rpc.responder import Responder
 #: Called with the answer to a request of ours, and when it came (monotonic).
 Answered = Callable[[Connection, Command, MonotonicMs], None]
 
-PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE, RequestCode.POP_MESSAGE})
 #: Ours: neighbours that are processed together; a connection with more takes several turns.
 BATCH_MAX: Final = 256
 

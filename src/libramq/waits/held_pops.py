@@ -102,18 +102,13 @@ class HeldPops(Generic[T]):
                 return pop
         return None
 
-    def take_all(self, is_wanted: Callable[[str, str], bool]) -> list[HeldPop[T]]:
-        """Take out the pops whose topic and group match; looks at every one, for rare events."""
-        wanted = [
-            pop
-            for name, groups in self._topics.items()
-            for group, pops in groups.items()
-            for pop in pops
-            if pop.names[0] == name and is_wanted(name, group)
-        ]
-        for pop in wanted:
+    def take_all(self, topic: str) -> list[HeldPop[T]]:
+        """Take out all pops of a topic."""
+        groups = self._topics.get(topic, {}).values()
+        taken = [pop for pops in groups for pop in pops if pop.names[0] == topic]
+        for pop in taken:
             self._purgatory.release(pop)
-        return wanted
+        return taken
 
     def forget(self, pop: HeldPop[T]) -> None:
         """Remove a pop from the index; the purgatory has taken it out."""

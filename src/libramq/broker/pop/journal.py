@@ -15,6 +15,7 @@ from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
 from libramq.clock import WallMs
+from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
@@ -24,6 +25,8 @@ from libramq.pop.entries import CheckPointEntry, Entry, encode_entry, tag_of, un
 from libramq.pop.positions import WRITTEN_AGAIN
 from libramq.store.append import AppendResult, StoreMessage
 from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
 
 #: PopAckConstants.ackTimeInterval: a check point is delivered before its acknowledgements.
 CHECK_POINT_AHEAD_MS: Final = 1_000
@@ -80,6 +83,9 @@ class PopJournal:
         results = self._log.append(messages)
         entries = results[len(copies) :]
         self._require(entries)
+        for copy, result in zip(copies, results, strict=False):
+            if not result.is_ok:  # It will never be accepted: maxMessageSize is smaller than it was.
+                log.error("unacknowledged message dropped", topic=copy.topic, reason=result.status.name)
         for check_point, result in zip(check_points, entries, strict=False):
             check_point.place = result.queue_offset
             self._in_flight.add(check_point)

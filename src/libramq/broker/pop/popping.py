@@ -168,6 +168,12 @@ class Popping:
         """Let held pops take messages that a group may take again."""
         self._wake(topic, group)
 
+    def topic_deleted(self, topic: str) -> None:
+        """Refuse the held pops of a topic that was deleted."""
+        gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
+        for held in self._held.take_all(topic):
+            held.request.waiter.refuse(gone)
+
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
         """Return how many pops of a group are held for a queue."""
         return self._held.count(topic, group, queue_id)

@@ -136,16 +136,26 @@ class TopicAdministration:
         return requests_of(self._clients.queue_count_changed(config.topic_name, now=request.now))
 
     def delete(self, request: Request) -> Outcome:
-        """Delete a topic, its queues and the offsets in it."""
+        """Delete a topic, its queues, the offsets in it, and what waits to be popped again."""
         header = decode_header(request.command, TopicHeader)
         if not header.topic.strip() or names.is_system_topic(header.topic):
             return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
-        self._topics.delete(header.topic, request.wall_ms)
-        self._store.delete_topic(header.topic)
-        self._offsets.remove_topic(header.topic)
-        self._end_pulls(header.topic)
-        self._coordination.topic_removed(header.topic)
+        for topic in (header.topic, *self._pop_retry_topics(header.topic)):
+            self._topics.delete(topic, request.wall_ms)
+            self._store.delete_topic(topic)
+            self._offsets.remove_topic(topic)
+            self._end_pulls(topic)
+            self._coordination.topic_removed(topic)
         return SUCCESS
+
+    def _pop_retry_topics(self, topic: str) -> list[str]:
+        """Return the topics in which groups' unacknowledged messages of a topic are."""
+        named = (
+            names.pop_retry_topic(topic, group, is_new=is_new)
+            for group in sorted(self._offsets.groups_of_topic(topic))
+            for is_new in (False, True)
+        )
+        return [name for name in named if name in self._topics]
 
     def _end_pulls(self, topic: str) -> None:
         """End the pulls of a deleted topic, whose offsets a new topic of that name would reach only later."""
