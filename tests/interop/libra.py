@@ -95,6 +95,9 @@ class LibraServers:
             env=ENVIRONMENT,
         )
 
+    def pid(self, name: str) -> int:
+        return self._brokers[name].pid
+
     def kill(self, name: str) -> None:
         self._brokers.pop(name).kill()
 

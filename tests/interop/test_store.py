@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from libramq.filesystem import LocalFileSystem
 from libramq.message import MessageExt, decode_records, tag_code
+from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
+from libramq.message.record import MAGIC_V2
 from libramq.store import MessageStore, StoreMessage
+from libramq.store.check import check_store
 from libramq.store.timestamp_search import Boundary
 from tests.fakes import ManualClock
 from tests.interop.apache import java
@@ -22,29 +26,34 @@ COMMIT_LOG_FILE, CONSUME_QUEUE_FILE = 1 << 16, 20 * 100
 JAVA_TIMEOUT_S = 90.0
 
 
-def open_ours(root: Path, clock: ManualClock) -> MessageStore:
+def open_ours(root: Path, clock: ManualClock, **options: object) -> MessageStore:
     return open_store(
         root,
         clock=clock,
         mapped_file_size_commit_log=COMMIT_LOG_FILE,
         mapped_file_size_consume_queue=CONSUME_QUEUE_FILE,
+        **options,
     )
 
 
-def append_ours(store: MessageStore, clock: ManualClock, count: int) -> None:
+def append_ours(
+    store: MessageStore, clock: ManualClock, count: int, *, topic: str = TOPIC, born: bytes = BORN
+) -> None:
     for i in range(count):
         properties = encode_properties({"TAGS": "libra", "KEYS": f"key{i}"})
         body = b"libra %d" % i + b"." * 200
-        sent = StoreMessage(TOPIC, i % QUEUES, body, properties, tag_code("libra"), born_host=BORN)
+        sent = StoreMessage(topic, i % QUEUES, body, properties, tag_code("libra"), born_host=born)
         assert store.append_batch([sent])[0].is_ok
         clock.advance(i % 3)
 
 
-def read_ours(store: MessageStore) -> list[MessageExt]:
+def read_ours(
+    store: MessageStore, topic: str = TOPIC, tag_codes: frozenset[int] | None = None
+) -> list[MessageExt]:
     messages: list[MessageExt] = []
     for queue_id in range(QUEUES):
-        offset = store.min_offset(TOPIC, queue_id)
-        while (result := store.read(TOPIC, queue_id, offset, 32)).count:
+        offset = store.min_offset(topic, queue_id)
+        while (result := store.read(topic, queue_id, offset, 32, tag_codes=tag_codes)).count:
             messages += decode_records(b"".join(result.data))
             offset = result.next_offset
     return messages
@@ -86,7 +95,7 @@ def said(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def seen(store: MessageStore) -> list[tuple[Any, ...]]:
+def seen(store: MessageStore, topic: str = TOPIC) -> list[tuple[Any, ...]]:
     return [
         (
             m.queue_id,
@@ -97,7 +106,7 @@ def seen(store: MessageStore) -> list[tuple[Any, ...]]:
             m.message_id,
             m.store_timestamp_ms,
         )
-        for m in read_ours(store)
+        for m in read_ours(store, topic)
     ]
 
 
@@ -175,4 +184,57 @@ def test_a_timestamp_search_returns_apaches_offsets(tmp_path: Path) -> None:
         for boundary in Boundary:
             ours = store.offset_by_timestamp(TOPIC, 0, timestamp_ms, boundary)
             assert ours == line[boundary.value], (timestamp_ms, boundary)
+    store.close()
+
+
+def test_long_topics_and_ipv6_hosts_are_read_by_the_other(tmp_path: Path) -> None:
+    """Records of the second format, with two bytes for the topic's length, and hosts of 20 bytes."""
+    root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
+    topic, host = "%RETRY%" + "g" * 200, ("2001:db8::17", 10911)
+    store = open_ours(root, clock, store_host=host)
+    append_ours(store, clock, 40, topic=topic, born=encode_host(("2001:db8::42", 4567)))
+    expected = seen(store, topic)
+    assert len(expected) == 40
+    store.close()
+    data = (root / "commitlog" / f"{0:020d}").read_bytes()
+    assert data[4:8] == MAGIC_V2.to_bytes(4)
+
+    found = run_apache(root, home, append=20, topic=topic, host="::1")
+    assert set(expected) < set(said(found))
+    assert len(said(found)) == 60
+    hosts = {line["born"] for line in found if line["event"] == "message"}
+    assert hosts == {"/[2001:db8:0:0:0:0:0:42]:4567", "/[0:0:0:0:0:0:0:1]:4321"}
+
+    store = open_ours(root, clock, store_host=host)
+    assert seen(store, topic) == said(found)
+    assert {m.born_host for m in read_ours(store, topic)} == {("2001:db8::42", 4567), ("::1", 4321)}
+    append_ours(store, clock, 5, topic=topic, born=encode_host(("2001:db8::42", 4567)))
+    flush(store)
+    kill(store)
+    found = run_apache(root, home, append=5, topic=topic, host="::1", halt=True)
+    store = open_ours(root, clock, store_host=host)
+    assert len(said(found)) == 70
+    assert seen(store, topic) == said(found)
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["clean stop", "kill"])
+def test_messages_whose_tag_codes_are_in_apaches_extension_are_found_by_tag(tmp_path: Path, end: str) -> None:
+    """enableConsumeQueueExt: the unit has the place of the code instead. Clients compare tags themselves."""
+    root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
+    found = run_apache(root, home, append=40, ext=True, halt=end == "kill")
+    assert (root / "consumequeue_ext").is_dir()
+    assert not check_store(root, LocalFileSystem()).is_damaged
+    store = open_ours(root, clock)
+    even = [line[3] for line in said(found) if line[4] == "even"]
+    assert len(even) == 20
+    matched = read_ours(store, tag_codes=frozenset({tag_code("even")}))
+    assert [m.body.decode() for m in matched if m.tags == "even"] == even
+    assert store.tag_codes(TOPIC, 0, 0, end=5) in (None, {tag_code("even"), tag_code("odd")})
+    append_ours(store, clock, 7)
+    store.close()
+    found = run_apache(root, home, append=3, ext=True)
+    assert len(said(found)) == 50
+    store = open_ours(root, clock)
+    assert seen(store) == said(found)
     store.close()

@@ -5,9 +5,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import LocalFileSystem
+from libramq.message import decode_records, tag_code
 from libramq.message.record import RecordHead
 from libramq.store.check import StoreReport, check_store
 from libramq.store.log_scan import Damage
@@ -217,3 +219,33 @@ def test_only_an_unused_store_is_checked(root: Path, tmp_path_factory: pytest.Te
     store.close()
     with pytest.raises(StoreError, match="no commitlog"):
         check(tmp_path_factory.mktemp("empty"))
+
+
+def test_a_tag_code_in_apaches_extension_is_no_damage_and_matches_any_tag(tmp_path: Path) -> None:
+    """enableConsumeQueueExt: the unit has a place in another file instead of the code."""
+    store = open_store(tmp_path)
+    elsewhere = replace(message("a", tags="A"), tag_code=-(1 << 63) + 40)
+    for sent in (elsewhere, message("b", tags="B"), message("c", tags="C")):
+        assert store.append_batch([sent])[0].is_ok
+    wanted = frozenset({tag_code("C")})
+    found = store.read("T", 0, 0, 32, tag_codes=wanted)
+    assert [decoded.body for decoded in decode_records(b"".join(found.data))] == [b"a", b"c"]
+    assert store.tag_codes("T", 0, 0, end=3) is None, "nobody knows without reading"
+    assert store.tag_codes("T", 0, 1, end=3) == {tag_code("B"), tag_code("C")}
+    store.close()
+    report = check(tmp_path)
+    assert not report.is_damaged
+    assert report.queues.wrong_count == 0
+
+
+def test_the_next_file_that_apache_has_made_already_is_no_damage(root: Path) -> None:
+    """A store that its broker did not close, without a record in its last file."""
+    names = sorted(path.name for path in (root / "commitlog").iterdir())
+    after = int(names[-1]) + 4096
+    (root / "commitlog" / f"{after:020d}").write_bytes(bytes(4096))
+    (root / "libra.checkpoint").unlink()
+    (root / "abort").write_text("17")
+    report = check(root)
+    assert report.record_count == 60
+    assert not report.damages
+    assert not report.is_damaged

@@ -15,10 +15,11 @@ from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
 from libramq.message.record import RECORD_BYTES_MAX, RecordHead, peek_record
 from libramq.message.sys_flag import is_queued
+from libramq.store.consume_queue import TAG_CODE_MIN
 from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
 from libramq.store.kept_aside import ZEROES_MAX, written_size
-from libramq.store.log_scan import Damage, LogScan
+from libramq.store.log_scan import Damage, LogScan, newest_written
 from libramq.store.opening import ABORT
 from libramq.store.queue_check import QueueCheck
 from libramq.store.read_only_files import ReadOnlyFiles
@@ -154,7 +155,7 @@ class _Check:
     def _read_log(self) -> None:
         report, log = self.report, self._log
         report.file_count, report.log_start = len(log.starts), log.min_offset
-        protected = min(report.known_end, log.end) or (log.starts[-1] if log.starts else 0)
+        protected = min(report.known_end, log.end) or newest_written(log, log.starts)
         scan = LogScan(log, log.min_offset, protected=protected, refuses_nuls=self._point is not None)
         for found in scan:
             self._seen(found)
@@ -182,7 +183,10 @@ class _Check:
             report.deleted_count += 1
         elif queue is not None and unit is not None and unit[0] == at:
             queue.matched_count += 1
-            queues.wrong_count += unit[1:] != (head.size, unit_tag_code(head))
+            is_code_elsewhere = unit[2] < TAG_CODE_MIN
+            queues.wrong_count += unit[1] != head.size or (
+                unit[2] != unit_tag_code(head) and not is_code_elsewhere
+            )
         elif at >= report.recovered_from:
             report.recovered_unit_count += 1
         elif queue is None:  # If queues are lost, recovery begins before it.

@@ -23,6 +23,8 @@ from libramq.store.segments import FileRange, Segments
 
 UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF
+#: Lower ones are no tag codes but places in a file of codes: Apache's enableConsumeQueueExt writes that.
+TAG_CODE_MIN: Final = -(1 << 31)  # ConsumeQueueExt.MAX_ADDR is one less.
 BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
 PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written at once.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.

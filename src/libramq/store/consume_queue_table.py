@@ -8,8 +8,9 @@ Upstream: store/queue/ConsumeQueueStore.java.
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from libramq.errors import InvalidName
+from libramq.errors import InvalidName, StoreError
 from libramq.filesystem import FileSystem, safe_child
 from libramq.store.config import StoreConfig
 from libramq.store.consume_queue import ConsumeQueue
@@ -17,6 +18,27 @@ from libramq.store.open_files import OpenFiles
 from libramq.store.segments import Segments
 
 QueueKey = tuple[str, int]
+
+#: Where Apache's broker keeps queues whose units are batches (queue.type=BatchCQ).
+BATCH_QUEUES: Final = "batchconsumequeue"
+
+
+def refuse_batch_queues(filesystem: FileSystem, root: Path) -> None:
+    """Raise StoreError if a store has queues of batches, whose messages would be numbered wrong.
+
+    Apache leaves empty directories behind when it deletes a topic.
+    """
+    topics = [
+        topic
+        for topic in filesystem.listdir(root / BATCH_QUEUES)
+        for queue_id in filesystem.listdir(root / BATCH_QUEUES / topic)
+        if filesystem.listdir(root / BATCH_QUEUES / topic / queue_id)
+    ]
+    if topics:
+        raise StoreError(
+            f"{root}: {', '.join(dict.fromkeys(topics))}: topics with queue.type=BatchCQ are served by "
+            "Apache's broker only; start that on this directory, or delete them there (mqadmin deleteTopic)"
+        )
 
 
 class ConsumeQueueTable:

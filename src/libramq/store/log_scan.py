@@ -12,7 +12,7 @@ valid record begins where its frame ends.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -60,6 +60,17 @@ class Damage:
     is_proven: bool
     head: RecordHead | None = None
     is_blank: bool = False
+
+
+def newest_written(files: LogFiles, starts: Sequence[int]) -> int:
+    """Return where the newest file with a record begins: those before it were full long ago.
+
+    starts: of the files. Apache's broker makes the next file before it needs it.
+    """
+    for start in reversed(starts):
+        if isinstance(next(iter(LogScan(files, start)), None), RecordHead):
+            return start
+    return starts[0] if starts else 0
 
 
 class LogScan:

@@ -31,7 +31,7 @@ from libramq.store.cleaning import Cleaning
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
 from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.consume_queue_table import ConsumeQueueTable, refuse_batch_queues
 from libramq.store.cutting import cut_log
 from libramq.store.deletions import Deletions
 from libramq.store.flush import Flusher, FlushPlan
@@ -96,6 +96,7 @@ class MessageStore(VisibleContents):
         if self._lock is None:
             raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")
         try:
+            refuse_batch_queues(filesystem, config.root)
             checkpoint = self._flusher.load_checkpoint()
             self.recovery = self._opening.run()
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms

@@ -22,7 +22,7 @@ from libramq.filesystem import FileSystem
 from libramq.message.record import has_good_crc, has_whole_frame, peek_record
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES, StoreConfig
-from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from libramq.store.consume_queue import BLANK_SIZE, TAG_CODE_MIN, UNIT, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.segments import FileRange
 
@@ -153,7 +153,8 @@ def _read(
     status, next_offset = ReadStatus.NO_MATCHED_MESSAGE, offset
     wanted: list[Place] = []
     count = total = 0
-    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead.
+    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead. Where a
+    # unit has no code (TAG_CODE_MIN), the client compares the tags, as it does anyway.
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
             count_max, bytes_max = in_memory if physical_offset >= memory_start else on_disk
@@ -162,7 +163,8 @@ def _read(
         next_offset += 1
         if size == BLANK_SIZE:
             continue
-        if tag_codes is not None and ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 not in tag_codes:
+        low_code = ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+        if tag_codes is not None and low_code not in tag_codes and code >= TAG_CODE_MIN:
             continue
         if physical_offset < log_min:
             status = ReadStatus.MESSAGE_WAS_REMOVING
@@ -220,9 +222,10 @@ def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int]
     units = queue.units_nowait(offset, count)
     if isinstance(units, FileRange) or len(units) < count * UNIT_BYTES:
         return None
-    return frozenset(
-        ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 for _, _, code in UNIT.iter_unpack(units)
-    )
+    codes = [code for _, _, code in UNIT.iter_unpack(units)]
+    if min(codes) < TAG_CODE_MIN:
+        return None
+    return frozenset(((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 for code in codes)
 
 
 def scan_count(config: StoreConfig, max_count: int) -> int:

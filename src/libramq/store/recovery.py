@@ -28,7 +28,7 @@ from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.damage import Toll, lost_files, refusal
 from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
-from libramq.store.log_scan import Damage, LogScan
+from libramq.store.log_scan import Damage, LogScan, newest_written
 from libramq.store.recovery_point import RecoveryPoint
 
 log = get_logger(__name__)
@@ -86,7 +86,7 @@ def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: Recovery
     start = log_.min_offset if lacks_units else max(queue_end, log_.min_offset)
     return Beginning(
         start=start,
-        protected=known_end or _newest_written(log_),
+        protected=known_end or newest_written(log_.segments, log_.segments.starts),
         known_end=known_end,
         refuses_nuls=point is not None,
         lacks_units=lacks_units,
@@ -98,7 +98,7 @@ def begin_after_crash(log_: CommitLog, queues: ConsumeQueueTable, point: Recover
     if point is None:
         return Beginning(
             start=log_.min_offset,
-            protected=_newest_written(log_),
+            protected=newest_written(log_.segments, log_.segments.starts),
             known_end=0 if log_.segments.starts else max((q.last_physical_end for q in queues), default=0),
             refuses_nuls=False,
             lacks_units=True,
@@ -233,11 +233,3 @@ def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> No
     queue = queues.get(head.topic, head.queue_id)
     if queue is not None and head.queue_offset >= queue.max_offset:
         _rebuild(queues, head, UNIT.pack(damage.offset, BLANK_SIZE, 0))
-
-
-def _newest_written(log_: CommitLog) -> int:
-    """Return where the newest file with a record begins: those before it were full long ago."""
-    for start in reversed(log_.segments.starts):
-        if isinstance(next(iter(LogScan(log_.segments, start)), None), RecordHead):
-            return start
-    return log_.min_offset

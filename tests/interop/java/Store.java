@@ -25,7 +25,8 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Apache's message store on a directory: prints every message of a topic as a JSON line, appends some, stops.
  *
  * <p>Properties: root, commitLogFile, consumeQueueFile (file sizes), topic, queues, append (0),
- * timestamps (list: of each the offsets in queue 0), halt (false: stop cleanly).
+ * timestamps (list: of each the offsets in queue 0), halt (false: stop cleanly), host (127.0.0.1: born and
+ * store host), ext (false: tag codes in a file of their own).
  */
 public final class Store {
     private static final PrintStream OUT =
@@ -38,6 +39,7 @@ public final class Store {
         config.setMappedFileSizeConsumeQueue(Integer.getInteger("consumeQueueFile"));
         config.setMaxHashSlotNum(100);
         config.setMaxIndexNum(1000);
+        config.setEnableConsumeQueueExt(Boolean.getBoolean("ext"));
         config.setHaListenPort(0);
         config.setTimerWheelEnable(false);
         config.setDiskMaxUsedSpaceRatio(95);
@@ -117,8 +119,9 @@ public final class Store {
         message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         message.setTagsCode(MessageExtBrokerInner.tagsString2tagsCode(TopicFilterType.SINGLE_TAG, message.getTags()));
         message.setBornTimestamp(System.currentTimeMillis());
-        message.setBornHost(new InetSocketAddress("127.0.0.1", 4321));
-        message.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
+        String host = System.getProperty("host", "127.0.0.1");
+        message.setBornHost(new InetSocketAddress(host, 4321));
+        message.setStoreHost(new InetSocketAddress(host, 10911));
         return message;
     }
 
