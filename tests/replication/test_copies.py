@@ -204,6 +204,22 @@ def test_a_slave_that_does_not_keep_up_is_not_waited_for(talk: Conversation) -> 
     assert readable(talk) == 2
 
 
+def test_a_master_that_stood_still_does_not_take_its_slave_for_silent(talk: Conversation) -> None:
+    """What the slave reported meanwhile lies in the socket, behind the timers."""
+    slave, producer = follower(talk), FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    talk.extend_deadlines(30_000)
+    assert slave.is_open
+    assert readable(talk) == 0
+    another = begin_send(talk, producer)
+    talk.flush()
+    assert find_answer(producer, another) is None
+    slave.report(slave.end)
+    assert answer(producer, another).code == C.SUCCESS
+    assert answer(producer, sent).code in (C.SUCCESS, C.FLUSH_SLAVE_TIMEOUT)
+
+
 def test_replies_whose_time_was_up_are_not_kept_while_a_slave_lags(talk: Conversation) -> None:
     """They held memory, without a bound, until the slave had their messages."""
     follower(talk)

@@ -314,3 +314,12 @@ def test_a_topic_that_was_deleted_and_made_again_begins_again_at_the_slave(pair:
     send(pair, "new")
     pair.run(100)
     assert bodies(pair.slave) == [b"new"]
+
+
+def test_a_slave_that_stood_still_does_not_take_its_master_for_silent(pair: Pair) -> None:
+    """What the master sent meanwhile lies in the socket, behind the timers."""
+    send(pair, "before")
+    pair.run(100)
+    assert is_copying(pair)
+    pair.slave.extend_deadlines(SILENT_MS_MAX + 5_000)
+    assert is_copying(pair)

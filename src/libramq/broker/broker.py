@@ -356,7 +356,7 @@ class Broker:
 
     def _hooks(self) -> Hooks:
         lost = [self.registration.lost]
-        stalled = [self.coordination.stalled]
+        stalled = [self.coordination.stalled, self.replication.stalled]
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)

@@ -128,6 +128,10 @@ class HAClient:
         if self.state is State.CONNECTING:
             self._give_up(reason)
 
+    def stalled(self, stall_ms: int) -> None:
+        """Extend the master's time by that for which this process was stalled."""
+        self._read_ms = self._read_ms + stall_ms
+
     # The end of a turn, and time.
 
     def settle(self) -> None:

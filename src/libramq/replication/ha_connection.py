@@ -99,6 +99,12 @@ class HAConnection:
             self._target, self._target_ms = log_end, now_ms
         return True
 
+    def stalled(self, stall_ms: int) -> None:
+        """Extend its time by that for which this process was stalled."""
+        self.progressed_ms = self.progressed_ms + stall_ms
+        self._target_ms = self._target_ms + stall_ms
+        self._caught_up_ms = self._caught_up_ms + stall_ms
+
     def is_in_sync(self, log_end: int, now_ms: MonotonicMs) -> bool:
         """Return whether the slave keeps up with the log."""
         lag_ms = now_ms - self._caught_up_ms

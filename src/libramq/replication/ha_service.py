@@ -85,6 +85,11 @@ class HAService:
                 if slave.sent < end and not slave.is_warming:
                     self._send(slave, end)
 
+    def stalled(self, stall_ms: int) -> None:
+        """Extend the slaves' time by that for which this process was stalled."""
+        for slave in self._slaves.values():
+            slave.stalled(stall_ms)
+
     def slaves(self) -> list[HAConnection]:
         """Return the connected slaves."""
         return list(self._slaves.values())

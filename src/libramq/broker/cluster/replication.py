@@ -13,6 +13,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.processor.slave_refusals import refuse_at_slave
+from libramq.clock import MonotonicMs
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
@@ -67,6 +68,12 @@ class Replication:
             self.slave.client.settle()
         else:
             self.service.settle()
+
+    def stalled(self, stall_ms: int, _: MonotonicMs) -> None:
+        """Extend the deadlines of the other side: what it sent meanwhile is not read yet."""
+        self.service.stalled(stall_ms)
+        if self.slave is not None:
+            self.slave.client.stalled(stall_ms)
 
     def refuse(self, processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor]) -> None:
         """Have a slave refuse what only a master does."""
