@@ -88,6 +88,27 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
     assert engine.next_due_ms == stuck.next_due_ms
 
 
+def test_something_found_to_be_overdue_is_no_stall():
+    """A service that is behind, such as after a restart, sets its deadline to when something was due."""
+    clock = ManualClock()
+    kernel = Kernel(clock)
+    stood: list[int] = []
+    turns: list[int] = []
+    deadline = kernel.deadlines.new(turns.append)
+    begin_ms = clock.monotonic_ms()
+    hooks = Hooks(
+        settle=(lambda: deadline.by(begin_ms - 10_000 + len(turns)) if len(turns) < 3 else None,),
+        stalled=(lambda stood_ms, now_ms: stood.append(stood_ms),),
+    )
+    engine = Engine(kernel, Judge(), hooks)
+    for _ in range(3):
+        clock.advance(10)
+        engine.settle()
+        assert engine.next_due_ms == clock.monotonic_ms()
+        engine.tick()
+    assert (len(turns), stood) == (3, [])
+
+
 def test_a_failing_hook_holds_up_none_of_the_others():
     judge = Judge()
     called: list[str] = []

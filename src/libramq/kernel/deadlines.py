@@ -95,6 +95,9 @@ class Deadlines:
         #: When `run` has something to do next; None: never, as things are. It is read several times per
         #: request, so it is stored.
         self.next_due_ms: MonotonicMs | None = None
+        #: A time that has come: what is set for one before, being late already, counts as due then; but a
+        #: deadline that its own action sets in the past rests.
+        self.floor_ms: MonotonicMs | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -112,7 +115,7 @@ class Deadlines:
     def run(self, now_ms: MonotonicMs) -> None:
         """Run the actions that are due. A failing one is logged and does not stop the others."""
         # Actions set for now wait for the next run: one that is always due does not block the rest.
-        last = self._sequence
+        last, self.floor_ms = self._sequence, None
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
             deadline = self._heap[0][2]
             self._move(deadline, None)
@@ -122,6 +125,8 @@ class Deadlines:
                 log.exception("a timer's callback failed")
 
     def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
+        if due_ms is not None and self.floor_ms is not None and due_ms < self.floor_ms:
+            due_ms = self.floor_ms
         before_ms, deadline.due_ms = deadline.due_ms, due_ms
         self._count += (due_ms is not None) - (before_ms is not None)
         if due_ms is not None:

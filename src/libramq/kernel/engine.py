@@ -136,7 +136,7 @@ class Engine:
         now_ms = self._clock.monotonic_ms()
         due_ms = self.deadlines.next_due_ms
         if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to handle the stall.
-            self._settled_ms = now_ms
+            self._settled_ms = self.deadlines.floor_ms = now_ms
         failure: Exception | None = None
         for hook in self._settle:  # As `_call_all`, but for every request.
             try:
