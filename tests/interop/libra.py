@@ -59,6 +59,7 @@ class LibraServers:
         )
         self.ports = {name: free_broker_port() for name in names}
         self._brokers: dict[str, Process] = {}
+        self._slaves: set[str] = set()
         for name in names:
             self.start(name)
         if not names:
@@ -67,11 +68,13 @@ class LibraServers:
     def start(self, name: str, **settings: object) -> None:
         """Start a broker; `settings` go before those of all."""
         self._run(name, settings)
-        wait_broker(self._brokers[name], self.namesrv, len(self._brokers))
+        masters = self._brokers.keys() - self._slaves
+        wait_broker(self._brokers[name], self.namesrv, len(masters))
 
     def start_slave(self, name: str, of: str, **settings: object) -> None:
         """Start a slave of a broker, which name servers may know later."""
         role = {"brokerName": of, "brokerRole": "SLAVE", "brokerId": 1, "inSyncReplicas": 1}
+        self._slaves.add(name)
         self._run(name, {**role, **settings})
 
     def _run(self, name: str, settings: Mapping[str, object]) -> None:
