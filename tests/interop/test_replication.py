@@ -1,11 +1,17 @@
 """Slaves and masters, Apache's and ours: the same bytes in both logs, read where the master is gone."""
 
+import re
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from libramq import Message
+from libramq.client import SendStatus
+from libramq.errors import LibraError
+from libramq.sync import Producer
 from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
@@ -148,3 +154,81 @@ def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
         within_s=PATIENCE_S,
     )
     consumer.finish()
+
+
+class Load:
+    """A producer that sends as fast as it can, and keeps what was acknowledged."""
+
+    def __init__(self, namesrv: str, topic: str) -> None:
+        self.acknowledged: list[bytes] = []
+        self._changed = threading.Condition()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._send, args=(namesrv, topic), daemon=True)
+        self._thread.start()
+
+    def _send(self, namesrv: str, topic: str) -> None:
+        number = 0
+        with Producer(group="load", namesrv=namesrv) as producer:
+            while not self._is_over.is_set():
+                number += 1
+                body = b"<%d>" % number
+                try:
+                    status = producer.send(Message(topic, body)).status
+                except LibraError:  # The master is gone; it will be back.
+                    self._is_over.wait(0.05)
+                    continue
+                if status is SendStatus.SEND_OK:
+                    with self._changed:
+                        self.acknowledged.append(body)
+                        self._changed.notify_all()
+
+    def wait_more(self, count: int) -> None:
+        """Until so many more are acknowledged."""
+        with self._changed:
+            enough = len(self.acknowledged) + count
+            assert self._changed.wait_for(lambda: len(self.acknowledged) >= enough, PATIENCE_S)
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+
+def stored(store: Path) -> set[bytes]:
+    """The bodies in a log, acknowledged or not."""
+    return {body for path in store.glob("commitlog/*") for body in re.findall(rb"<\d+>", path.read_bytes())}
+
+
+def test_what_was_acknowledged_is_at_both_whoever_is_killed(stack: ExitStack, tmp_path: Path) -> None:
+    """Under SYNC_MASTER load; and in the end the logs are equal byte for byte."""
+    servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
+    stack.callback(servers.stop)
+
+    def start(name: str) -> None:
+        if name == "master":
+            servers.start("master", brokerName=MASTER, brokerRole="SYNC_MASTER", inSyncReplicas=2)
+        else:
+            servers.start_slave("slave", MASTER)
+
+    start("master")
+    start("slave")
+    load = Load(servers.namesrv, "Load")
+    stack.callback(load.stop)
+    theirs, ours = tmp_path / "master" / "store", tmp_path / "slave" / "store"
+    for killed in (["master"], ["slave"], ["master", "slave"]):
+        load.wait_more(100)
+        for name in killed:
+            servers.kill(name)
+        # After the first one is gone nothing is acknowledged: the other one has everything then.
+        acknowledged = set(load.acknowledged) if "master" in killed else set()
+        assert acknowledged <= stored(ours)
+        assert acknowledged <= stored(theirs)
+        for name in killed:
+            start(name)
+    load.wait_more(100)
+    load.stop()
+    assert set(load.acknowledged) <= stored(ours)
+    Cluster.wait_until(
+        lambda: log_of(ours, end_of(theirs)) == log_of(theirs, end_of(theirs)),
+        "equal logs",
+        within_s=PATIENCE_S,
+    )

@@ -9,6 +9,7 @@ import pytest
 from libramq.codes import RequestCode, ResponseCode
 from libramq.message.record import BLANK_MAGIC
 from libramq.remoting import headers as h
+from libramq.remoting.body.assignment import MessageRequestModeBody
 from libramq.replication.ha_client import RETRY_MS, SILENT_MS_MAX, State
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -288,6 +289,8 @@ def test_tables_are_the_masters(pair: Pair) -> None:
     header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=1)
     assert pair.master.ask(peer, RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.SUCCESS
     pair.master.send(peer, body=b"later", properties={"DELAY": "1"})
+    mode = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=2)
+    pair.master.ask(peer, RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode)
     pair.run(1_000)
     pair.master.advance(0)
     pair.run(12_000)
@@ -296,6 +299,8 @@ def test_tables_are_the_masters(pair: Pair) -> None:
     assert slave.groups.wrapper() == master.groups.wrapper()
     assert slave.offsets.query("G", "T", 0) == 1
     assert slave.schedule.offsets == master.schedule.offsets == {1: 1}
+    assert slave.tables.request_modes.file() == master.tables.request_modes.file()
+    assert slave.tables.request_modes.is_popped("T", "G")
     assert bodies(pair.slave) == [b"one", b"two", b"later"]
     pair.master.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="Other"))
     pair.run(12_000)

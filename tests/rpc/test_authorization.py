@@ -156,6 +156,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.GET_TIMER_CHECK_POINT: (None, None, _CLUSTER_GET),
     R.GET_TIMER_METRICS: (None, None, _CLUSTER_GET),
     R.RECALL_MESSAGE: (h.RecallMessageHeader(topic="T", recall_handle="x"), None, "Topic:T Pub"),
+    R.GET_ALL_MESSAGE_REQUEST_MODE: (None, None, _CLUSTER_LIST),
     R.GET_BROKER_HA_STATUS: (None, None, _CLUSTER_GET),
     R.DELETE_EXPIRED_COMMITLOG: (None, None, _CLUSTER_UPDATE),
     R.CLEAN_EXPIRED_CONSUMEQUEUE: (None, None, _CLUSTER_UPDATE),

@@ -93,7 +93,10 @@ def administration_services(
 
 def replication_services(files: BrokerFiles, ha: HAService) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
-    return [SlaveTables(files.ledger, files.schedule), HAStatusRequests(files.store, ha)]
+    return [
+        SlaveTables(files.ledger, files.tables.request_modes, files.schedule),
+        HAStatusRequests(files.store, ha),
+    ]
 
 
 def broker_options(

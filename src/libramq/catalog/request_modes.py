@@ -53,6 +53,20 @@ class RequestModes:
         self._record(f"{mode.topic}{_SEPARATOR}{mode.consumer_group}", mode)
         self._modes[mode.topic, mode.consumer_group] = mode
 
+    def copy(self, file: RequestModesFile) -> None:
+        """Take over the table of a slave's master."""
+        theirs = {
+            (topic, group): mode
+            for topic, of_topic in file.message_request_mode_map.items()
+            for group, mode in of_topic.items()
+        }
+        for topic, group in [
+            key for key in (*self._modes, *theirs) if self._modes.get(key) != theirs.get(key)
+        ]:
+            name, mode = f"{topic}{_SEPARATOR}{group}", theirs.get((topic, group))
+            self._record(name, mode)
+            self.apply(name, mode)
+
     def apply(self, name: str, mode: MessageRequestMode | None) -> None:
         """Apply a recorded change."""
         topic, _, group = name.partition(_SEPARATOR)

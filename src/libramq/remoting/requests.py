@@ -82,6 +82,7 @@ _SPECS: Final = (
     RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader),
     RequestSpec(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader),
     RequestSpec(R.GET_ALL_DELAY_OFFSET, h.NoHeader),
+    RequestSpec(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader),
     RequestSpec(R.GET_BROKER_HA_STATUS, h.NoHeader),
     RequestSpec(R.DELETE_EXPIRED_COMMITLOG, h.NoHeader),
     RequestSpec(R.CLEAN_EXPIRED_CONSUMEQUEUE, h.NoHeader),

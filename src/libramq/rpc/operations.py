@@ -230,6 +230,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_SUBSCRIPTIONGROUP_CONFIG: _managed(Action.GET, _of_group),
     R.GET_ALL_CONSUMER_OFFSET: _cluster_wide(Action.LIST),
     R.GET_ALL_DELAY_OFFSET: _cluster_wide(Action.LIST),
+    R.GET_ALL_MESSAGE_REQUEST_MODE: _cluster_wide(Action.LIST),
     R.GET_BROKER_HA_STATUS: _cluster_wide(Action.GET),
     R.DELETE_EXPIRED_COMMITLOG: _cluster_wide(Action.UPDATE),
     R.CLEAN_EXPIRED_CONSUMEQUEUE: _cluster_wide(Action.UPDATE),

@@ -34,5 +34,10 @@ def all_delay_offsets() -> Call[bytes]:
     return header_call(RequestCode.GET_ALL_DELAY_OFFSET, None, _body)
 
 
+def all_request_modes() -> Call[bytes]:
+    """Return by which mode groups read, the content of messageRequestMode.json."""
+    return header_call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, _body)
+
+
 def _body(reply: Command) -> bytes:
     return reply.body

@@ -57,6 +57,7 @@ class Slave:
         self._copies = TableCopies(
             topics=tables.topics,
             groups=tables.groups,
+            modes=tables.request_modes,
             offsets=offsets,
             schedule=files.schedule,
             kernel=kernel,

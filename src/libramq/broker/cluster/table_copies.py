@@ -1,6 +1,7 @@
 """The table copies of a slave: topics, groups, committed offsets and delay levels, as its master has them.
 
-    every 10 s: topics ─► groups ─► consumer offsets ─► delay offsets      asked ─► decoded ─► applied
+    every 10 s: topics ─► groups ─► consumer offsets ─► delay offsets ─► request modes
+                each: asked ─► decoded ─► applied
 
 A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is.
 Upstream: broker/slave/SlaveSynchronize.java.
@@ -14,6 +15,7 @@ from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.request_modes import RequestModes, RequestModesFile
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.formats import fastjson
@@ -55,6 +57,7 @@ class TableCopies:
         *,
         topics: TopicTable,
         groups: GroupTable,
+        modes: RequestModes,
         offsets: OffsetCommits,
         schedule: DelaySchedule,
         kernel: Kernel,
@@ -62,6 +65,7 @@ class TableCopies:
     ) -> None:
         self._topics = topics
         self._groups = groups
+        self._modes = modes
         self._offsets = offsets
         self._schedule = schedule
         self._clock = kernel.clock
@@ -93,6 +97,12 @@ class TableCopies:
                 slave_calls.all_delay_offsets(),
                 partial(decode_body, kind=ScheduleFile),
                 self._apply_delays,
+            ),
+            _Table(
+                "request modes",
+                slave_calls.all_request_modes(),
+                partial(decode_body, kind=RequestModesFile),
+                self._apply_modes,
             ),
         )
         #: The table under way; none between two rounds.
@@ -181,6 +191,10 @@ class TableCopies:
 
     def _apply_delays(self, content: ScheduleFile) -> Iterator[None]:
         self._schedule.copy_offsets(content.offset_table)
+        yield
+
+    def _apply_modes(self, content: RequestModesFile) -> Iterator[None]:
+        self._modes.copy(content)
         yield
 
 

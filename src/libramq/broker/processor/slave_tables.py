@@ -1,4 +1,4 @@
-"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET: tables for slaves, in Apache's format.
+"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_ALL_MESSAGE_REQUEST_MODE: tables for slaves, as Apache's.
 
 They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.messages.schedule import DelaySchedule
+from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
@@ -19,8 +20,9 @@ from libramq.rpc.request import Processor, Request
 class SlaveTables:
     """The processor of a slave's queries for tables."""
 
-    def __init__(self, ledger: OffsetLedger, schedule: DelaySchedule) -> None:
+    def __init__(self, ledger: OffsetLedger, modes: RequestModes, schedule: DelaySchedule) -> None:
         self._ledger = ledger
+        self._modes = modes
         self._schedule = schedule
 
     def processors(self) -> Mapping[int, Processor]:
@@ -28,6 +30,7 @@ class SlaveTables:
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
         }
 
     def consumer_offsets(self, request: Request) -> Outcome:
@@ -38,3 +41,8 @@ class SlaveTables:
     def delay_offsets(self, request: Request) -> Outcome:
         """Return the delivered offset of each delay level."""
         return Reply(body=encode_body(ScheduleFile(offset_table=dict(self._schedule.offsets))))
+
+    def request_modes(self, request: Request) -> Outcome:
+        """Return by which mode each group reads each topic."""
+        file = self._modes.file()
+        return Compute(lambda: encode_body(file), lambda body: Reply(body=body))
