@@ -2,6 +2,7 @@
 
     sends, messages sent back                SYSTEM_BUSY, as clients then turn to another broker
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
+    recalls of timer messages                SLAVE_NOT_AVAILABLE
     pulls, unless slaveReadEnable            SYSTEM_BUSY
     pops, locks, assignments, openings, coordinators: SYSTEM_BUSY; ours: a slave must not own any of these
 
@@ -57,14 +58,17 @@ _REFUSED: Final[Mapping[int, Reply]] = {
     **dict.fromkeys(
         (
             R.UPDATE_AND_CREATE_TOPIC,
+            R.UPDATE_AND_CREATE_TOPIC_LIST,
             R.DELETE_TOPIC_IN_BROKER,
             R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
             R.DELETE_SUBSCRIPTIONGROUP,
         ),
         _UNCHANGEABLE,
     ),
     R.INVOKE_BROKER_TO_RESET_OFFSET: _NO_RESET,
     R.CLONE_GROUP_OFFSET: _NO_RESET,
+    R.RECALL_MESSAGE: Reply(ResponseCode.SLAVE_NOT_AVAILABLE, "recall failed, broker is slave"),
 }
 
 
