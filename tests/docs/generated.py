@@ -25,6 +25,8 @@ from libramq.broker.timer_config import TimerConfig
 from libramq.cli.main import app
 from libramq.nameserver.config import NameServerConfig
 
+from . import requests
+
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
 _PART: Final = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
@@ -62,6 +64,16 @@ def refused_options() -> str:
         for refusal in REFUSED.values()
     ]
     return _table(("option", "accepted", "why anything else is refused"), rows)
+
+
+def request_codes() -> str:
+    """Return a table of Apache's request codes, and who serves them here."""
+    return _table(("code", "name", "served by", "why not"), requests.code_rows())
+
+
+def mqadmin_commands() -> str:
+    """Return a table of mqadmin's commands, and where each stands."""
+    return _table(("command", "codes", "here", ""), requests.command_rows())
 
 
 def metrics() -> str:
@@ -137,6 +149,8 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "broker-options": broker_options,
     "name-server-options": name_server_options,
     "refused-options": refused_options,
+    "request-codes": request_codes,
+    "mqadmin-commands": mqadmin_commands,
     "metrics": metrics,
     "commands": commands,
 }

@@ -37,6 +37,15 @@ DIRECT_MAX: Final = 16
 #: Ours: the text of all threads' stacks, which a broker passes on.
 THREADS_CHARACTERS_MAX: Final = 256 * 1024
 
+#: The requests of brokers that a consumer serves.
+SERVED: Final = (
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
+
 Answer = Callable[[Command], None]
 
 
@@ -65,17 +74,14 @@ class BrokerRequests:
         self._deliver = deliver
         self._started_ms = clock.wall_ms()
         self._direct_count = 0
-        self._by_code = {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._offsets_set,
-            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
-        }
+        handlers = (
+            self._members_changed, self._offsets_set, self._status, self._running_info, self._consume_directly
+        )  # fmt: skip
+        self._by_code: dict[int, Callable[[Command, Answer], None]] = dict(zip(SERVED, handlers, strict=True))
 
     def handle(self, request: Command, answer: Answer) -> None:
         """Handle a request to a consumer that runs."""
-        handler = self._by_code.get(request.code)  # type: ignore[call-overload]
+        handler = self._by_code.get(request.code)
         if handler is not None:
             handler(request, answer)
         elif not request.is_oneway:

@@ -4,10 +4,11 @@ brokers.
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
 
+from collections.abc import Mapping
 from typing import Final, cast
 
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
@@ -21,6 +22,7 @@ from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.request import Processor
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -59,6 +61,28 @@ class Routes:
             self._effects.close(cast(Connection, connection), "its broker sent no heartbeat in time")
 
 
+def name_server_processors(config: NameServerConfig) -> frozenset[int]:
+    """Return the request codes that a name server serves."""
+    kernel = Kernel(SystemClock())
+    return frozenset(_processors(RouteInfo(), kernel, Responder(kernel.effects), config, KVConfig(), None)[0])
+
+
+def _processors(
+    route_info: RouteInfo,
+    kernel: Kernel,
+    responder: Responder,
+    config: NameServerConfig,
+    kv: KVConfig,
+    credentials: Credentials | None,
+) -> tuple[Mapping[int, Processor], Displacement]:
+    displacement, settings = Displacement(kernel, responder), Settings(config)
+    processor = NameServerProcessor(route_info, displacement, kv, settings, credentials)
+    administration = NameServerAdministration(
+        route_info.tables, kv, settings, effects=kernel.effects, responder=responder
+    )
+    return {**processor.processors(), **administration.processors()}, displacement
+
+
 def name_server_engine(
     route_info: RouteInfo,
     *,
@@ -72,17 +96,14 @@ def name_server_engine(
     kernel = Kernel(clock)
     routes = Routes(route_info, kernel)
     responder = Responder(kernel.effects)
-    displacement = Displacement(kernel, responder)
-    kv, settings = kv or KVConfig(), Settings(config or NameServerConfig())
-    processor = NameServerProcessor(route_info, displacement, kv, settings, credentials)
-    administration = NameServerAdministration(
-        route_info.tables, kv, settings, effects=kernel.effects, responder=responder
+    processors, displacement = _processors(
+        route_info, kernel, responder, config or NameServerConfig(), kv or KVConfig(), credentials
     )
     endpoint = Endpoint(
         clock=clock,
         authorizer=authorizer,
         responder=responder,
-        processors={**processor.processors(), **administration.processors()},
+        processors=processors,
         answered=displacement.answered,
     )
     kernel.effects.add(Listen(lambda: None))

@@ -1,0 +1,73 @@
+"""Apache's mqadmin at a broker: what its further commands change and print."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.docs.requests import COMMANDS
+from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S
+
+pytestmark = pytest.mark.interop
+
+
+def test_every_command_of_mqadmin_is_in_our_table(cluster: Cluster) -> None:
+    cluster.admin("topicList")
+    help_ = cluster.admin._running().ask("ran", {"arguments": []}, within_s=PATIENCE_S)["out"]
+    printed = {line.split()[0] for line in help_.splitlines() if line.startswith("   ")}
+    assert printed == {command.name for command in COMMANDS}
+
+
+def test_topics_and_groups_are_made_and_changed(cluster: Cluster, tmp_path: Path) -> None:
+    one, two, group = (cluster.fresh_name(what) for what in ("One", "Two", "group"))
+    at = ("-b", cluster.broker_address)
+    cluster.admin("updateTopic", *at, "-t", one, "-r", "2", "-w", "2", "-a", "+message.type=FIFO")
+    cluster.admin("updateTopicPerm", *at, "-t", one, "-p", "4")
+    cluster.wait_until(
+        lambda: (cluster.route(one) or {"queueDatas": [{}]})["queueDatas"][0].get("perm") == 4,
+        "the permission in the route",
+        within_s=PATIENCE_S,
+    )
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps([{"topicName": two, "readQueueNums": 3, "writeQueueNums": 3, "perm": 6}]))
+    assert "success" in cluster.admin("updateTopicList", *at, "-f", str(topics))
+    cluster.wait_until(lambda: cluster.route(two) is not None, f"the route of {two}", within_s=PATIENCE_S)
+    groups = tmp_path / "groups.json"
+    groups.write_text(json.dumps([{"groupName": group, "retryMaxTimes": 7}]))
+    assert "success" in cluster.admin("updateSubGroupList", *at, "-f", str(groups))
+    assert "retryMaxTimes                           =  7" in cluster.admin("getConsumerConfig", "-g", group)
+    exported = tmp_path / "exported"
+    cluster.admin("exportMetadata", "-c", cluster.cluster_name, "-f", str(exported))
+    metadata = json.loads((exported / "metadata.json").read_text())
+    assert metadata["topicConfigTable"][one]["attributes"] == {"message.type": "FIFO"}
+    assert metadata["subscriptionGroupTable"][group]["retryMaxTimes"] == 7
+
+
+def test_statistics_offsets_and_options(cluster: Cluster, tmp_path: Path) -> None:
+    topic, group, other = (cluster.fresh_name(what) for what in ("Counted", "group", "other"))
+    at = ("-b", cluster.broker_address)
+    cluster.create_topic(topic, 1)
+    for number in range(3):
+        cluster.send(topic=topic, body=str(number))
+    member = cluster.consumer(group, topic, tags="*")
+    member.wait_count(3, "message")
+    member.finish()
+    cluster.admin("updateSubGroup", *at, "-g", other)
+    cluster.admin("cloneGroupOffset", "-s", group, "-d", other, "-t", topic)
+    rows = [line.split() for line in cluster.admin("brokerConsumeStats", *at).splitlines()]
+    progress = {row[1]: row[4:6] for row in rows if row[:1] == [topic]}
+    assert progress == {group: ["3", "3"], other: ["3", "3"]}
+    assert "max: 3, min: 0" in cluster.admin("queryCq", "-t", topic, "-q", "0", "-i", "0", "-c", "2", *at)
+    assert group in cluster.admin("statsAll", "-t", topic)
+    options = cluster.admin("getBrokerConfig", *at)
+    assert cluster.broker_name in options
+    assert "success" in cluster.admin("updateBrokerConfig", *at, "-k", "fileReservedTime", "-v", "70")
+    assert "70" in next(
+        line for line in cluster.admin("getBrokerConfig", *at).splitlines() if "fileReservedTime" in line
+    )
+    cluster.admin("exportConfigs", "-c", cluster.cluster_name, "-f", str(tmp_path))
+    configs = json.loads((tmp_path / "configs.json").read_text())
+    assert configs["brokerConfigs"][cluster.broker_name]["fileReservedTime"] == "70"
+    cluster.admin("exportMetrics", "-c", cluster.cluster_name, "-f", str(tmp_path))
+    assert (tmp_path / "metrics.json").stat().st_size > 0
