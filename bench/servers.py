@@ -10,7 +10,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.interop.apache import (
     set_up,
 )
 from tests.interop.cluster import Cluster
-from tests.interop.libra import LibraUp
+from tests.interop.libra import LibraServers, LibraUp
 from tests.interop.process import Process
 
 SYSTEMS = ("apache", "ours")
@@ -37,8 +37,13 @@ Figures = dict[str, Any]
 
 
 @contextlib.contextmanager
-def running(system: str, *, brokers: int = 1) -> Iterator[tuple[Cluster, Process]]:
-    """The system with its broker's process; store and logs are gone afterwards. brokers: of ours only."""
+def running(
+    system: str, *, brokers: int = 1, settings: Mapping[str, object] | None = None
+) -> Iterator[tuple[Cluster, Process]]:
+    """The system with its broker's process; store and logs are gone afterwards. brokers: of ours only.
+
+    settings: of broker.conf, for one broker.
+    """
     home = Path(tempfile.mkdtemp(prefix=f"libra-bench-{system}-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
@@ -46,10 +51,16 @@ def running(system: str, *, brokers: int = 1) -> Iterator[tuple[Cluster, Process
             nameserver = ApacheNameServer(home / "namesrv", jvm=("-Xmx512m",))
             stack.callback(nameserver.stop)
             nameserver.wait_ready()
-            broker = ApacheBroker(home / "broker", namesrv=nameserver.address, jvm=("-Xms2g", "-Xmx2g"))
+            broker = ApacheBroker(
+                home / "broker", namesrv=nameserver.address, jvm=("-Xms2g", "-Xmx2g"), settings=settings
+            )
             stack.callback(broker.process.kill)
             broker.wait_ready()
             yield Cluster(system, nameserver.address, home), broker.process
+        elif settings:
+            separate = LibraServers(home, "ours", settings=settings)
+            stack.callback(separate.stop)
+            yield Cluster(system, separate.namesrv, home), separate.process("ours")
         else:
             servers = LibraUp(home / "up", *(("--brokers", str(brokers)) if brokers > 1 else ()))
             stack.callback(servers.stop)

@@ -98,8 +98,8 @@ class LibraServers:
             env=ENVIRONMENT,
         )
 
-    def pid(self, name: str) -> int:
-        return self._brokers[name].pid
+    def process(self, name: str) -> Process:
+        return self._brokers[name]
 
     def kill(self, name: str) -> None:
         self._brokers.pop(name).kill()

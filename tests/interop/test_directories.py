@@ -12,6 +12,7 @@ from libramq.errors import RemoteProtocolError
 from libramq.formats import fastjson
 from libramq.message import decode_records
 from libramq.sync import Admin
+from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
@@ -45,21 +46,28 @@ class Directory:
         self._starts = 0
 
     def start(self, kind: str) -> None:
+        """Start a broker, and wait until the name server knows it and no other: a killed one stays there."""
         self._starts += 1
         if kind == "libra":
             self.servers.ports[NAME] = free_broker_port()
             self.servers.start(NAME)
-            return
-        settings = {
-            **SMALL_STORE,
-            "storePathRootDir": self.store,
-            "storePathCommitLog": self.store / "commitlog",
-        }
-        self._apache = ApacheBroker(
-            self.home / f"apache-{self._starts}", namesrv=self.servers.namesrv, name=NAME, settings=settings
+            address = f"127.0.0.1:{self.servers.ports[NAME]}"
+        else:
+            paths = {"storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog"}
+            self._apache = ApacheBroker(
+                self.home / f"apache-{self._starts}",
+                namesrv=self.servers.namesrv,
+                name=NAME,
+                settings={**SMALL_STORE, **paths},
+            )
+            self._stack.callback(self._apache.process.kill)
+            self._apache.wait_ready()
+            address = self._apache.address
+        Cluster.wait_until(
+            lambda: wire.brokers_of(self.servers.namesrv)[NAME]["brokerAddrs"] == {"0": address},
+            f"{kind} is registered",
+            within_s=PATIENCE_S,
         )
-        self._stack.callback(self._apache.process.kill)
-        self._apache.wait_ready()
 
     def end(self, how: str) -> None:
         if self._apache is None:

@@ -329,3 +329,14 @@ def test_a_log_in_a_directory_of_its_own_is_in_the_copy(tmp_path: Path) -> None:
     for again in (open_store(tmp_path / "store", commit_log=log), open_store(tmp_path / "copy")):
         assert len(bodies(again)) == 50
         again.close()
+
+
+def test_where_pops_journal_begins_is_in_the_copy(tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    names = ("timercheck", "consumerFilter.json", "consumerFilter.json.bak", "topics.json", "topics.json.tmp")
+    for name in names:
+        (config / name).write_text(name)
+    copy_store(tmp_path / "store", tmp_path / "copy", LocalFileSystem())
+    copied = {path.name: path.read_text() for path in (tmp_path / "copy" / "config").iterdir()}
+    assert copied == {name: name for name in ("timercheck", "consumerFilter.json", "topics.json")}
