@@ -328,3 +328,37 @@ def test_a_slave_that_stood_still_does_not_take_its_master_for_silent(pair: Pair
     assert is_copying(pair)
     pair.slave.extend_deadlines(SILENT_MS_MAX + 5_000)
     assert is_copying(pair)
+
+
+@pytest.mark.parametrize("offset", [0, 7, 100])
+def test_a_slave_moves_no_consumer_that_it_has_nothing_for(tmp_path: Path, offset: int) -> None:
+    """The master may have the messages: those that the slave did not get, and those before it began."""
+    pair = Pair(tmp_path)
+    pair.master.create_topic("T")
+    for _ in range(5):
+        pair.master.send(FakePeer(), body=bytes(400_000))
+    pair.run(100)
+    assert pair.slave.broker.store.min_offset("T", 0) == 4
+    pulled = pair.slave.pull(FakePeer(), queue_offset=offset)
+    assert pulled is not None
+    assert pulled.code == ResponseCode.PULL_NOT_FOUND
+    assert pulled.ext["nextBeginOffset"] == str(offset)
+    empty = pair.slave.pull(FakePeer(), queue_id=1, queue_offset=offset)
+    assert empty is not None
+    assert empty.code == ResponseCode.PULL_NOT_FOUND
+    assert empty.ext["nextBeginOffset"] == str(offset)
+    pair.close()
+
+
+def test_a_consumer_ahead_of_a_slave_is_woken_when_that_has_caught_up(pair: Pair) -> None:
+    send(pair, "0", "1")
+    pair.run(100)
+    pair.holds_blocks = True
+    peer = FakePeer()
+    assert pair.slave.pull(peer, queue_offset=3, suspend_timeout_millis=15_000) is None
+    pair.holds_blocks = False
+    send(pair, "2", "3")
+    pair.run(RETRY_MS)
+    (answer,) = peer.replies
+    assert answer.code == ResponseCode.SUCCESS
+    assert answer.ext["nextBeginOffset"] == "4"
