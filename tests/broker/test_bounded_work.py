@@ -4,7 +4,8 @@ import pytest
 
 from libramq.broker.groups import client_watch, group_health
 from libramq.broker.groups import notifications as notifications_module
-from libramq.broker.processor import listing, queue_lock, send_message, statistics
+from libramq.broker.processor import client_management, listing, queue_lock, send_message, statistics
+from libramq.broker.processor.notices import requests_of
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -15,6 +16,7 @@ from libramq.kernel.effect import Thread
 from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBatchReply, QueueRef
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.rpc import request_body
 from libramq.store.append import AppendResult
 from tests.broker.brokers import Conversation, find_answer, heartbeat, notifications, send_header
@@ -321,6 +323,28 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
         talk.tick()
         slices.append(sum(len(notifications(other)) for other in others))
     assert slices == [4, 4, 2, 0]
+
+
+def test_the_notifications_of_a_heartbeat_are_made_in_slices(talk, monkeypatch):
+    """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to make 19,000."""
+    sizes: list[int] = []
+
+    def counted(notices):
+        sizes.append(len(notices))
+        return requests_of(notices)
+
+    monkeypatch.setattr(client_management, "requests_of", counted)
+    monkeypatch.setattr(client_management, "NOTICES_PER_STEP", 8)
+    groups = [f"G{number}" for number in range(12)]
+    peers = [FakePeer(f"10.0.0.{number}:1") for number in range(4)]
+    for number, peer in enumerate(peers):
+        data = HeartbeatData(
+            client_id=f"c{number}",
+            consumer_data_set=[ConsumerData(group_name=group) for group in groups],
+        )
+        talk.ask(peer, R.HEART_BEAT, None, data)
+    assert max(sizes) == 8
+    assert sum(sizes) == sum(len(peer.replies) for peer in peers)
 
 
 def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeypatch):

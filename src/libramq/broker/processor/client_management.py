@@ -25,7 +25,7 @@ from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import Command
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 
@@ -37,6 +37,8 @@ GROUPS_PER_CLIENT_MAX: Final = 1_000
 CLIENT_ID_LENGTH_MAX: Final = 255
 #: Ours: groups of a heartbeat that are processed before others are served; creating one takes 0.3 ms.
 GROUPS_PER_STEP: Final = 4
+#: Ours: members of whose notification a heartbeat makes a request before others are served, each in 10 µs.
+NOTICES_PER_STEP: Final = 128
 
 
 class ClientManagement:
@@ -117,7 +119,12 @@ class ClientManagement:
             "IS_SUB_CHANGE": "true" if is_changed else "false",
             COORDINATED: "1",
         }
-        return Reply(ext=ext, notify=requests_of(notices))
+        notified: list[Notify] = []
+        for start in range(0, len(notices), NOTICES_PER_STEP):
+            if start:
+                yield
+            notified += requests_of(notices[start : start + NOTICES_PER_STEP])
+        return Reply(ext=ext, notify=tuple(notified))
 
     def unregister(self, request: Request) -> Outcome:
         """Remove a client; only the connection that registered it can unregister it."""
