@@ -44,7 +44,7 @@ class FileSystem(Protocol):
 
     @property
     def flushes_at_once(self) -> int:
-        """How many flushes of different files may wait for the disk at once, each on a thread."""
+        """The number of flushes of different files that may wait for the disk at once, each on a thread."""
         ...
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:

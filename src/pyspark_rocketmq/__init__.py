@@ -1,4 +1,4 @@
-"""Where Spark looks for `format("rocketmq")`: it imports every top-level package named `pyspark_…`.
+"""The package in which Spark finds `format("rocketmq")`: every top-level `pyspark_…` is imported.
 
 One such package that cannot be imported disables all of them, so this one needs nothing but PySpark.
 """

@@ -28,7 +28,7 @@ def sticky(group: Group) -> Assignment:
 
 
 def _alike(group: Group, held: Sequence[Sequence[MessageQueue]]) -> list[list[MessageQueue]]:
-    """Do as upstream's ConstrainedAssignmentBuilder."""
+    """Assign like upstream's ConstrainedAssignmentBuilder."""
     topics = sorted(topic for topic in group.queues if topic in group.members[0].topics)
     number = {queue: place for topic in topics for place, queue in enumerate(group.queues[topic])}
     least, places = divmod(len(number), len(group.members))

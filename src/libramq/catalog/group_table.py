@@ -90,7 +90,7 @@ class GroupTable:
         return config
 
     def require(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
-        """Do as `find`; raises SubscriptionGroupNotExist."""
+        """Return the group's configuration; raises SubscriptionGroupNotExist if there is no such group."""
         config = self.find(group, wall_ms)
         if config is None:
             raise broker_error(

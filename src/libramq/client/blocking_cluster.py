@@ -132,7 +132,7 @@ class BlockingCluster:
     def ask_patiently(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> dict[MessageQueue, T]:
-        """Do as `ask`, repeating the requests while brokers are away."""
+        """Act as `ask`, repeating the requests while brokers are away."""
         queues = list(queues)
         for pause_ms in self.pauses_ms():
             try:
@@ -144,7 +144,7 @@ class BlockingCluster:
     def ask_reachable(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> tuple[dict[MessageQueue, T], list[LibraError]]:
-        """Do as `ask`, leaving out the queues of brokers that do not answer; return their errors."""
+        """Act as `ask`, leaving out the queues of brokers that do not answer; return their errors."""
         found: dict[MessageQueue, T] = {}
         failures: list[LibraError] = []
         for _, group in groupby(sorted(queues, key=_broker_name), key=_broker_name):

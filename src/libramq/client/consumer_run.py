@@ -242,7 +242,7 @@ class ConsumerRun:
             self._thread.end()
 
     def _enter(self, stage: Stage) -> bool:
-        """Go from RUNNING to another stage; return False if another thread was first."""
+        """Change from RUNNING to another stage; return False if another thread did so first."""
         with self._lock:
             if self._stage is not Stage.RUNNING:
                 return False

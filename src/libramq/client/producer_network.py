@@ -48,7 +48,7 @@ A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(SendSettings):
-    """How a producer sends; see `Producer`. Raises ConfigError for invalid values."""
+    """The settings of a producer; see `Producer`. Raises ConfigError for invalid values."""
 
     client_id: str
     send_timeout_ms: int = SEND_TIMEOUT_MS
@@ -153,11 +153,11 @@ class ProducerNetwork:
         self.pipeline.close()
         self.routes.close()
 
-        def said() -> None:
+        def unregistered() -> None:
             self._remotes.close()
             stopped(None)
 
-        self._unregister(said)
+        self._unregister(unregistered)
 
     def send(
         self,
@@ -197,7 +197,7 @@ class ProducerNetwork:
 
             self._remotes.send(address, heartbeat(data).command(), answered)
 
-    def _unregister(self, said: Callable[[], None]) -> None:
+    def _unregister(self, unregistered: Callable[[], None]) -> None:
         call = unregister_client(
             self._settings.client_id, producer_group=self._settings.group, consumer_group=None
         )
@@ -208,12 +208,12 @@ class ProducerNetwork:
             nonlocal waiting
             waiting -= 1
             if not waiting:
-                said()
+                unregistered()
 
         for address in sorted(addresses):
             self._remotes.send(address, call.command(), answered, timeout_ms=UNREGISTER_TIMEOUT_MS)
         if not addresses:
-            said()
+            unregistered()
 
 
 def wanted_queue(

@@ -158,7 +158,7 @@ class QueueReader:
     def reachable_max_offsets(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
-        """Do as `max_offsets`, without the queues of brokers that do not answer; return their errors too."""
+        """Return `max_offsets` without the queues of silent brokers, and the errors of those brokers."""
         return self.cluster.ask_reachable(queues, max_offset)
 
     def is_slave(self, broker_name: str) -> bool:

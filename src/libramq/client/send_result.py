@@ -13,7 +13,7 @@ from libramq.rpc.broker_calls import SendReply
 
 
 class SendStatus(Enum):
-    """How safely a message is stored."""
+    """The safety with which a message is stored."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

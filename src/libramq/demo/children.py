@@ -16,7 +16,7 @@ STOP_SECONDS: Final = 15
 LOG_LINES_SHOWN: Final = 15
 LINE_BYTES_MAX: Final = 1 << 20
 
-Heard = Callable[["Child", dict[str, Any]], None]
+LineHandler = Callable[["Child", dict[str, Any]], None]
 
 
 class ChildFailed(LibraError):
@@ -32,10 +32,10 @@ class ChildFailed(LibraError):
 class Child:
     """One process: a module of this package (or any other), its reports, its log."""
 
-    def __init__(self, name: str, log: Path, heard: Heard) -> None:
+    def __init__(self, name: str, log: Path, handle_line: LineHandler) -> None:
         self.name = name
         self.log = log
-        self._heard = heard
+        self._handle_line = handle_line
         self._process: asyncio.subprocess.Process | None = None
         self.listening: asyncio.Task[int] | None = None
 
@@ -69,7 +69,7 @@ class Child:
             async for line in process.stdout:
                 found = read_report(line)
                 if found is not None:
-                    self._heard(self, found)
+                    self._handle_line(self, found)
         return await process.wait()
 
     async def write_line(self, line: str) -> None:

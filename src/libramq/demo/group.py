@@ -110,7 +110,7 @@ class Group:
     async def _act(self, step: Step, share: float) -> None:
         self._say(f"[bold]{step.member} {step.act}[/] ({share:.0%} of the flights consumed)")
         if step.act is Act.JOIN:
-            child = Child(step.member, self._directory / f"{step.member}.log", self._heard)
+            child = Child(step.member, self._directory / f"{step.member}.log", self._handle_line)
             self._members[step.member] = child
             arguments = [
                 "--namesrv",
@@ -129,7 +129,7 @@ class Group:
         else:
             child.terminate()
 
-    def _heard(self, child: Child, found: dict[str, Any]) -> None:
+    def _handle_line(self, child: Child, found: dict[str, Any]) -> None:
         if found["kind"] == "started":
             self.names[found["client_id"]] = child.name
 

@@ -69,7 +69,7 @@ class Journal:
 
 
 class Late(NamedTuple):
-    """How late the flights of a carrier or to an airport were."""
+    """The delays of a carrier's flights, or of those to an airport."""
 
     name: str
     flight_count: int

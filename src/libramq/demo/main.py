@@ -55,9 +55,9 @@ class Demonstration:
         self._tables: dict[str, Any] | None = None
 
     def _child(self, name: str) -> Child:
-        return Child(name, self._directory / "logs" / f"{name}.log", self._heard)
+        return Child(name, self._directory / "logs" / f"{name}.log", self._handle_line)
 
-    def _heard(self, child: Child, found: dict[str, Any]) -> None:
+    def _handle_line(self, child: Child, found: dict[str, Any]) -> None:
         match child.name, found["kind"]:
             case "sender", "progress":
                 self._sent = found["sent"]

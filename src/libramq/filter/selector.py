@@ -29,7 +29,7 @@ Selector = TagFilter | Sql
 
 
 def selector(expression: str | Sql) -> Selector:
-    """Return what an expression selects: tags, unless it is an Sql already; raises ConfigError."""
+    """Return an expression as a selector: tags, unless it is an Sql already; raises ConfigError."""
     if expression is not None and not isinstance(expression, str | Sql):
         raise ConfigError(
             f"a subscription is a text such as '*' or 'tagA || tagB', or Sql('a > 3'), not {expression!r}"

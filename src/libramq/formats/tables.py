@@ -54,7 +54,7 @@ MODE_POP: Final = "POP"
 
 
 class MessageRequestMode(Document, frozen=True, kw_only=True):
-    """How a group reads a topic, where a broker assigns its queues (SetMessageRequestModeRequestBody.java).
+    """A group's way of reading a topic under server-side assignment (SetMessageRequestModeRequestBody.java).
 
     pop_share_queue_num: with how many members more a member shares its queues; 0 or less: with all.
     """

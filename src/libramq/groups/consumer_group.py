@@ -180,8 +180,7 @@ class ConsumerGroup(Generic[P]):
         return member if member is not None and member.client_id == client_id else None
 
     def looked(self, peer: P, *, asks: bool) -> bool:
-        """Note that a member asked for its queues, or fetched the list; return whether other brokers must
-        know.
+        """Note a member's assignment query or list fetch; return whether to notify other brokers.
 
         A member that has done neither yet counts as the others do.
         """

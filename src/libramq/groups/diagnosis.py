@@ -106,8 +106,8 @@ class Diagnoses:
 def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue]) -> Iterable[Diagnosis]:
     if by_two or by_none:
         parts = [
-            f"{_named([f'{queue.topic}:{queue.queue_id}' for queue in queues])} read by {whom}"
-            for queues, whom in ((by_two, "two members"), (by_none, "nobody"))
+            f"{_named([f'{queue.topic}:{queue.queue_id}' for queue in queues])} read by {readers}"
+            for queues, readers in ((by_two, "two members"), (by_none, "nobody"))
             if queues
         ]
         yield Diagnosis(

@@ -26,7 +26,7 @@ REST_BYTES_MAX: Final = 4 * 1024
 
 
 class Reason(StrEnum):
-    """Why a rebalance began."""
+    """The cause of a rebalance."""
 
     MEMBER_JOINED = "member_joined"
     MEMBER_LEFT = "member_left"
@@ -45,9 +45,9 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
     """One queue that changed hands. Times are wall-clock milliseconds.
 
     stopped_ms: the old owner's last read; null if the queue had no owner. resumed_ms: the new owner's first.
-    double_owner_ms: how long the old owner read on after that. redelivered: how many of its messages came
-    again at most. Where that is not known it is 0, as LibraMQ 0.1.0 needs a number, and redelivered_known is
-    False; else that is left out.
+    double_owner_ms: how long the old owner read on after that. redelivered: an upper bound of its
+    redelivered messages. Where that is unknown it is 0, as LibraMQ 0.1.0 needs a number, and
+    redelivered_known is False; otherwise redelivered_known is left out.
     """
 
     topic: str

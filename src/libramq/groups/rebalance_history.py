@@ -19,7 +19,7 @@ from libramq.groups.unsettled import sum_bounds
 
 
 class State(StrEnum):
-    """How far a rebalance has come. Interrupted: its broker never reported the end."""
+    """The state of a rebalance. Interrupted: its broker never reported the end."""
 
     MOVING = "moving"
     SETTLED = "settled"
@@ -34,7 +34,7 @@ class BrokerEvent(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why queues were to be reassigned, and who caused it."""
+    """The reason for a rebalance, and the member that caused it."""
 
     reason: str
     who: str | None

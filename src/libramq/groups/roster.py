@@ -74,7 +74,7 @@ class Publication:
 class _Edge:
     """One broker. masters: the brokers it knew last. is_whole: it has reported all its groups."""
 
-    heard_at_ms: MonotonicMs
+    seen_at_ms: MonotonicMs
     masters: Sequence[str] = ()
     is_whole: bool = False
     groups: dict[str, tuple[EdgeMember, ...]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Roster:
     def edge_reported(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
         """Note a report of an edge; return whether it has reported all its groups before."""
         known = self._edges.setdefault(edge, _Edge(now_ms))
-        known.heard_at_ms, known.masters = now_ms, masters
+        known.seen_at_ms, known.masters = now_ms, masters
         return known.is_whole
 
     def report(self, edge: str, groups: Mapping[str, Sequence[EdgeMember]], *, complete: bool) -> list[str]:
@@ -135,11 +135,11 @@ class Roster:
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend the edges' deadlines by the time in which this process was stalled."""
         for edge in self._edges.values():
-            edge.heard_at_ms = min(now_ms, edge.heard_at_ms + stall_ms)
+            edge.seen_at_ms = min(now_ms, edge.seen_at_ms + stall_ms)
 
     def silent_edges(self, *, since_ms: MonotonicMs) -> list[str]:
         """Return the edges that have been silent since then."""
-        return [name for name, edge in self._edges.items() if edge.heard_at_ms < since_ms]
+        return [name for name, edge in self._edges.items() if edge.seen_at_ms < since_ms]
 
     def agrees(self, edge: str, masters: Sequence[str]) -> bool:
         """Return whether an edge has reported all its groups coordinated here, if these are all brokers."""

@@ -38,7 +38,7 @@ class Polled(Protocol):
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has something to do next (monotonic); None: never, as things are."""
+        """Return when `tick` is due next (monotonic); None: never, in the present state."""
         ...
 
     def tick(self, now_ms: MonotonicMs) -> None:
@@ -158,7 +158,7 @@ class Engine:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has something to do next (monotonic); None: never, as things are."""
+        """Return when `tick` is due next (monotonic); None: never, in the present state."""
         return self.deadlines.next_due_ms
 
 

@@ -129,7 +129,7 @@ def _of_user(rule: str) -> Strategy:
 
 
 def _needs(rule: str) -> str | None:
-    """Return what input a strategy needs, by the name before the dash."""
+    """Return the input that a strategy needs, by the name before the dash."""
     outer = rule.partition("-")[0]
     return outer if outer in ("MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "ON_MACHINES") else None
 

@@ -16,7 +16,7 @@ Topics = frozenset[str]
 
 
 class Departure(StrEnum):
-    """How a member leaves.
+    """The way in which a member leaves.
 
     LEFT: stopped gracefully. CRASHED: its process is killed, and its connection ends. LOST: it falls silent:
     its machine or network has failed, or it is frozen.

@@ -95,7 +95,7 @@ def _overview(ranked_rows: Sequence[Row], strategies: Strategies) -> Markup:
 
 
 def _by_history(summary: Sequence[Row], strategies: Strategies) -> list[Markup]:
-    """Return what each strategy did in each kind of history."""
+    """Return each strategy's results in each kind of history."""
     kinds = sorted({row["kind"] for row in summary} - {ALL})
 
     def compared(title: str, about: str, value: Callable[[Row], float | None], label: str) -> Markup:

@@ -110,7 +110,7 @@ def _address_text(address: bytes) -> str:
 
 
 def born_ms(since_month_ms: int, seen_ms: int, zone: tzinfo | None = None) -> int:
-    """Return when a unique id was made that was seen at `seen_ms`.
+    """Return the creation time of a unique id, given a later time at which it was seen.
 
     Its month is in its maker's time zone: by default this machine's, as in Apache's tools
     (getNearlyTimeFromID). The result may be up to a day after `seen_ms`, as clocks and zones differ.

@@ -186,7 +186,7 @@ def _time(field: str) -> int:
 
 
 class _Form(NamedTuple):
-    """How a record's fields are decoded, and how many the first version had."""
+    """The decoder of a record's fields, and their number in the first version."""
 
     record: Callable[..., Any]
     fields_min: int

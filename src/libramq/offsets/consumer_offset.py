@@ -154,7 +154,7 @@ class ConsumerOffset:
             self._writable(key).update(queues)
 
     def _writable(self, key: str) -> dict[int, int]:
-        """Return the offsets of a key for changing."""
+        """Return the mutable offsets of a key."""
         offsets = self._offsets.get(key)
         if offsets is None or key not in self._own:
             offsets = self._offsets[key] = dict(offsets or ())

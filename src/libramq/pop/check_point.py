@@ -68,7 +68,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
                 yield self.start_offset + diff
 
     def entry(self, *, revive_offset: int = 0) -> CheckPointEntry:
-        """Return it as the journal has it."""
+        """Return the check point in the journal's form."""
         return CheckPointEntry(
             bit_map=self.done - (1 << 32) if self.done >> 31 else self.done,  # Java's int is signed.
             broker_name=self.broker_name,

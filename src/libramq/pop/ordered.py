@@ -70,7 +70,7 @@ class OrderedPop(msgspec.Struct, eq=False, kw_only=True):
 
     @property
     def free_ms(self) -> MonotonicMs:
-        """Return when the queue is free again, as things are."""
+        """Return when the queue becomes free, in the present state."""
         return max(
             (due for index, due in enumerate(self.due_ms) if not self.done >> index & 1),
             default=MonotonicMs(0),

@@ -78,7 +78,7 @@ def delete_topic(topic: str) -> Call[None]:
 
 
 class Master(NamedTuple):
-    """Where a slave's master is: for requests, and for copying its log."""
+    """The addresses of a slave's master: for requests, and for copying its log."""
 
     address: str
     ha_address: str

@@ -27,7 +27,7 @@ from libramq.remoting.body.pop import BatchAckBody
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a code's operation is read. body: the type of the body, if it names resources."""
+    """The operation of a request code. body: the type of the body, if it names resources."""
 
     operation: Callable[[Principal, Any, Any], Operation]
     body: type[Any] | None = None
@@ -164,7 +164,7 @@ def _consume_queue_of(header: a.ConsumeQueueHeader, _: None) -> Collection[Resou
 
 
 def _consumed_directly(header: a.ConsumeDirectlyHeader, _: None) -> Collection[Resource]:
-    """Return what is claimed; `processor/client_calls.py` checks the message's real topic."""
+    """Return the resources named; `processor/client_calls.py` checks the message's real topic."""
     return group(header.consumer_group), *_named_topic(header.topic)
 
 

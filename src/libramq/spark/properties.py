@@ -27,8 +27,8 @@ class Properties:
         self._buffer = values if values is not None else pa.py_buffer(b"")
         self._text = np.frombuffer(self._buffer, dtype=np.uint8)[: int(bounds[-1]) if self._count else 0]
         equals_signs = np.flatnonzero(self._text == 1)
-        ends, nexts = _pair_ends(self._text, row_starts, row_ends)
-        begins = np.concatenate((np.zeros(min(1, len(nexts)), dtype=np.int64), nexts[:-1]))
+        ends, next_starts = _pair_ends(self._text, row_starts, row_ends)
+        begins = np.concatenate((np.zeros(min(1, len(next_starts)), dtype=np.int64), next_starts[:-1]))
         if len(equals_signs) == len(ends) and np.all((equals_signs > begins) & (equals_signs < ends - 1)):
             self._begins, self._middles, self._ends = begins, equals_signs, ends  # The usual form.
         else:
@@ -118,12 +118,12 @@ class Properties:
 def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple[Positions, Positions]:
     """Return where pairs end, and where the next ones begin."""
     ends = np.flatnonzero(text == 2)
-    nexts = ends + 1
+    next_starts = ends + 1
     is_closed = row_ends == row_starts
     is_closed[~is_closed] = text[row_ends[~is_closed] - 1] == 2
     if not is_closed.all():
         # Rows end pairs too. A row's end goes before a separator that opens the next row.
         order = np.argsort(np.concatenate((row_ends, ends)), kind="stable")
-        nexts = np.concatenate((row_ends, nexts))[order]
+        next_starts = np.concatenate((row_ends, next_starts))[order]
         ends = np.concatenate((row_ends, ends))[order]
-    return ends, nexts
+    return ends, next_starts

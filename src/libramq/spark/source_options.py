@@ -93,7 +93,7 @@ _LATEST: Final = Boundary(side="starting", default=LATEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How servers are reached. A value, and so the key of cached connections."""
+    """The settings for reaching servers. A value, and so the key of cached connections."""
 
     namesrv: tuple[str, ...]
     group: str = GROUP_DEFAULT

@@ -134,7 +134,7 @@ class SimulatedConsumer:
 
     @property
     def audience(self) -> str:
-        """Return who shares the group's messages: its group, or itself alone if it broadcasts."""
+        """Return the name under which messages are shared: its group, or its own if it broadcasts."""
         return f"{self.group}/{self.client_id}" if self.is_broadcasting else self.group
 
     @property

@@ -44,8 +44,8 @@ class Survey:
     def _routes(self) -> Iterator[tuple[Happening, str]]:
         running = [each for each in self._cluster.name_servers if each.process.is_alive]
         for topic in self._cluster.topics if len(running) > 1 else ():
-            said = [each.route(topic) for each in running]
-            if any(one != said[0] for one in said):
+            reported = [each.route(topic) for each in running]
+            if any(one != reported[0] for one in reported):
                 yield Happening.ROUTES_DIFFER, topic
 
     def _look_at_coordinators(self) -> None:

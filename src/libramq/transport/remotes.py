@@ -163,7 +163,7 @@ class _Remote:
 
 
 class Remotes:
-    """All remote addresses that we talk to.
+    """All remote addresses with a connection or requests.
 
     on_request: called with requests of the other side over our connections; None: they are refused.
     lost: called when an open connection has ended, unless we are closing all.

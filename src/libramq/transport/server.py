@@ -65,7 +65,7 @@ class Reader(Protocol):
 
     @property
     def partial_bytes(self) -> int:
-        """How many bytes of an unfinished request are held."""
+        """The number of bytes held of an unfinished request."""
         ...
 
     def receive(self, data: bytes) -> list[Any]:

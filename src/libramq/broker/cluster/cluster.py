@@ -196,14 +196,14 @@ class Cluster:
                 link.failed(outcome, now_ms=now_ms)
                 return
             link.answered(knows_all=outcome, now_ms=now_ms)
-            if link.owes_full_state:
+            if link.full_state_due:
                 self._say_all(link)
 
         self._ask(Question(link.address, peer_calls.report_members(body), answered, ANSWER_MS_MAX))
 
     def _say_all(self, link: PeerLink) -> None:
         """Send a broker the full state of the groups coordinated here."""
-        link.owes_full_state = False
+        link.full_state_due = False
         for grant in self._coordination.grants_for(link.name):
             self.peers.grant(link.name, grant, self._coordination.refused)
         for body in self._relay.lists_for(link.name):

@@ -66,7 +66,7 @@ class ClusterWatch:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has something to do next; None while an answer is awaited."""
+        """Return when `tick` is due next; None while an answer is awaited."""
         return None if self._is_asking else self._due_ms
 
     def tick(self, now_ms: MonotonicMs) -> None:

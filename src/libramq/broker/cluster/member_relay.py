@@ -152,7 +152,7 @@ class MemberRelay:
         return self._roster.server_assigned(group)
 
     def stock(self, group: str) -> list[str]:
-        """Return who of a group allocates for itself, for its coordinator."""
+        """Return the members of a group that allocate for themselves, for its coordinator."""
         if self._own not in self._roster.edges():  # Nobody reports our own clients before a name server has.
             known = self._consumers.group(group)
             return known.stock_client_ids if known is not None else []
@@ -163,7 +163,7 @@ class MemberRelay:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has something to do next."""
+        """Return when `tick` is due next."""
         return self._due_ms
 
     def take_due(self, now_ms: MonotonicMs) -> list[str]:

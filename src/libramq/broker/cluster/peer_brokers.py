@@ -152,13 +152,13 @@ class PeerBrokers:
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
-        """Have the group's broker decide."""
+        """Relay the query to the group's coordinator."""
         link = self.links[coordinator]
         if not link.is_linked:
             answered(ConnectFailed(f"there is no connection to {coordinator} at {link.address}"))
             return
         members = None
-        if question.group in link.changed or link.owes_members:
+        if question.group in link.changed or link.full_report_due:
             members = [bodies.PeerMember.of(member) for member in self.relay.members(question.group)]
         body = bodies.PeerAssignBody(
             broker_name=self._name,
@@ -191,7 +191,7 @@ class PeerBrokers:
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Send a request to a broker, unless it will be sent everything anyway."""
         link = self.links.get(broker_name)
-        if link is None or link.owes_full_state:
+        if link is None or link.full_state_due:
             return
 
         def answered(outcome: int | LibraError) -> None:
@@ -210,7 +210,7 @@ class PeerBrokers:
         has_new = not self.links.keys() >= others.keys()
         for name, address in others.items():
             link = self.links.setdefault(name, PeerLink(name, address, now_ms))
-            link.owes_members = True
+            link.full_report_due = True
             link.beat_by(now_ms)
         return has_new
 

@@ -1,7 +1,7 @@
 """The peer link: what still has to be sent to one other broker of the cluster.
 
-        owes_members          as an edge: the members of all its groups; else of those in `changed`
-        owes_full_state       as a coordinator: all grants and lists; else each is sent when it is made
+        full_report_due       as an edge: the members of all its groups; else of those in `changed`
+        full_state_due        as a coordinator: all grants and lists; else each is sent when it is made
 
 Members are reported in beats, one at a time: at once after a change, else once a second, which also shows
 that we are alive and keeps the connection open. A broker that does not answer, or was lost, is sent
@@ -34,8 +34,8 @@ class PeerLink:
     due_ms: MonotonicMs
     is_linked: bool = False
     is_asking: bool = False
-    owes_members: bool = True
-    owes_full_state: bool = True
+    full_report_due: bool = True
+    full_state_due: bool = True
     changed: dict[str, None] = field(default_factory=dict)
     failures: int = 0
 
@@ -45,9 +45,9 @@ class PeerLink:
 
     def begin(self) -> list[str] | None:
         """Begin a beat: return the groups to report; None: all."""
-        changed = None if self.owes_members else list(self.changed)
+        changed = None if self.full_report_due else list(self.changed)
         self.changed.clear()
-        self.owes_members, self.is_asking = False, True
+        self.full_report_due, self.is_asking = False, True
         return changed
 
     def answered(self, *, knows_all: bool, now_ms: MonotonicMs) -> None:
@@ -55,8 +55,8 @@ class PeerLink:
         if not self.is_linked:
             log.info("broker linked", broker=self.name, address=self.address)
         self.is_linked, self.is_asking, self.failures = True, False, 0
-        self.owes_members = self.owes_members or not knows_all
-        self.due_ms = now_ms if self.owes_members or self.changed else now_ms + BEAT_MS
+        self.full_report_due = self.full_report_due or not knows_all
+        self.due_ms = now_ms if self.full_report_due or self.changed else now_ms + BEAT_MS
 
     def failed(self, reason: object, *, now_ms: MonotonicMs) -> None:
         """Handle a failed request, or the end of the connection."""
@@ -64,5 +64,5 @@ class PeerLink:
         if self.failures == FAILURES_UNTIL_WARNING:
             log.warning("broker not reachable", broker=self.name, address=self.address, reason=str(reason))
         self.is_linked = False
-        self.owes_members = self.owes_full_state = True
+        self.full_report_due = self.full_state_due = True
         self.due_ms = now_ms + RETRY_MS

@@ -55,7 +55,7 @@ class AssignerPeers(Protocol):
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
-        """Have the group's broker decide."""
+        """Relay the query to the group's coordinator."""
         ...
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
@@ -198,7 +198,7 @@ class Assigner:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` has something to do next; None: nothing, or not yet known."""
+        """Return when `tick` is due next; None: never, or unknown yet."""
         return min(self._due.values()) if self._due and self._is_ready else None
 
     def _settle(self) -> bool:

@@ -61,7 +61,7 @@ class PullFilters:
             self._filters.unregister(group_name, wall_ms=self._clock.wall_ms())
 
     def own(self, expression: str, expression_type: str | None) -> Wanted:
-        """Return what an expression wants; raises BrokerError."""
+        """Return the filter of an expression; raises BrokerError."""
         try:
             if is_tag(expression_type):
                 return self._by_codes(parse_tag_filter(expression).codes)
@@ -72,7 +72,7 @@ class PullFilters:
         return Wanted(None, message_filter)
 
     def subscribed(self, group_name: str, topic: str, version: int, *, may_broadcast: bool) -> Wanted:
-        """Return what a group wants of a topic; version: the reader's. Raises BrokerError."""
+        """Return a group's filter of a topic; version: the reader's. Raises BrokerError."""
         subscription = self._subscription(group_name, topic, may_broadcast=may_broadcast)
         if is_tag(subscription.expression_type):
             # A newer version means that a heartbeat is under way, or that the Java client dropped it because

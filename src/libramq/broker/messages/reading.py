@@ -60,7 +60,7 @@ _STATUSES: Final = {
 
 
 class _Cause(Enum):
-    """Why a pull is run."""
+    """The cause of running a pull."""
 
     REQUESTED = auto()
     WOKEN = auto()

@@ -16,7 +16,7 @@ _END: Final = p.PROPERTY_SEPARATOR
 
 @cache
 def _needles(name: str) -> tuple[str, str]:
-    """Return what precedes a value, at the start of the text and within it. For our own names only."""
+    """Return the prefix of a value, at the start of the text and within it. For our own names only."""
     key = name + p.NAME_VALUE_SEPARATOR
     return key, _END + key
 

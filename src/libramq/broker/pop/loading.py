@@ -37,7 +37,7 @@ WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
 
 
 class Loaded:
-    """What a broker found. place: where its journal begins. from_apache: Apache's broker ran last."""
+    """The state found at a start. place: where its journal begins. from_apache: Apache's broker ran last."""
 
     def __init__(self) -> None:
         self.in_flight = InFlight()

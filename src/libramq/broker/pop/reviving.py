@@ -88,7 +88,7 @@ class Reviving:
             self._compact()
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget what is in flight of a topic: its offsets may soon mean other messages."""
+        """Drop the check points of a topic: its offsets may soon mean other messages."""
         self._positions.forget(lambda queue: queue[1] == topic)
         gone = [each for each in self._in_flight if each.topic == topic]
         try:

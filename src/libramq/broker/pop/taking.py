@@ -34,7 +34,7 @@ _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFL
 
 
 class Wanted(msgspec.Struct, eq=False, kw_only=True):
-    """What a pop asks for. queue_id: -1 for any. from_end: where a group begins that is new to a topic.
+    """A pop's parameters. queue_id: -1 for any. from_end: where a group begins that is new to a topic.
 
     in_order: the queues' messages go to one consumer at a time; attempt_id: whose, if it repeats its pop.
     tag_codes: of the wanted messages; None: all. message_filter: what they must pass as well.
@@ -68,7 +68,7 @@ class Share(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a pop found. shares: also of queues that were only skipped on. rest: messages left behind.
+    """The result of a pop. shares: also of queues that were only skipped on. rest: messages left behind.
 
     cold: what must be read from the disk first; then nothing was taken.
     """
@@ -84,7 +84,7 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """Finds the next messages of a group, and knows its positions.
+    """Finds the next messages of a group, and keeps its positions.
 
     is_blocked: whether a queue that is popped in order is; reset: called when somebody has set an offset.
     """
@@ -164,7 +164,7 @@ class Taking:
         return offset
 
     def move_on(self, group: str, share: Share, log_end: int) -> None:
-        """Have a group read a queue on behind a share, and commit that once the log is on the disk."""
+        """Move a group past a share of a queue, and commit that once the log is on the disk."""
         committed = self._offsets.query(group, share.topic, share.queue_id)
         self._positions.advance((group, share.topic, share.queue_id), share.next_offset, committed, log_end)
 

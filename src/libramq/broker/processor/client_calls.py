@@ -48,7 +48,7 @@ VERSION_WITH_CALLS: Final = 62
 #: Ours: probes of silent members count from 1; these numbers must not meet theirs.
 FIRST_NUMBER: Final = 1 << 30
 #: Ours: members that are asked for one status.
-MEMBERS_ASKED_MAX: Final = 1_000
+MEMBERS_QUERIED_MAX: Final = 1_000
 #: The operator's signature is not the broker's.
 _NOT_PASSED_ON: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 
@@ -154,17 +154,17 @@ class ClientCalls:
         if not members:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
             return Reply(ResponseCode.SYSTEM_ERROR, remark)
-        asked = [member for member in members if not wanted or member.client_id == wanted]
-        if not asked:
+        queried = [member for member in members if not wanted or member.client_id == wanted]
+        if not queried:
             return Reply(body=encode_body(ConsumerStatus()))
-        if len(asked) > MEMBERS_ASKED_MAX:
+        if len(queried) > MEMBERS_QUERIED_MAX:
             return Reply(
                 ResponseCode.INVALID_PARAMETER,
-                f"the group has {len(asked)} members; ask for one by its client id",
+                f"the group has {len(queried)} members; query one by its client id",
             )
         ext = {"topic": header.topic, "group": header.group}
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        return self._call(request, code, asked, ext, b"", STATUS_MS, _status_of)
+        return self._call(request, code, queried, ext, b"", STATUS_MS, _status_of)
 
     def _call_one(
         self, request: Request, group_name: str, client_id: str, ext: dict[str, str], body: bytes

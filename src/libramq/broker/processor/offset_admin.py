@@ -95,7 +95,7 @@ class OffsetAdministration:
         return Reply(body=encode_body(bodies.CorrectionOffsets(correction_offsets=smallest)))
 
     def subscription(self, request: Request) -> Outcome:
-        """Return what a group's connected members subscribe to in a topic, if anything."""
+        """Return the subscription of a group's connected members to a topic, if there is one."""
         header = decode_header(request.command, a.SubscriptionHeader)
         group = self._clients.group(header.group)
         found = group.subscriptions.get(header.topic) if group is not None and header.topic else None

@@ -31,9 +31,9 @@ class RecallHandle(NamedTuple):
 def decode_handle(text: str) -> RecallHandle:
     """Return a handle; BrokerError if it is none."""
     try:
-        words = base64.urlsafe_b64decode(text[:HANDLE_BYTES_MAX].encode()).decode().split(" ")
+        parts = base64.urlsafe_b64decode(text[:HANDLE_BYTES_MAX].encode()).decode().split(" ")
     except (binascii.Error, ValueError):
-        words = []
-    if len(words) < 5 or words[0] != _VERSION:
+        parts = []
+    if len(parts) < 5 or parts[0] != _VERSION:
         raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
-    return RecallHandle(*words[1:5])
+    return RecallHandle(*parts[1:5])

@@ -1,4 +1,4 @@
-"""When messages were stored, as far as that is in memory; the rest is read by a thread."""
+"""Store times of messages, as far as they are in memory; the rest is read by a thread."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ WARMINGS_MAX: Final = 4
 
 
 class StoredTimes:
-    """When messages were stored, as far as that is in memory; cold: what a thread has to read for the rest.
+    """Store times of messages, as far as they are in memory; cold: reads that a thread makes for the rest.
 
     warmings: how often one has. In the end the loop waits for the disk itself.
     """
@@ -27,7 +27,7 @@ class StoredTimes:
         self._may_wait = warmings >= WARMINGS_MAX
 
     def of(self, topic: str, queue_id: int, offset: int) -> int:
-        """Return when a message was stored; -1 if there is none, 0 if that is not in memory."""
+        """Return a message's store time; -1 if there is no message, 0 if it is not in memory."""
         if self._may_wait:
             return self._store.store_timestamp_ms(topic, queue_id, offset)
         try:

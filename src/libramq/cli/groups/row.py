@@ -85,11 +85,11 @@ class GroupRow:
             return "–"
         static = {member.client_id: member.instance for member in self.members if member.instance}
         names = member_names(self.last, static=static)
-        said = f"{_moment(self.last.at_ms, wall_ms)} {causes(self.last, names)}"
+        line = f"{_moment(self.last.at_ms, wall_ms)} {causes(self.last, names)}"
         if self.last.moved is None:
-            return said
+            return line
         return (
-            f"{said}; moved {self.last.moved} (minimum {self.last.minimum}), "
+            f"{line}; moved {self.last.moved} (minimum {self.last.minimum}), "
             f"worst pause {duration(self.last.worst_pause_ms)}"
         )
 

@@ -78,11 +78,11 @@ class BrokerChildren:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdin.write(msgspec.json.encode(config) + b"\n")
-        said = (await child.stdout.readline()).decode(errors="replace").strip()
-        if said != READY:
+        line = (await child.stdout.readline()).decode(errors="replace").strip()
+        if line != READY:
             raise BrokerEnded(
-                f"{config.broker_name}: {said}"
-                if said
+                f"{config.broker_name}: {line}"
+                if line
                 else f"{config.broker_name} did not start ({_status(await child.wait())})"
             )
 

@@ -59,10 +59,10 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
-        said = failure_line(error)
-        if said is None:
+        line = failure_line(error)
+        if line is None:
             raise
-        print(said, flush=True)
+        print(line, flush=True)
         sys.exit(EXIT_FAILED)
 
 

@@ -63,12 +63,12 @@ class TorturedBroker:
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(START_SECONDS_MAX):
-                said = (await self._process.stdout.readline()).decode(errors="replace").strip()
+                line = (await self._process.stdout.readline()).decode(errors="replace").strip()
         except TimeoutError:
-            said = f"it does not serve after {START_SECONDS_MAX} s"
-        if said != READY:
+            line = f"it does not serve after {START_SECONDS_MAX} s"
+        if line != READY:
             await self.kill()
-            raise BrokerEnded(f"the broker does not start: {said or 'it ended'}; see {self._log}")
+            raise BrokerEnded(f"the broker does not start: {line or 'it ended'}; see {self._log}")
         return time.monotonic() - began
 
     async def kill(self) -> None:
@@ -110,7 +110,7 @@ def tortured_config(store: Path, **options: Any) -> BrokerConfig:
 
 
 def check_files(store: Path) -> tuple[int, list[str]]:
-    """Return where a stopped broker's log ends, and what is wrong with its files."""
+    """Return the end of a stopped broker's log, and the damage to its files."""
     try:
         report = check_store(store, LocalFileSystem())
     except StoreError as error:

@@ -43,7 +43,7 @@ GROUP_STRATEGY: Final = "balanced_sticky"
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue without a committed offset."""
+    """The position at which a group begins in a queue without a committed offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"

@@ -50,7 +50,7 @@ class DirectDelivery(Delivery):
         self._error = f"{type(error).__name__}: {error}"
 
     def result(self, ending: Ending) -> ConsumeDirectlyResult:
-        """Return what the operator is answered."""
+        """Return the answer to the operator."""
         if self._error is not None:
             outcome = CR_THROW_EXCEPTION
         else:

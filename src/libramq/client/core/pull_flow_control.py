@@ -20,7 +20,7 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much one queue may hold."""
+    """The limits on the messages held for one queue."""
 
     count_max: int
     mib_max: int

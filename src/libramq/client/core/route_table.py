@@ -49,7 +49,7 @@ class RouteTable:
         return self._subscribe.get(topic, ())
 
     def master(self, broker_name: str) -> str | None:
-        """Where the master of a broker name is."""
+        """The address of the master of a broker name."""
         address = self._addresses.get(broker_name, {}).get(MASTER_ID)
         self.lacks_broker = self.lacks_broker or address is None
         return address

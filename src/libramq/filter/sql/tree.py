@@ -28,7 +28,7 @@ NUMBERS = frozenset({Type.INTEGER, Type.LONG, Type.DOUBLE})
 
 
 class Order(Enum):
-    """How two values are compared."""
+    """A comparison operator."""
 
     EQUAL = "="
     LESS = "<"

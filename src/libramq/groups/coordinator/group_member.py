@@ -51,7 +51,7 @@ class GroupMember(Generic[P, T]):
 
     id: str
     profile: MemberProfile
-    heard_at_ms: MonotonicMs
+    seen_at_ms: MonotonicMs
     peer: P | None = None
     closed_at_ms: MonotonicMs | None = None
     poll: HeldPoll[T] | None = None
@@ -61,7 +61,7 @@ class GroupMember(Generic[P, T]):
     @property
     def due_ms(self) -> MonotonicMs:
         """Return when the member's next deadline is."""
-        due = self.heard_at_ms + self.profile.session_ms
+        due = self.seen_at_ms + self.profile.session_ms
         if self.closed_at_ms is not None:
             due = min(due, self.closed_at_ms + CLOSED_GRACE_MS)
         return due if self.poll is None else min(due, self.poll.until_ms)
@@ -73,12 +73,12 @@ class GroupMember(Generic[P, T]):
 
     def seen(self, *, now_ms: MonotonicMs) -> None:
         """Note a request of the member."""
-        self.heard_at_ms = now_ms
+        self.seen_at_ms = now_ms
         self.closed_at_ms = None
 
     def stalled(self, stall_ms: int, *, now_ms: MonotonicMs) -> None:
         """Extend the session and the grace period by the time that the coordinator was stalled."""
-        self.heard_at_ms = min(now_ms, self.heard_at_ms + stall_ms)
+        self.seen_at_ms = min(now_ms, self.seen_at_ms + stall_ms)
         if self.closed_at_ms is not None:
             self.closed_at_ms = min(now_ms, self.closed_at_ms + stall_ms)
 
@@ -90,7 +90,7 @@ class GroupMember(Generic[P, T]):
 
     def ended(self, *, now_ms: MonotonicMs) -> Reason | None:
         """Return why the member has to be removed, or None while it has not."""
-        if now_ms - self.heard_at_ms >= self.profile.session_ms:
+        if now_ms - self.seen_at_ms >= self.profile.session_ms:
             return Reason.SESSION_EXPIRED
         if self.closed_at_ms is not None and now_ms - self.closed_at_ms >= CLOSED_GRACE_MS:
             return Reason.CONNECTION_CLOSED

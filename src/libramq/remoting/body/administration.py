@@ -31,7 +31,7 @@ class CorrectionOffsets(Document, frozen=True, kw_only=True):
 
 
 class QueueTimeSpan(Document, frozen=True, kw_only=True):
-    """When a queue's first, last and last consumed messages were stored."""
+    """The store times of a queue's first, last and last consumed messages."""
 
     message_queue: QueueRef
     min_time_stamp: int

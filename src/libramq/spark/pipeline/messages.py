@@ -22,12 +22,12 @@ def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Ran
     """
     parsed = SourceOptions.parse(options)
     parsed.check_stream()
-    hasty = replace(parsed, connection=replace(parsed.connection, patience_ms=PATIENCE_MS))
-    with closing(new_queue_reader(hasty.connection)) as reader:
-        queues = hasty.subscription.queues(reader)
+    impatient = replace(parsed, connection=replace(parsed.connection, patience_ms=PATIENCE_MS))
+    with closing(new_queue_reader(impatient.connection)) as reader:
+        queues = impatient.subscription.queues(reader)
         if not queues:
-            raise ConfigError(f"{hasty.subscription}: there is no such topic")
-        starts = dict(positions) if positions is not None else dict(Planner(hasty, reader).initial())
+            raise ConfigError(f"{impatient.subscription}: there is no such topic")
+        starts = dict(positions) if positions is not None else dict(Planner(impatient, reader).initial())
         ends = reader.max_offsets(queues)
         new = [queue for queue in queues if queue not in starts]
         starts |= reader.min_offsets(new) if new else {}

@@ -56,8 +56,8 @@ def periods(rebalances: Iterable[Mapping[str, Any]]) -> list[Period]:
 def _of_group(group: str, rows: list[Mapping[str, Any]]) -> Iterable[Period]:
     rows.sort(key=lambda row: row["at"])
     starts = [round(row["at"].timestamp() * 1000) for row in rows]
-    befores, nexts = [0, *starts], [*starts[1:], None]
-    for row, start, before, following in zip(rows, starts, befores, nexts, strict=False):
+    previous, following_starts = [0, *starts], [*starts[1:], None]
+    for row, start, before, following in zip(rows, starts, previous, following_starts, strict=False):
         took = row["time_to_stable_ms"]
         settled = start + (SETTLE_MS_MAX if took is None else took)
         until = (

@@ -59,7 +59,7 @@ class ReadersKeepTheirQueues(Invariant):
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._readers: dict[tuple[str, MessageQueue], Claim] = {}
-        self._heard_ms: dict[str, MonotonicMs] = {}
+        self._seen_ms: dict[str, MonotonicMs] = {}
         self._lost_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
         self._revoked_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
         self._is_judged = True
@@ -74,7 +74,7 @@ class ReadersKeepTheirQueues(Invariant):
             self._is_judged = False  # Records of the last half second are lost.
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        self._heard_ms[member] = self.cluster.now_ms
+        self._seen_ms[member] = self.cluster.now_ms
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         for queue in queues:
@@ -100,10 +100,10 @@ class ReadersKeepTheirQueues(Invariant):
         if reader is None or reader.member == claim.member or not self._is_judged:
             return
         member = self.cluster.member(reader.member)
-        silent_ms = lost_ms - self._heard_ms.get(reader.member, MonotonicMs(0))
-        is_heard_of = member.is_alive and silent_ms < member.session_ms // 2
+        silent_ms = lost_ms - self._seen_ms.get(reader.member, MonotonicMs(0))
+        is_connected = member.is_alive and silent_ms < member.session_ms // 2
         is_mixed = not self.cluster.hands_over_cleanly(group)
-        if is_heard_of and not is_mixed and member.instance_id is None and now_ms - lost_ms <= LOST_MS_MAX:
+        if is_connected and not is_mixed and member.instance_id is None and now_ms - lost_ms <= LOST_MS_MAX:
             self.broken(f"{group}: {claim.member} has opened {queue}, which {reader.member} has not let go")
 
 

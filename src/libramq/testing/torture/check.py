@@ -21,7 +21,7 @@ async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str
 
 
 async def check_copy(address: str, ledger: Ledger, first: dict[int, int]) -> list[str]:
-    """Return what is wrong with the messages of a slave; it copies commits later."""
+    """Return the violations among the messages of a slave; it copies commits later."""
     async with Client(address) as client:
         return await _check_messages(client, ledger, first, is_copy=True)
 
