@@ -17,8 +17,6 @@ TOPICS: Final = "topics"
 #: Copied in this order, then the others: offsets commit no message that the copy lacks, and a coordinator
 #: knows each epoch that a fence does.
 FIRST: Final = ("consumerOffset", "delayOffset", "groupFences", "groups", "subscriptionGroup")
-#: Where POP's journal in the log begins; older than the log's end, whenever it is read before that.
-TIMER_CHECKPOINT: Final = "timercheck"
 #: Ours: a table is written at most twice a second, and read in milliseconds.
 ATTEMPTS_MAX: Final = 20
 _JOURNAL: Final = ".journal."
@@ -32,9 +30,6 @@ def table_names(filesystem: FileSystem, directory: Path) -> list[str]:
 
 def read_table(filesystem: FileSystem, directory: Path, stem: str) -> dict[str, bytes]:
     """Return the content of a table's files by name; none if there is no such table."""
-    if stem == TIMER_CHECKPOINT:
-        data = _read(filesystem, directory / stem)
-        return {} if data is None else {stem: data}
     for _ in range(ATTEMPTS_MAX):
         try:
             before = _read(filesystem, directory / f"{stem}.json")
@@ -52,8 +47,6 @@ def read_table(filesystem: FileSystem, directory: Path, stem: str) -> dict[str, 
 
 def _stem(name: str) -> str:
     """Return the name of the table that a file belongs to; empty for backups and files being written."""
-    if name == TIMER_CHECKPOINT:
-        return name
     if _JOURNAL in name:
         return name.partition(_JOURNAL)[0].removesuffix(".json")
     return name.removesuffix(".json") if name.endswith(".json") else ""
