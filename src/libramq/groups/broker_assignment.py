@@ -78,7 +78,7 @@ class BrokerAssignment:
 
     @property
     def fresh_until_ms(self) -> MonotonicMs:
-        """Return until when a large group's target stands, whatever changes; 0 for a small group."""
+        """Return until when a large group's target is fixed; 0 for a small group."""
         if self._computed_at_ms is None or len(self._target) <= LARGE_GROUP:
             return MonotonicMs(0)
         return self._computed_at_ms + LARGE_GROUP_PAUSE_MS

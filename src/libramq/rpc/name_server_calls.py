@@ -97,7 +97,7 @@ def _master(reply: Command) -> Master | None:
 
 
 def broker_heartbeat(header: BrokerHeartbeatHeader) -> Call[None]:
-    """Send a broker's sign of life."""
+    """Send a broker's heartbeat."""
     return header_call(RequestCode.BROKER_HEARTBEAT, header, nothing)
 
 

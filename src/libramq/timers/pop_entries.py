@@ -16,7 +16,7 @@ class PopEntries(Protocol):
 
     @property
     def place(self) -> int:
-        """Return where the next start begins to read the journal in the timers' topic."""
+        """Return the position in the timers' topic at which the next start begins to read the journal."""
         ...
 
     @property

@@ -159,7 +159,7 @@ class SlotReader:
         return f"{properties.get(p.REAL_TOPIC)}+{properties.get(p.UNIQ_KEY)}" in self._deleted
 
     def _message(self, unit: TimerUnit) -> MessageExt | None:
-        """Return the message of a unit; None if the log has it no more, or another one there."""
+        """Return the message of a unit; None if the log no longer has it."""
         data = self._store.record_at(unit.physical_offset)
         try:
             decoded = decode_record(data, decompress=False) if data is not None else None

@@ -193,7 +193,7 @@ class Timers:
     # Collecting.
 
     def _collect(self, wall_ms: WallMs) -> bool:
-        """Give units to messages of the topic; return whether none is left."""
+        """Append units for messages of the topic; return whether all messages have one."""
         self._reached(self._pop.skip(self.queue_offset))
         offset = self.queue_offset
         result = self._store.read(TIMER_TOPIC, 0, offset, COLLECTED_PER_ROUND)

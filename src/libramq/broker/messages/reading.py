@@ -230,7 +230,7 @@ class Reading:
         *,
         warmings: int = 0,
     ) -> None:
-        """Read, and answer or hold. warmings: how often a thread has read for it what was not in memory."""
+        """Read, and answer or hold. warmings: how many times a thread has read cold data for this pull."""
         may_wait = warmings >= WARMINGS_MAX
         finish = partial(self._finish, pull, hold_until_ms, now_ms, cause, warmings)
         if pull.message_filter is None:

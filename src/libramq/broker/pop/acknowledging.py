@@ -66,7 +66,7 @@ class Acknowledging:
             )
 
     def check_invisible_time(self, invisible_ms: int) -> None:
-        """Raise BrokerError for a time that no message can be invisible."""
+        """Raise BrokerError for an invalid invisible time."""
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER,

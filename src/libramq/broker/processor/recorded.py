@@ -42,7 +42,7 @@ class RecordedReplies:
         return lambda request: self._recorded(request, handle(request))
 
     def _recorded(self, request: Request, outcome: Outcome) -> Outcome:
-        """Return the outcome to perform now; what is decided later waits from then on."""
+        """Return the outcome to perform now; a later decision waits from then on."""
         if isinstance(outcome, Compute):
             then = outcome.then
             return Compute(outcome.work, lambda result: self._recorded(request, then(result)))

@@ -116,10 +116,11 @@ class SendBack:
 
 
 def _is_meant(message: MessageExt, origin_msg_id: str | None) -> bool:
-    """Return whether a request is about this message, and not about a lost one whose place it has taken.
+    """Return whether a request names this message, and not a lost one that had the same offset.
 
-    Under ASYNC_FLUSH a power cut takes messages that members still handle. Clients name a message by its
-    unique id or its offset id; of the latter, brokers that had another address differ in the beginning only.
+    Under ASYNC_FLUSH a power cut can lose messages that members still handle. Clients send a message's unique
+    id or its offset id; only the end of an offset id is compared, since it begins with the broker's address,
+    which may have changed.
     """
     unique_id = message.properties.get(p.UNIQ_KEY)
     if not origin_msg_id or not unique_id or origin_msg_id == unique_id:

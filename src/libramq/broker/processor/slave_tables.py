@@ -43,6 +43,6 @@ class SlaveTables:
         return Reply(body=encode_body(ScheduleFile(offset_table=dict(self._schedule.offsets))))
 
     def request_modes(self, request: Request) -> Outcome:
-        """Return by which mode each group reads each topic."""
+        """Return each group's mode of reading each topic."""
         file = self._modes.file()
         return Compute(lambda: encode_body(file), lambda body: Reply(body=body))

@@ -18,7 +18,7 @@ WARMINGS_MAX: Final = 4
 class StoredTimes:
     """Store times of messages, as far as they are in memory; cold: reads that a thread makes for the rest.
 
-    warmings: how often one has. In the end the loop waits for the disk itself.
+    warmings: how many times a thread has read for it. After the last one the loop waits for the disk itself.
     """
 
     def __init__(self, store: MessageStore, warmings: int) -> None:

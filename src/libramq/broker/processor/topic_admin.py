@@ -149,7 +149,7 @@ class TopicAdministration:
         return SUCCESS
 
     def _pop_retry_topics(self, topic: str) -> list[str]:
-        """Return the topics in which groups' unacknowledged messages of a topic are."""
+        """Return POP's retry topics of a topic."""
         named = (
             names.pop_retry_topic(topic, group, is_new=is_new)
             for group in sorted(self._offsets.groups_of_topic(topic))

@@ -1,6 +1,6 @@
-"""The direct delivery: a message that an operator has a consumer process, outside of its queues.
+"""The direct delivery: an operator passes a message to a consumer's handler, outside of its queues.
 
-Neither is the queue held up by it, nor does its result move an offset or send the message back.
+It does not block the queue, and its result neither moves an offset nor sends the message back.
 Upstream: ConsumeMessageConcurrentlyService.consumeMessageDirectly.
 """
 
