@@ -147,9 +147,8 @@ def test_a_pop_check_point_is_not_stored(talk, peer):
     assert message.properties["a"] == "b"
 
 
-@pytest.mark.parametrize("reject", [True, False])
-def test_transactions_are_refused_clearly(tmp_path, peer, reject):
-    talk = Conversation(tmp_path, reject_transaction_message=reject)
+def test_transactions_are_refused_clearly(tmp_path, peer):
+    talk = Conversation(tmp_path, reject_transaction_message=True)
     reply = talk.send(peer, properties={"TRAN_MSG": "true"}, sys_flag=4)
     assert reply.code == C.NO_PERMISSION
     assert "transaction" in reply.remark

@@ -14,10 +14,9 @@ from libramq.remoting.requests import REQUESTS
 #: Codes that are in codes.py because clients or replies use them, and that no server of ours serves yet.
 NOT_SERVED = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Asked of clients.
+    RequestCode.CHECK_TRANSACTION_STATE,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-    RequestCode.GET_CONSUMER_RUNNING_INFO,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     RequestCode.PROBE,  # Asked of whoever holds a name: any answer will do.
 }
 

@@ -68,6 +68,12 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     ),
     R.SEND_MESSAGE_V2: (send_header("T"), None, "Topic:T Pub"),
     R.SEND_BATCH_MESSAGE: (send_header("%RETRY%G"), None, "Group:G Sub"),
+    R.END_TRANSACTION: (
+        h.EndTransactionHeader(
+            producer_group="P", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=8
+        ),
+        None, "Group:P Pub",
+    ),
     R.CONSUMER_SEND_MSG_BACK: (
         h.SendBackHeader(offset=0, group="G", delay_level=0, origin_topic="T"), None,
         "Group:G Sub, Topic:T Sub",

@@ -59,6 +59,7 @@ from libramq.broker.processor.queue_offset import QueueOffsets
 from libramq.broker.processor.recorded import RecordedReplies
 from libramq.broker.producing_parts import ProducingParts
 from libramq.broker.start_up import StartUp
+from libramq.broker.transaction_parts import TransactionParts
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock
 from libramq.filesystem import FileSystem
@@ -68,7 +69,7 @@ from libramq.kernel.engine import Engine, Hooks, Polled
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
 from libramq.rpc.endpoint import Endpoint
-from libramq.rpc.request import BatchProcessor, Processor
+from libramq.rpc.request import BatchProcessor, Processor, served_by
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.transport.address import split_name_servers
@@ -184,9 +185,14 @@ class Broker:
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         requirements = Requirements(self.topics, self.groups)
         redelivery = Redelivery(self.topics, randomness)
+        files, kernel = self._files, self.kernel
+        self.transactions = TransactionParts(
+            self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
+        )
         producing = ProducingParts(
             self.config,
             self._files,
+            self.transactions.transactions,
             requirements,
             redelivery,
             self.replication,
@@ -210,6 +216,7 @@ class Broker:
         return [
             *self.pop.services,
             *producing.services,
+            *self.transactions.services,
             *self._consuming(requirements),
             *self._group_services(),
             *self._administration(),
@@ -324,13 +331,7 @@ class Broker:
         return [*services, *slaves, cleaning, options, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
-        self._processors: dict[int, Processor] = {}
-        self._batch_processors: dict[int, BatchProcessor] = {}
-        for service in services:
-            if hasattr(service, "processors"):
-                self._processors.update(service.processors())
-            if hasattr(service, "batch_processors"):
-                self._batch_processors.update(service.batch_processors())
+        self._processors, self._batch_processors = served_by(services)
         parts, store, authorizer = self._group_parts, self.store, self.authorizer
         self._calls = client_calls(
             self.tables, parts, store, authorizer, self.kernel, self._responder, self._clients.answered
@@ -360,9 +361,8 @@ class Broker:
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)
-        arrivals = Arrivals(
-            self.store, (self.reading, self._delivery, self._timer_delivery, self.pop.popping)
-        )
+        timed = (self._delivery, self._timer_delivery, self.transactions)
+        arrivals = Arrivals(self.store, (self.reading, *timed, self.pop.popping))
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,

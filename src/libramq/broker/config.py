@@ -193,10 +193,20 @@ class BrokerConfig(TimerConfig):
         "message came from. Java's consumers read their retry topics whole.",
     )
     reject_transaction_message: bool = option(
-        False,
-        "rejectTransactionMessage",
-        "Refuse transactional messages with Apache's reason. They are refused either way, as there are no "
-        "transactions yet.",
+        False, "rejectTransactionMessage", "Refuse transactional messages."
+    )
+    transaction_timeout_ms: int = option(
+        6_000,
+        "transactionTimeOut",
+        "How old a half message must be before its producer is asked what became of the transaction, in ms.",
+    )
+    transaction_check_max: int = option(
+        15,
+        "transactionCheckMax",
+        "How often producers are asked about one; then it is moved to `TRANS_CHECK_MAX_TIME_TOPIC`.",
+    )
+    transaction_check_interval_ms: int = option(
+        30_000, "transactionCheckInterval", "How often the broker looks for such messages, in ms."
     )
     commit_log_file_bytes: int = option(
         1 << 30,

@@ -14,6 +14,7 @@ from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.timer_requests import TimerRequests
+from libramq.broker.transactions.transactions import Transactions
 from libramq.catalog.requirements import Requirements
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.parts import Kernel
@@ -28,6 +29,7 @@ class ProducingParts:
         self,
         config: BrokerConfig,
         files: BrokerFiles,
+        transactions: Transactions,
         requirements: Requirements,
         redelivery: Redelivery,
         replication: Replication,
@@ -68,6 +70,7 @@ class ProducingParts:
             schedule=files.schedule,
             timers=files.timers.timers,
             broker_name=config.broker_name,
+            transactions=transactions,
             reject_transactions=config.reject_transaction_message,
             randomness=randomness,
         )

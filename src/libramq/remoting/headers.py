@@ -106,6 +106,31 @@ class SendBackHeader(Header):
     max_reconsume_times: Int | None = None
 
 
+class EndTransactionHeader(Header):
+    """END_TRANSACTION: commit or roll back a half message (EndTransactionRequestHeader.java)."""
+
+    producer_group: str
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    commit_or_rollback: Int
+    topic: str | None = None
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionStateHeader(Header):
+    """CHECK_TRANSACTION_STATE: what became of a transaction (CheckTransactionStateRequestHeader.java)."""
+
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    topic: str | None = None
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    bname: str | None = None
+
+
 class PullMessageHeader(Header):
     """PULL_MESSAGE and LITE_PULL_MESSAGE (PullMessageRequestHeader.java)."""
 

@@ -42,6 +42,11 @@ def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Opera
     return SendBack(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
 
 
+def _end_transaction(principal: Principal, header: h.EndTransactionHeader, _: None) -> Operation:
+    """Return the claimed operation; `processor/end_transaction.py` checks the half message's real topic."""
+    return Membership(principal, {}, (header.producer_group,))
+
+
 def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
     """Return the claimed operation; `processor/queue_offset.py` checks the message's real topic."""
     return Manage(principal, Action.GET, (topic(header.topic),) if header.topic else ())
@@ -188,6 +193,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.SEND_MESSAGE_V2: Reading(_send),
     R.SEND_BATCH_MESSAGE: Reading(_send),
     R.CONSUMER_SEND_MSG_BACK: Reading(_send_back),
+    R.END_TRANSACTION: Reading(_end_transaction),
     R.PULL_MESSAGE: Reading(_consume),
     R.LITE_PULL_MESSAGE: Reading(_consume),
     R.VIEW_MESSAGE_BY_ID: Reading(_view),

@@ -1,7 +1,7 @@
 """The request: one command, its connection, time and principal; and the reply if it fails."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -37,6 +37,18 @@ class Request(msgspec.Struct, frozen=True):
 
 Processor = Callable[[Request], Outcome]
 BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
+
+
+def served_by(services: Sequence[Any]) -> tuple[dict[int, Processor], dict[int, BatchProcessor]]:
+    """Return the requests that services serve, singly and in batches."""
+    processors: dict[int, Processor] = {}
+    batch_processors: dict[int, BatchProcessor] = {}
+    for service in services:
+        if hasattr(service, "processors"):
+            processors.update(service.processors())
+        if hasattr(service, "batch_processors"):
+            batch_processors.update(service.batch_processors())
+    return processors, batch_processors
 
 
 def failure(error: Exception, request: Request) -> Reply:

@@ -20,6 +20,8 @@ from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.processor.recall_handle import RecallHandle
 from libramq.broker.processor.stored_reply import refusal, stored_reply
+from libramq.broker.transactions import half
+from libramq.broker.transactions.transactions import Transactions
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.requirements import require_sendable, require_writable
 from libramq.codes import RequestCode, ResponseCode
@@ -80,6 +82,7 @@ class SendMessage:
         properties: BrokerProperties,
         schedule: DelaySchedule,
         timers: Timers,
+        transactions: Transactions,
         broker_name: str,
         reject_transactions: bool,
         randomness: random.Random,
@@ -94,6 +97,7 @@ class SendMessage:
         self._redelivery = redelivery
         self._schedule = schedule
         self._timers = timers
+        self._transactions = transactions
         self._broker_name = broker_name
         self._reject_transactions = reject_transactions
         self._random = randomness
@@ -195,7 +199,8 @@ class SendMessage:
         text = header.properties or ""
         name = topic.topic_name
         sys_flag = header.sys_flag
-        self._refuse_unbuilt(text, sys_flag, header.reconsume_times or 0)
+        is_half = half.is_marked(text, header.reconsume_times or 0)
+        self._refuse_unbuilt(text, sys_flag, is_half=is_half, reconsume_times=header.reconsume_times or 0)
         # Clients before 4.6.1 resend a transaction's committed message as prepared.
         if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag):
             sys_flag &= ~TRANSACTION_MASK
@@ -216,7 +221,12 @@ class SendMessage:
             born_host(request.peer.address),
             max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
         )
-        recall_handle = self._postpone(request, message, text, unique_key) if "DEL" in text else ""
+        recall_handle = ""
+        if is_half:  # A delay begins when it is committed.
+            self._transactions.create_topics(request.now)
+            half.prepare(message, unique_key)
+        elif "DEL" in text:
+            recall_handle = self._postpone(request, message, text, unique_key)
         waits = self._log.must_wait and text_properties.find(text, p.WAIT) != "false"
         return Prepared([message], queue_id, unique_key, waits, creates, recall_handle)
 
@@ -288,7 +298,9 @@ class SendMessage:
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, item: BatchItem
     ) -> StoreMessage:
         text = item.properties.decode("utf-8", "replace")
-        self._refuse_unbuilt(text, header.sys_flag, 0)
+        if half.is_marked(text, 0):
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
+        self._refuse_unbuilt(text, header.sys_flag, is_half=False, reconsume_times=0)
         if "TIMER_D" in text and any(text_properties.find(text, name) is not None for name in TIMER_REQUESTS):
             # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
             raise broker_error(
@@ -331,15 +343,14 @@ class SendMessage:
             return target.config.topic_name, target.queue_id, text
         return topic, queue_id, text
 
-    def _refuse_unbuilt(self, text: str, sys_flag: int, reconsume_times: int) -> None:
-        """Refuse features that this broker lacks: once stored, such messages could not be read."""
-        if (sys_flag & TRANSACTION_MASK and not is_queued(sys_flag)) or (
-            p.TRANSACTION_PREPARED in text and text_properties.find(text, p.TRANSACTION_PREPARED) == "true"
-        ):
-            redelivered = reconsume_times > 0 and text_properties.find(text, p.DELAY) is not None
-            if not redelivered:
-                reason = "is rejected here" if self._reject_transactions else "is not supported yet"
-                raise broker_error(ResponseCode.NO_PERMISSION, f"sending a transaction message {reason}")
+    def _refuse_unbuilt(self, text: str, sys_flag: int, *, is_half: bool, reconsume_times: int) -> None:
+        """Refuse what could not be read once it is stored, or what the operator does not allow."""
+        if is_half and self._reject_transactions:
+            raise broker_error(ResponseCode.NO_PERMISSION, "sending a transaction message is rejected here")
+        is_queued_later = is_half or half.is_redelivered(text, reconsume_times)
+        if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag) and not is_queued_later:
+            reason = "a transaction message without its property TRAN_MSG would be read by nobody"
+            raise broker_error(ResponseCode.NO_PERMISSION, reason)
 
     def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
         for result in results:

@@ -38,6 +38,7 @@ _REFUSED: Final[Mapping[int, Reply]] = {
             R.SEND_MESSAGE_V2,
             R.SEND_BATCH_MESSAGE,
             R.CONSUMER_SEND_MSG_BACK,
+            R.END_TRANSACTION,
             R.LOCK_BATCH_MQ,
             R.POP_MESSAGE,
             R.ACK_MESSAGE,

@@ -1,0 +1,1 @@
+"""Transactions: messages that consumers see only once their producer has committed them."""

@@ -1,0 +1,290 @@
+"""Checking: half messages that nobody ends are copied, and a producer of their group is asked.
+
+    every transactionCheckInterval, from the first open half message on
+        ended                                   ─► passed
+        asked transactionCheckMax times, too old ─► discarded
+        its own immunity time not over           ─► copied to the end, nobody is asked
+        younger than transactionTimeOut          ─► the round ends: those behind it are younger
+        else                                     ─► copied to the end, and its producer is asked
+
+It has a deadline only while there are open half messages. After a start it first reads what has ended.
+Upstream: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageCheckListener.java.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from functools import partial
+from typing import Final
+
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.transactions import half
+from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.broker.transactions.transactions import Transactions
+from libramq.clock import MonotonicMs, Now, read_clock
+from libramq.errors import BrokerError
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_record
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.segments import ColdRead
+
+log = get_logger(__name__)
+
+#: Ours: messages that one round looks at, so that the loop stays responsive: some 50 µs each.
+CHECKED_PER_ROUND_MAX: Final = 64
+#: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
+AGAIN_MS: Final = 100
+#: Ours: where what a thread has read is gone again, the loop waits for the disk in the end.
+WARMINGS_MAX: Final = 64
+
+
+class Verdict(Enum):
+    """What to do with an open half message."""
+
+    DISCARD = auto()
+    DEFER = auto()  # Copy it, and ask nobody.
+    WAIT = auto()
+    ASK = auto()
+
+
+class CheckRules:
+    """When a producer is asked. All in ms, but for how often."""
+
+    def __init__(self, *, interval_ms: int, timeout_ms: int, times_max: int, kept_ms: int) -> None:
+        self.interval_ms = interval_ms
+        self.timeout_ms = timeout_ms
+        self._times_max = times_max
+        self._kept_ms = kept_ms
+
+    def verdict(self, message: MessageExt, wall_ms: int) -> Verdict:
+        """Decide about an open half message. Ages count from its birth, by its producer's clock."""
+        age_ms = wall_ms - message.born_timestamp_ms
+        if times_checked(message) >= self._times_max or age_ms > self._kept_ms:
+            return Verdict.DISCARD
+        immunity_ms = immunity_of(message)
+        if immunity_ms is not None:
+            return Verdict.DEFER if age_ms < immunity_ms else Verdict.ASK
+        return Verdict.WAIT if 0 <= age_ms < self.timeout_ms else Verdict.ASK
+
+    def is_too_late(self, message: MessageExt, wall_ms: int) -> bool:
+        """Return whether a producer that set an immunity time has let it pass: it must wait to be asked."""
+        immunity_ms = immunity_of(message)
+        if immunity_ms is None:
+            return False
+        return wall_ms - message.born_timestamp_ms > max(immunity_ms, self.timeout_ms)
+
+
+def times_checked(message: MessageExt) -> int:
+    """Return how often a producer was asked about a message."""
+    text = message.properties.get(p.TRANSACTION_CHECK_TIMES, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def immunity_of(message: MessageExt) -> int | None:
+    """Return how long a message is not asked about, in ms, if its producer has said so."""
+    text = message.properties.get(p.CHECK_IMMUNITY_TIME_IN_SECONDS, "")
+    return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+class Checking:
+    """The rounds. ask: sends a check to a producer of a half message's group. is_active: False at a slave."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        open_transactions: OpenTransactions,
+        transactions: Transactions,
+        rules: CheckRules,
+        kernel: Kernel,
+        ask: Callable[[MessageExt], None],
+        is_active: bool,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._open = open_transactions
+        self._transactions = transactions
+        self._rules = rules
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._ask = ask
+        self._deadline = kernel.deadlines.new(self._act)
+        self._committing = kernel.deadlines.new(self._commit_flushed)
+        self._round_end: int | None = None
+        self._load_end = store.max_offset(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID)
+        is_known = open_transactions.op_offset >= self._load_end
+        self._load_offset = None if is_known else open_transactions.op_offset
+        self._to_commit: tuple[int, int, int] | None = None
+        self._warmings = 0
+        self._is_warming = self._is_refused = False
+        self._is_active = is_active
+        if is_active and store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
+            wait_ms = rules.interval_ms if is_known else 0
+            self._deadline.at(self._clock.monotonic_ms() + wait_ms)
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Note a new half message, to be looked at after an interval."""
+        if topic == names.TRANS_HALF_TOPIC and self._is_active and not self._is_warming:
+            self._deadline.by(self._clock.monotonic_ms() + self._rules.interval_ms)
+
+    def _act(self, now_ms: MonotonicMs) -> None:
+        if self._is_warming:
+            return
+        try:
+            if self._warmings < WARMINGS_MAX:
+                with self._store.without_waiting():
+                    self._go_on(now_ms)
+            else:
+                self._go_on(now_ms)
+            self._warmings = 0
+            self._is_refused = False
+        except ColdRead as cold:
+            self._is_warming = True
+            self._warmings += 1
+            self._effects.run(Thread.READ, partial(self._store.warm, (cold.stretch,)), self._warmed)
+        except BrokerError as error:
+            if not self._is_refused:
+                log.warning("half messages wait: the store accepts no messages", reason=error.remark)
+            self._is_refused = True
+            self._deadline.by(now_ms + AGAIN_MS)
+        except BaseException:
+            self._deadline.by(now_ms + self._rules.interval_ms)
+            raise
+
+    def _warmed(self, _: object) -> None:
+        self._is_warming = False
+        self._deadline.by(self._clock.monotonic_ms())
+
+    def _go_on(self, now_ms: MonotonicMs) -> None:
+        if self._load_offset is not None:
+            self._load(self._load_offset)
+            # Producers have to come back first.
+            self._deadline.by(now_ms if self._load_offset is not None else now_ms + self._rules.interval_ms)
+        elif self._check():
+            self._deadline.by(now_ms)
+        else:
+            self._round_end = None
+            self._want_commit()
+            if self._open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
+                self._deadline.by(now_ms + self._rules.interval_ms)
+
+    # What has ended, after a start.
+
+    def _load(self, offset: int) -> None:
+        """Read some operation messages; those that this process writes are noted as they are written."""
+        if offset >= self._load_end:
+            self._load_offset = None
+            return
+        read = self._store.read(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID, offset, 32)
+        for message in _messages(read):
+            if message.queue_offset < self._load_end:
+                self._open.ended(message.queue_offset, half.ended_offsets(message))
+        self._load_offset = max(read.next_offset, offset + 1)
+
+    # The rounds.
+
+    def _check(self) -> bool:
+        """Look at some half messages; return whether there are more to look at in this round."""
+        if self._round_end is None:
+            self._round_end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        now = read_clock(self._clock)
+        for _ in range(CHECKED_PER_ROUND_MAX):
+            offset = self._open.half_offset
+            if offset >= self._round_end:
+                return False
+            if self._open.has_ended(offset):
+                self._open.passed(offset + 1)
+                continue
+            read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
+            found = _messages(read)
+            if not found:  # It was deleted by age, or cannot be read any more.
+                self._open.passed(max(read.next_offset, offset + 1))
+            elif not self._settle(found[0], now):
+                return False
+            else:
+                self._open.passed(offset + 1)
+        return True
+
+    def _settle(self, message: MessageExt, now: Now) -> bool:
+        """Deal with an open half message; return whether it is done with. Raises BrokerError."""
+        if not half.is_half(message):
+            log.error("a half message without its real topic is skipped", id=message.offset_id)
+            return True
+        if self._transactions.has_ended(message):
+            return True
+        verdict = self._rules.verdict(message, int(now.wall_ms))
+        if verdict is Verdict.WAIT:
+            return False
+        if verdict is Verdict.DISCARD:
+            self._discard(message, now)
+            return True
+        copy = self._transactions.renew(message, times_checked(message) + 1)
+        if verdict is Verdict.ASK:
+            self._ask(copy)
+        return True
+
+    def _discard(self, message: MessageExt, now: Now) -> None:
+        refusal = self._transactions.discard(message, now)
+        if refusal is not None:
+            raise refusal
+        log.error(
+            "a transaction was given up: no producer ended it",
+            group=message.properties.get(p.PRODUCER_GROUP),
+            topic=message.properties.get(p.REAL_TOPIC),
+            message_id=message.message_id,
+            kept_in=names.TRANS_CHECK_MAX_TIME_TOPIC,
+        )
+
+    # Progress.
+
+    def _want_commit(self) -> None:
+        """Commit how far we are, once the copies and operation messages before are on the disk."""
+        log_end = self._store.end
+        self._to_commit = self._open.half_offset, self._open.op_offset, log_end
+        self._store.want_flush(log_end)
+        self._commit_flushed(self._clock.monotonic_ms())
+
+    def _commit_flushed(self, now_ms: MonotonicMs) -> None:
+        if self._to_commit is None:
+            return
+        half_offset, op_offset, log_end = self._to_commit
+        if log_end > self._store.flushed_offset:
+            self._committing.by(now_ms + AGAIN_MS)
+            return
+        self._to_commit = None
+        group, queue_id = half.TRANSACTION_GROUP, half.QUEUE_ID
+        for topic, offset in (
+            (names.TRANS_HALF_TOPIC, half_offset),
+            (names.TRANS_OP_HALF_TOPIC, op_offset),
+        ):
+            if offset and self._offsets.query(group, topic, queue_id) != offset:
+                self._offsets.commit(group, topic, queue_id, offset)
+
+
+def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:
+    """Return the state after a start: everything between the committed offsets and the end is open."""
+    found = []
+    for topic in (names.TRANS_HALF_TOPIC, names.TRANS_OP_HALF_TOPIC):
+        first = store.min_offset(topic, half.QUEUE_ID)
+        committed = offsets.query(half.TRANSACTION_GROUP, topic, half.QUEUE_ID)
+        found.append(max(first, committed if committed is not None else first))
+    return OpenTransactions(*found)
+
+
+def _messages(read: ReadResult) -> list[MessageExt]:
+    if read.status is not ReadStatus.FOUND:
+        return []
+    data, messages, position = b"".join(read.data), [], 0
+    while position < len(data):
+        decoded = decode_record(data, position, decompress=False)
+        if decoded is None:
+            break
+        messages.append(decoded[0])
+        position = decoded[1]
+    return messages

@@ -1,0 +1,145 @@
+"""The half message: a message of a transaction, and every form that it is stored in.
+
+    prepared    in the half topic, with its real topic and queue as properties
+    renewed     copied to the end of the half topic, each time its producer is asked
+    committed   in its real topic, with its half message's place in the log
+    ended       an operation message in the op topic: the offset of the half message, "12,"
+    discarded   in TRANS_CHECK_MAX_TIME_TOPIC, when nobody could say what became of it
+
+Upstream: TransactionalMessageBridge.java, EndTransactionProcessor.endMessageTransaction.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.broker.messages import stored_properties
+from libramq.clock import WallMs
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from libramq.message.tags import tag_code
+from libramq.store.append import StoreMessage
+
+#: MixAll.CID_SYS_RMQ_TRANS: whose committed offsets say how far both topics are dealt with.
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+#: TransactionalMessageUtil.REMOVE_TAG.
+ENDED_TAG: Final = "d"
+#: Both topics have one queue.
+QUEUE_ID: Final = 0
+
+
+def is_marked(text: str, reconsume_times: int) -> bool:
+    """Return whether a send is to wait for its producer's commit, by its properties.
+
+    Clients before 4.6.1 leave the mark in what a consumer sends to be tried again.
+    """
+    if p.TRANSACTION_PREPARED not in text or is_redelivered(text, reconsume_times):
+        return False
+    return stored_properties.find(text, p.TRANSACTION_PREPARED) == "true"
+
+
+def is_redelivered(text: str, reconsume_times: int) -> bool:
+    """Return whether a send is a message that is to be tried again."""
+    return reconsume_times > 0 and stored_properties.find(text, p.DELAY) is not None
+
+
+def prepare(message: StoreMessage, unique_key: str) -> None:
+    """Turn a message that is about to be stored into a half message."""
+    text = message.properties_text.decode()
+    for name, value in (
+        (p.TRANSACTION_ID, unique_key),
+        (p.REAL_TOPIC, message.topic),
+        (p.REAL_QUEUE_ID, str(message.queue_id)),
+    ):
+        text = stored_properties.with_property(text, name, value)
+    message.properties_text = text.encode()
+    message.sys_flag &= ~TRANSACTION_MASK
+    message.topic, message.queue_id = names.TRANS_HALF_TOPIC, QUEUE_ID
+
+
+def first_offset(message: MessageExt) -> int:
+    """Return the offset that a half message had in its topic first: its copies carry it."""
+    text = message.properties.get(p.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else message.queue_offset
+
+
+def is_half(message: MessageExt) -> bool:
+    """Return whether this is a half message with all it needs to be committed."""
+    return (
+        message.topic == names.TRANS_HALF_TOPIC
+        and bool(message.properties.get(p.REAL_TOPIC))
+        and real_queue_id(message) is not None
+    )
+
+
+def real_queue_id(message: MessageExt) -> int | None:
+    """Return the queue that a half message is meant for."""
+    text = message.properties.get(p.REAL_QUEUE_ID, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def committed(message: MessageExt) -> StoreMessage:
+    """Return the message of a half message for its own queue."""
+    properties = dict(message.properties)
+    topic, queue_id = properties[p.REAL_TOPIC], real_queue_id(message)
+    assert queue_id is not None
+    for name in (p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARED, p.TRANSACTION_PREPARED_QUEUE_OFFSET):
+        properties.pop(name, None)
+    copy = _copy(message, properties)
+    copy.topic, copy.queue_id = topic, queue_id
+    copy.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+    copy.prepared_transaction_offset = message.physical_offset
+    return copy
+
+
+def renewed(message: MessageExt, times_checked: int) -> StoreMessage:
+    """Return a half message for the end of its topic; it carries its first offset along."""
+    message.properties[p.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(first_offset(message))
+    message.properties[p.TRANSACTION_CHECK_TIMES] = str(times_checked)
+    return _copy(message, message.properties)
+
+
+def discarded(message: MessageExt) -> StoreMessage:
+    """Return a half message for the topic of those that were given up."""
+    copy = _copy(message, message.properties)
+    copy.topic = names.TRANS_CHECK_MAX_TIME_TOPIC
+    return copy
+
+
+def ended(half_offsets: Iterable[int], unique_key: str, born_host: bytes, wall_ms: WallMs) -> StoreMessage:
+    """Return the operation message for a half message that was committed or rolled back, and its copies."""
+    properties = p.encode_properties({p.TAGS: ENDED_TAG, p.UNIQ_KEY: unique_key})
+    return StoreMessage(
+        names.TRANS_OP_HALF_TOPIC,
+        QUEUE_ID,
+        b"".join([b"%d," % half_offset for half_offset in half_offsets]),
+        properties,
+        tag_code(ENDED_TAG),
+        born_timestamp_ms=int(wall_ms),
+        born_host=born_host,
+    )
+
+
+def ended_offsets(message: MessageExt) -> list[int]:
+    """Return the half messages that an operation message ends; Apache's brokers name several in one."""
+    if message.tags != ENDED_TAG:
+        return []
+    texts = message.body.decode("utf-8", "replace").split(",")
+    return [int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 19]
+
+
+def _copy(message: MessageExt, properties: dict[str, str]) -> StoreMessage:
+    return StoreMessage(
+        message.topic,
+        QUEUE_ID,
+        message.body,
+        p.encode_properties(properties),
+        tag_code(properties.get(p.TAGS)),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        encode_host(message.born_host),
+        message.reconsume_times,
+    )

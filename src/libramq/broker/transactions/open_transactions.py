@@ -1,0 +1,71 @@
+"""Open transactions: how far the half topic is dealt with, and which of its messages have ended since.
+
+    half topic   … ended  ended │ open   ended  open   ended     `half_offset` │
+    op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │
+
+Both offsets are committed as those of CID_RMQ_SYS_TRANS, as Apache's broker does, so either broker goes on
+with the other's open transactions. Everything behind them is kept in memory; after a start it is read from
+the op topic.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+#: Ours: ended half messages that are remembered, so that a second commit stores no second message. One takes
+#: some 100 bytes.
+ENDED_MAX: Final = 200_000
+
+
+class OpenTransactions:
+    """The state; offsets are those of the one queue of each topic."""
+
+    def __init__(self, half_offset: int, op_offset: int) -> None:
+        self.half_offset = half_offset
+        self._op_end = op_offset
+        self._ops: deque[tuple[int, int]] = deque()  # Its offset, and the last half message that it names.
+        self._ended: dict[int, None] = {}
+        self._copies: dict[int, int] = {}
+
+    @property
+    def op_offset(self) -> int:
+        """Return the first operation message that names a half message behind `half_offset`."""
+        return self._ops[0][0] if self._ops else self._op_end
+
+    def ended(self, op_offset: int, half_offsets: Iterable[int]) -> None:
+        """Note an operation message."""
+        named = list(half_offsets)
+        for half_offset in named:
+            self._ended[half_offset] = None
+        self._ops.append((op_offset, max(named, default=-1)))
+        self._op_end = max(self._op_end, op_offset + 1)
+        self._forget()
+
+    def was_renewed(self, first_offset: int, new_offset: int) -> None:
+        """Note that a half message was copied to the end."""
+        self._copies[first_offset] = new_offset
+        if len(self._copies) > ENDED_MAX:
+            del self._copies[next(iter(self._copies))]
+
+    def to_end(self, half_offset: int, first_offset: int) -> list[int]:
+        """Return all offsets by which a half message may be named, without repetitions."""
+        newest = self._copies.pop(first_offset, half_offset)
+        return list(dict.fromkeys((newest, half_offset, first_offset)))
+
+    def has_ended(self, half_offset: int) -> bool:
+        """Return whether a half message is known to have ended."""
+        return half_offset in self._ended
+
+    def passed(self, half_offset: int) -> None:
+        """Go on behind the half messages before this one: they have ended, were copied or given up."""
+        self.half_offset = max(self.half_offset, half_offset)
+        while self._ops and self._ops[0][1] < self.half_offset:
+            self._ops.popleft()
+
+    def _forget(self) -> None:
+        """Forget the oldest ended ones that lie behind us."""
+        while len(self._ended) > ENDED_MAX:
+            oldest = next(iter(self._ended))
+            if oldest >= self.half_offset:
+                return
+            del self._ended[oldest]

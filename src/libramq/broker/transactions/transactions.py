@@ -1,0 +1,103 @@
+"""Transactions: half messages are stored, ended by their producers, and looked at when these stay silent.
+
+    send with TRAN_MSG ─► half topic ─► END_TRANSACTION ─┬─ commit ──► its own queue, and an operation message
+                              ▲  │                       └─ rollback ► an operation message
+                              │  └─ nobody ends it ─► CHECK_TRANSACTION_STATE to a producer of its group
+                              └── renewed ◄──────────────────────────┘
+
+The committed message and its operation message are one append. Where a power cut leaves the first of them
+only, the producer is asked again, and the message is stored twice rather than never.
+Upstream: TransactionalMessageServiceImpl.java, EndTransactionProcessor.java.
+"""
+
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.transactions import half
+from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.catalog import TopicTable
+from libramq.clock import Now
+from libramq.errors import BrokerError
+from libramq.formats.tables import PERM_READ, PERM_WRITE
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.store.append import AppendResult, StoreMessage
+from libramq.timers.request import TIMER_REQUESTS
+from libramq.timers.timers import Timers
+
+
+class Transactions:
+    """Stores what becomes of half messages. host: this broker's address, for operation messages."""
+
+    def __init__(
+        self,
+        *,
+        open_transactions: OpenTransactions,
+        log: MessageLog,
+        topics: TopicTable,
+        schedule: DelaySchedule,
+        timers: Timers,
+        host: tuple[str, int],
+    ) -> None:
+        self._open = open_transactions
+        self._log = log
+        self._topics = topics
+        self._schedule = schedule
+        self._timers = timers
+        self._host = encode_host(host)
+
+    def create_topics(self, now: Now) -> None:
+        """Create the two topics with the first half message."""
+        for topic in (names.TRANS_HALF_TOPIC, names.TRANS_OP_HALF_TOPIC):
+            self._topics.for_group(topic, 1, PERM_READ | PERM_WRITE, now.wall_ms)
+
+    def end(self, message: MessageExt, *, is_commit: bool, now: Now) -> AppendResult | None:
+        """Commit a half message or roll it back; None: that has happened already. Raises BrokerError.
+
+        Producers repeat themselves, and may answer a check after they have ended the transaction: neither
+        stores a message twice, and no rolled-back one.
+        """
+        if self.has_ended(message):
+            return None
+        self.create_topics(now)
+        named = self._open.to_end(message.queue_offset, half.first_offset(message))
+        key = message.properties.get(p.UNIQ_KEY, "")
+        messages = [half.ended(named, key, self._host, now.wall_ms)]
+        if is_commit:
+            messages.insert(0, self._committed(message, now))
+        results = self._log.append(messages)
+        for result in results:
+            if not result.is_ok:
+                raise self._log.refused(result)
+        self._open.ended(results[-1].queue_offset, named)
+        return results[-1]
+
+    def _committed(self, message: MessageExt, now: Now) -> StoreMessage:
+        """Return the message for its own queue, or for where it waits: its delay begins now."""
+        final = half.committed(message)
+        delay = message.properties.get(p.DELAY)
+        if delay is not None and delay.isdecimal() and int(delay) > 0:
+            self._schedule.delay(final, delay, now=now)
+        elif any(name in message.properties for name in TIMER_REQUESTS):
+            self._timers.accept(final, final.properties_text.decode("utf-8", "replace"), now.wall_ms)
+        return final
+
+    def has_ended(self, message: MessageExt) -> bool:
+        """Return whether a half message, or one that it is a copy of, is known to have ended."""
+        return self._open.has_ended(message.queue_offset) or self._open.has_ended(half.first_offset(message))
+
+    def renew(self, message: MessageExt, times_checked: int) -> MessageExt:
+        """Copy a half message to the end of its topic; return it as it is there. Raises BrokerError."""
+        (result,) = self._log.append([half.renewed(message, times_checked)])
+        if not result.is_ok:
+            raise self._log.refused(result)
+        self._open.was_renewed(half.first_offset(message), result.queue_offset)
+        message.queue_offset, message.physical_offset = result.queue_offset, result.physical_offset
+        return message
+
+    def discard(self, message: MessageExt, now: Now) -> BrokerError | None:
+        """Move a half message to the topic of those that were given up; return the store's refusal."""
+        self._topics.for_group(names.TRANS_CHECK_MAX_TIME_TOPIC, 1, PERM_READ | PERM_WRITE, now.wall_ms)
+        (result,) = self._log.append([half.discarded(message)])
+        return None if result.is_ok else self._log.refused(result)

@@ -1,0 +1,338 @@
+"""Transactions: half messages, commits, rollbacks, checks, and what a restart leaves of them."""
+
+import pytest
+
+from libramq.broker.transactions import half
+from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.clock import read_clock
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.message import decode_records
+from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from libramq.remoting import headers as h
+from libramq.store.append import SERVICE_NOT_AVAILABLE
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+INTERVAL_MS, TIMEOUT_MS = 30_000, 6_000
+GROUP = half.TRANSACTION_GROUP
+
+
+@pytest.fixture
+def producer(talk):
+    """A connected producer of the group P."""
+    peer = FakePeer("10.0.0.7:1")
+    talk.beat_producer(peer, "producer")
+    return peer
+
+
+def prepare(talk, peer, body=b"order", **properties):
+    """Send a half message; return what a producer needs to end it."""
+    named = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"KEY{body.decode()}"} | properties
+    born = int(talk.clock.wall_ms())
+    reply = talk.send(peer, body=body, queue_id=2, properties=named, sys_flag=4, born_timestamp=born)
+    assert reply.code == C.SUCCESS, reply.remark
+    return {
+        "tran_state_table_offset": int(reply.ext["queueOffset"]),
+        "commit_log_offset": int(reply.ext["msgId"][16:], 16),
+    }
+
+
+def end(talk, peer, place, how=COMMIT, **fields):
+    header = h.EndTransactionHeader(**({"producer_group": "P", "commit_or_rollback": how} | place | fields))
+    return talk.ask(peer, R.END_TRANSACTION, header)
+
+
+def bodies(talk, topic="T", queue_id=2):
+    return [message.body for message in talk.messages(topic, queue_id)]
+
+
+def checks(peer):
+    """The checks that a peer was sent, taken out of what it was sent: their headers and messages."""
+    found = [reply for reply in peer.replies if reply.code == R.CHECK_TRANSACTION_STATE]
+    peer.replies[:] = [reply for reply in peer.replies if reply not in found]
+    assert all(check.is_oneway for check in found)
+    return [(check.ext, decode_records(check.body)[0]) for check in found]
+
+
+def place_of(check):
+    return {
+        "tran_state_table_offset": int(check["tranStateTableOffset"]),
+        "commit_log_offset": int(check["commitLogOffset"]),
+        "from_transaction_check": True,
+    }
+
+
+def progress(talk):
+    """Let the disk confirm what there is, so that how far the checks are is committed."""
+    for _ in range(3):
+        talk.flush()
+        talk.advance(200)
+    offsets = talk.broker.offsets
+    return [offsets.query(GROUP, topic, 0) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)]
+
+
+# Ends.
+
+
+def test_nobody_sees_a_half_message(talk, peer):
+    prepare(talk, peer)
+    assert bodies(talk) == []
+    (message,) = talk.messages(TRANS_HALF_TOPIC)
+    assert message.sys_flag & 12 == 0
+    assert (
+        message.properties.items()
+        >= {
+            "REAL_TOPIC": "T",
+            "REAL_QID": "2",
+            "__transactionId__": "KEYorder",
+            "PGROUP": "P",
+            "TRAN_MSG": "true",
+        }.items()
+    )
+
+
+def test_a_committed_message_is_in_its_queue(talk, peer):
+    place = prepare(talk, peer, TAGS="red", colour="blue")
+    assert end(talk, peer, place).code == C.SUCCESS
+    (message,) = talk.messages("T", 2)
+    assert (message.body, message.tags, message.sys_flag & 12) == (b"order", "red", 8)
+    assert message.properties["colour"] == "blue"
+    assert message.properties["UNIQ_KEY"] == "KEYorder"
+    assert message.prepared_transaction_offset == place["commit_log_offset"]
+    assert not {"REAL_TOPIC", "REAL_QID", "TRAN_MSG"} & message.properties.keys()
+    (operation,) = talk.messages(TRANS_OP_HALF_TOPIC)
+    assert (operation.tags, operation.body) == ("d", b"0,")
+
+
+def test_a_rolled_back_message_is_seen_by_nobody(talk, peer, producer):
+    place = prepare(talk, peer)
+    assert end(talk, peer, place, ROLLBACK).code == C.SUCCESS
+    talk.advance(3 * INTERVAL_MS)
+    assert (bodies(talk), checks(producer)) == ([], [])
+    assert len(talk.messages(TRANS_HALF_TOPIC)) == 1
+
+
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+@pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
+def test_only_the_first_end_of_a_transaction_counts(talk, peer, first, second):
+    place = prepare(talk, peer)
+    assert end(talk, peer, place, first).code == C.SUCCESS
+    assert end(talk, peer, place, second).code == C.SUCCESS
+    assert bodies(talk) == ([b"order"] if first == COMMIT else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"producer_group": "Q"}, "The producer group wrong"),
+        ({"tran_state_table_offset": 7}, "The transaction state table offset wrong"),
+        ({"commit_log_offset": 7}, "Find prepared transaction message failed"),
+        ({"commit_log_offset": -1}, "Find prepared transaction message failed"),
+    ],
+)
+def test_who_names_another_message_ends_nothing(talk, peer, change, reason):
+    place = prepare(talk, peer)
+    reply = end(talk, peer, place, **change)
+    assert (reply.code, reply.remark) == (C.SYSTEM_ERROR, reason)
+    assert bodies(talk) == []
+
+
+def test_an_ordinary_message_cannot_be_committed(talk, peer):
+    reply = talk.send(peer, queue_id=2, properties={"PGROUP": "P", "REAL_TOPIC": "T", "REAL_QID": "1"})
+    place = {"tran_state_table_offset": 0, "commit_log_offset": int(reply.ext["msgId"][16:], 16)}
+    assert end(talk, peer, place).remark == "Find prepared transaction message failed"
+
+
+def test_a_delay_begins_with_the_commit(talk, peer):
+    place = prepare(talk, peer, DELAY="1")
+    talk.advance(5_000)
+    end(talk, peer, place)
+    assert bodies(talk) == []
+    talk.advance(1_000)
+    assert bodies(talk) == [b"order"]
+
+
+def test_transactions_may_be_refused(tmp_path, peer):
+    talk = Conversation(tmp_path, reject_transaction_message=True)
+    reply = talk.send(peer, properties={"TRAN_MSG": "true", "PGROUP": "P"}, sys_flag=4)
+    assert (reply.code, "transaction" in reply.remark) == (C.NO_PERMISSION, True)
+    talk.close()
+
+
+# Checks.
+
+
+def test_a_silent_producer_is_asked_and_its_answer_counts(talk, peer, producer):
+    prepare(talk, peer)
+    talk.advance(INTERVAL_MS)
+    ((header, message),) = checks(producer)
+    assert (message.topic, message.queue_id, message.body) == ("T", 2, b"order")
+    assert (header["msgId"], header["transactionId"]) == ("KEYorder", "KEYorder")
+    assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert end(talk, producer, place_of(header)).code == C.SUCCESS
+    assert bodies(talk) == [b"order"]
+    talk.advance(3 * INTERVAL_MS)
+    assert checks(producer) == []
+
+
+def test_an_answer_of_not_known_yet_is_asked_for_again(talk, peer, producer):
+    prepare(talk, peer)
+    talk.advance(INTERVAL_MS)
+    ((header, _),) = checks(producer)
+    fields = {"producer_group": "P", "commit_or_rollback": UNKNOWN} | place_of(header)
+    talk.tell(producer, R.END_TRANSACTION, h.EndTransactionHeader(**fields))
+    talk.advance(INTERVAL_MS)
+    ((_, message),) = checks(producer)
+    assert message.properties["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+def test_a_young_message_is_not_asked_about(talk, peer, producer):
+    prepare(talk, peer, b"old")
+    talk.advance(INTERVAL_MS - TIMEOUT_MS + 1)
+    prepare(talk, peer, b"young")
+    talk.advance(TIMEOUT_MS - 1)
+    assert [message.body for _, message in checks(producer)] == [b"old"]
+    talk.advance(INTERVAL_MS)
+    assert [message.body for _, message in checks(producer)] == [b"young", b"old"]
+
+
+def test_who_ends_a_message_by_its_first_place_ends_its_copies(talk, peer, producer):
+    """The producer was asked, and its own commit from before arrives after that."""
+    place = prepare(talk, peer)
+    talk.advance(2 * INTERVAL_MS)
+    (_, (header, _)) = checks(producer)
+    assert end(talk, peer, place).code == C.SUCCESS
+    assert end(talk, producer, place_of(header)).code == C.SUCCESS
+    assert bodies(talk) == [b"order"]
+    talk.advance(3 * INTERVAL_MS)
+    assert checks(producer) == []
+
+
+def test_a_message_that_nobody_ends_is_given_up(tmp_path, peer):
+    talk = Conversation(tmp_path, transaction_check_max=3)
+    producer = FakePeer("10.0.0.7:1")
+    talk.beat_producer(producer, "producer")
+    prepare(talk, peer)
+    for _ in range(6):
+        talk.beat_producer(producer, "producer")
+        talk.advance(INTERVAL_MS)
+    assert len(checks(producer)) == 3
+    assert bodies(talk, TRANS_CHECK_MAX_TIME_TOPIC, 0) == [b"order"]
+    assert bodies(talk) == []
+    talk.close()
+
+
+def test_an_immunity_time_of_its_own(talk, peer, producer):
+    """Nobody is asked before it is over, and afterwards the producer must wait to be asked."""
+    place = prepare(talk, peer, CHECK_IMMUNITY_TIME_IN_SECONDS="70")
+    talk.advance(2 * INTERVAL_MS)
+    assert checks(producer) == []
+    talk.advance(INTERVAL_MS)
+    ((header, _),) = checks(producer)
+    assert end(talk, peer, place).code == C.ILLEGAL_OPERATION
+    assert end(talk, peer, place_of(header)).code == C.SUCCESS
+    assert bodies(talk) == [b"order"]
+
+
+def test_an_end_within_the_immunity_time_counts_for_the_copies(talk, peer, producer):
+    place = prepare(talk, peer, CHECK_IMMUNITY_TIME_IN_SECONDS="70")
+    talk.advance(INTERVAL_MS)
+    assert end(talk, peer, place).code == C.SUCCESS
+    talk.advance(4 * INTERVAL_MS)
+    assert (bodies(talk), checks(producer)) == ([b"order"], [])
+
+
+def test_many_open_transactions_are_looked_at_in_turns(talk, peer, producer):
+    for number in range(200):
+        prepare(talk, peer, b"%d" % number)
+    talk.advance(INTERVAL_MS)
+    assert len(checks(producer)) == 200
+    assert len(talk.messages(TRANS_HALF_TOPIC)) == 400
+
+
+def test_a_broker_without_transactions_has_nothing_to_do_for_them(talk, peer):
+    talk.send(peer)
+    talk.advance(10 * INTERVAL_MS)
+    assert TRANS_HALF_TOPIC not in talk.broker.topics
+    assert talk.broker.transactions.checking._deadline.due_ms is None
+
+
+# Restarts.
+
+
+@pytest.mark.parametrize("stop", ["close", "kill"])
+def test_open_transactions_are_continued_after_a_restart(tmp_path, peer, stop):
+    talk = Conversation(tmp_path)
+    places = [prepare(talk, peer, b"%d" % number) for number in range(5)]
+    end(talk, peer, places[0])
+    end(talk, peer, places[2], ROLLBACK)
+    getattr(talk, stop)()
+    again = Conversation(tmp_path, clock=talk.clock)
+    producer = FakePeer("10.0.0.7:1")
+    again.advance(INTERVAL_MS)
+    again.beat_producer(producer, "producer")
+    again.advance(INTERVAL_MS)
+    assert [message.body for _, message in checks(producer)] == [b"1", b"3", b"4"]
+    assert end(again, peer, places[1]).code == C.SUCCESS
+    assert end(again, peer, places[2]).code == C.SUCCESS  # It was rolled back.
+    assert bodies(again) == [b"0", b"1"]
+    again.close()
+
+
+def test_progress_is_committed_once_it_is_durable(tmp_path, peer):
+    """What a power cut could take must be looked at again."""
+    talk = Conversation(tmp_path)
+    places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
+    for place in places[:2]:
+        end(talk, peer, place)
+    talk.advance(INTERVAL_MS)
+    assert talk.broker.offsets.query(GROUP, TRANS_HALF_TOPIC, 0) is None
+    assert progress(talk) == [3, 2]
+    talk.kill()
+    again = Conversation(tmp_path, clock=talk.clock)
+    assert again.broker.transactions.checking._open.half_offset == 3
+    again.advance(INTERVAL_MS)
+    assert len(again.messages(TRANS_HALF_TOPIC)) == 5  # Three, and two copies of the open one.
+    again.close()
+
+
+def test_the_ends_of_apaches_brokers_name_several_messages(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    places = [prepare(talk, peer, b"%d" % number) for number in range(4)]
+    operation = half.ended([0, 2, 3], "K", b"\x7f\0\0\1\0\0\0\1", talk.clock.wall_ms())
+    talk.broker.transactions.transactions.create_topics(read_clock(talk.clock))
+    talk.broker.store.append_batch([operation])
+    talk.close()
+    again = Conversation(tmp_path, clock=talk.clock)
+    again.advance(1)
+    for place in places:
+        end(again, peer, place)
+    assert bodies(again) == [b"1"]
+    again.close()
+
+
+def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer, monkeypatch):
+    prepare(talk, peer)
+    monkeypatch.setattr(
+        talk.broker.store, "append_batch", lambda messages: [SERVICE_NOT_AVAILABLE] * len(messages)
+    )
+    talk.advance(INTERVAL_MS + 1_000)
+    assert checks(producer) == []
+    monkeypatch.undo()
+    talk.advance(1_000)
+    assert len(checks(producer)) == 1
+
+
+def test_open_transactions_keep_operations_until_their_messages_are_passed():
+    open_transactions = OpenTransactions(0, 10)
+    open_transactions.ended(10, [1])
+    open_transactions.ended(11, [0, 3])
+    assert open_transactions.op_offset == 10
+    open_transactions.passed(2)
+    assert open_transactions.op_offset == 11
+    open_transactions.passed(4)
+    assert open_transactions.op_offset == 12
+    assert open_transactions.has_ended(3)
+    assert not open_transactions.has_ended(2)

@@ -1,0 +1,167 @@
+"""Apache's TransactionMQProducer at both brokers, and open transactions that the other broker continues."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import SMALL_STORE, ApacheBroker
+from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraServers
+from tests.interop.process import PATIENCE_S, Program
+
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
+
+#: A broker that stops keeps asking, and so does one whose producer has not come back.
+SOON = {"transactionCheckInterval": 1_000, "transactionTimeOut": 1_000, "transactionCheckMax": 1_000}
+SIZES = {
+    name: SMALL_STORE[name]
+    for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
+}
+NAME, HANDED = "transacting", "Handed"
+
+
+class Brokers:
+    """One store directory, opened by our broker and Apache's in turn, at one address."""
+
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self._home = home
+        self._stack = stack
+        self.servers = LibraServers(home, NAME, settings={**SIZES, **SOON})
+        stack.callback(self.servers.stop)
+        self.cluster = Cluster("libra", self.servers.namesrv, home)
+        stack.callback(self.cluster.stop_programs, keep_producers=False)
+        self._apache: ApacheBroker | None = None
+
+    def to_apache(self) -> None:
+        self.servers.stop_broker(NAME)
+        store = self._home / NAME / "store"
+        settings = {
+            **SMALL_STORE,
+            **SOON,
+            "transactionOpBatchInterval": 100,  # It asks again until it has written that a transaction ended.
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+        }
+        self._apache = ApacheBroker(
+            self._home / "apache",
+            namesrv=self.servers.namesrv,
+            name=NAME,
+            settings=settings,
+            port=self.servers.ports[NAME],
+        )
+        self._stack.callback(self._apache.process.kill)
+        self._apache.process.wait_line("boot success", within_s=PATIENCE_S)
+        self._wait_route()
+
+    def to_ours(self) -> None:
+        assert self._apache is not None
+        self._apache.stop()
+        self.servers.start(NAME)
+        self._wait_route()
+
+    def _wait_route(self) -> None:
+        """Until the name server knows the new broker's topics."""
+        self.cluster.wait_until(
+            lambda: bool((self.cluster.route(HANDED) or {}).get("brokerDatas")),
+            "the topic's route",
+            within_s=PATIENCE_S,
+        )
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        yield Brokers(tmp_path, stack)
+
+
+def producer(cluster: Cluster, group: str) -> Program:
+    program = cluster.start("Transact", {"group": group})
+    program.wait_event("started")
+    return program
+
+
+def transact(program: Program, topic: str, body: str, local: str, check: str = "unknown") -> None:
+    question = {"topic": topic, "body": body, "local": local, "check": check}
+    sent = program.ask("sent", question)
+    assert sent["status"] == "SEND_OK", sent
+
+
+def bodies(consumer: Program) -> list[str]:
+    return sorted(delivery["body"] for delivery in consumer.of("message"))
+
+
+def test_consumers_get_what_is_committed(cluster: Cluster) -> None:
+    topic, group = cluster.fresh_name("Transacted"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 2)
+    consumer = cluster.consumer(group, topic)
+    transacting = producer(cluster, cluster.fresh_name("producers"))
+    for number in range(6):
+        transact(transacting, topic, str(number), ("commit", "rollback", "unknown")[number % 3])
+    cluster.send(topic=topic, body="last")
+    consumer.wait_event("message", body="last")
+    deliveries = consumer.wait_count(3, "message")
+    assert bodies(consumer) == ["0", "3", "last"]
+    committed = next(delivery for delivery in deliveries if delivery["body"] == "0")
+    assert (committed["tags"], committed["topic"]) == ("TagA", topic)
+    consumer.finish()
+
+
+def test_a_producer_is_asked_until_it_knows(brokers: Brokers) -> None:
+    cluster = brokers.cluster
+    topic = cluster.fresh_name("Asked")
+    cluster.create_topic(topic, 2)
+    consumer = cluster.consumer(cluster.fresh_name("group"), topic)
+    transacting = producer(cluster, cluster.fresh_name("producers"))
+    transact(transacting, topic, "committed later", "unknown", "commit")
+    transact(transacting, topic, "rolled back later", "unknown", "rollback")
+    transact(transacting, topic, "never known", "unknown", "unknown")
+    consumer.wait_event("message", body="committed later")
+    asked = transacting.wait_event("check", body="rolled back later")
+    assert (asked["topic"], asked["times"]) == (topic, "1")
+    assert asked["transactionId"]
+    transacting.wait_event("check", body="never known", times="3")
+    assert bodies(consumer) == ["committed later"]
+    assert len(transacting.of("check", body="rolled back later")) == 1
+    consumer.finish()
+
+
+def test_either_broker_goes_on_with_the_others_open_transactions(brokers: Brokers) -> None:
+    """Ours leaves some to Apache's, and Apache's some to ours; nothing that has ended comes again."""
+    cluster = brokers.cluster
+    topic, group, producers = HANDED, cluster.fresh_name("group"), cluster.fresh_name("producers")
+    cluster.create_topic(topic, 2)
+    transacting = producer(cluster, producers)
+    transact(transacting, topic, "done at ours", "commit")
+    transact(transacting, topic, "undone at ours", "rollback", "commit")
+    transacting.finish()
+    asleep = producer(cluster, cluster.fresh_name("asleep"))  # Its group has nobody left to ask.
+    transact(asleep, topic, "left by ours", "unknown", "commit")
+    asleep.finish()
+    brokers.to_apache()
+
+    at_apaches = producer(cluster, str(asleep_group(asleep)))
+    transact(at_apaches, topic, "done at Apache's", "commit")
+    transact(at_apaches, topic, "undone at Apache's", "rollback", "commit")
+    consumer = cluster.consumer(group, topic)
+    consumer.wait_event("message", body="left by ours")
+    transact(at_apaches, topic, "left by Apache's", "unknown", "unknown")
+    at_apaches.finish()
+    consumer.finish()
+    brokers.to_ours()
+
+    consumer = cluster.consumer(cluster.fresh_name("group"), topic)
+    transacting = producer(cluster, str(asleep_group(asleep)))
+    transact(transacting, topic, "last", "commit")
+    consumer.wait_event("message", body="last")
+    transacting.wait_event("check", body="left by Apache's")
+    expected = {"done at Apache's", "done at ours", "last", "left by ours"}  # Apache's may deliver twice.
+    assert set(bodies(consumer)) == expected
+    assert {check["body"] for check in transacting.of("check")} == {"left by Apache's"}
+    consumer.finish()
+
+
+def asleep_group(program: Program) -> str:
+    """The producer group that a program was started with."""
+    return next(each.partition("=")[2] for each in program.command if each.startswith("-Dgroup="))
