@@ -35,7 +35,7 @@ from libramq.rpc.outcome import (
     ReplyWhenDurable,
     WaitForDisk,
 )
-from libramq.rpc.request import Request, failure
+from libramq.rpc.request import REMARK_CHARACTERS_MAX, Request, failure
 from libramq.store.append import NOT_SAFE
 
 log = get_logger(__name__)
@@ -216,11 +216,14 @@ def encode_reply(request: Command, reply: Reply) -> bytes:
     """Return the reply's frame; an error's if it cannot be encoded (too large, invalid text)."""
     try:
         # As `reply_to`, whose call and arguments would be a tenth of a reply's cost.
+        remark = reply.remark
+        if remark is not None and len(remark) > REMARK_CHARACTERS_MAX:  # It names what the request named.
+            remark = remark[:REMARK_CHARACTERS_MAX]
         command = Command(
             code=reply.code,
             opaque=request.opaque,
             flag=FLAG_RESPONSE,
-            remark=reply.remark,
+            remark=remark,
             ext=reply.ext or {},
             body=reply.body,
             serialization=request.serialization,
