@@ -248,12 +248,27 @@ def test_a_recreated_topic_is_read_from_its_beginning():
 
 def test_a_committed_offset_beyond_the_queue_is_lowered():
     """Of a broker that does not do so itself when its machine has lost power, as Apache's."""
-    talk = Conversation().pulling(offset=50)
-    talk.pulled(q(0), found(50))
-    talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
-    talk.committed(q(0), 51)
+    talk = Conversation().pulling(offset=51)
     (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
     assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
+
+
+@pytest.mark.parametrize(("newer", "begins_at"), [(0, 0), (8, 8), (12, 10)])
+def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_queue_too(newer, begins_at):
+    """The topic was made again, or the queue has lost its end, at Apache's broker, which keeps the offset.
+
+    Continuing where that broker says, at the queue's end, would skip all of it.
+    """
+    talk = Conversation().pulling(offset=50)
+    reply, messages = found(50)
+    messages[0].store_timestamp_ms = 777
+    talk.pulled(q(0), (reply, messages))
+    talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    talk.committed(q(0), 51)
+    (search,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    assert search == fx.SearchOffset(q(0), talk.generation(q(0)), "a:1", 778)
+    (commit,) = talk._(talk.core.start_offset_answered(search.queue, search.generation, newer, talk.now_ms))
+    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), begins_at, "a:1")
 
 
 def test_an_operators_reset_is_committed_and_followed():

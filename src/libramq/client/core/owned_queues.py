@@ -239,6 +239,8 @@ class OwnedQueues:
             return []
         if isinstance(outcome, LibraError):
             return self._cannot_load(owned, str(outcome), now_ms)
+        if owned.corrected_offset is not None:
+            return self._go_on_from(owned, min(outcome, owned.corrected_offset), now_ms)
         return self._pulling.start(owned, outcome, now_ms, was_committed=False)
 
     def _doubt_answered(
@@ -292,9 +294,23 @@ class OwnedQueues:
         """
         queue = owned.queue
         log.warning("offset refused", queue=str(queue), offset=owned.next_offset, next_offset=next_offset)
-        if next_offset < owned.next_offset and owned.next_offset > owned.start_offset:
-            return self._begin_where_committed(owned, now_ms)
+        if next_offset < owned.next_offset:
+            if owned.next_offset > owned.start_offset:
+                return self._begin_where_committed(owned, now_ms)
+            if owned.last_stored_ms and owned.granted is None and not self._settings.broadcasting:
+                return self._look_for_newer(owned, next_offset, now_ms)
         return self._go_on_from(owned, next_offset, now_ms)
+
+    def _look_for_newer(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Find what was stored since our last message: the committed offset is beyond the queue's end, too.
+
+        Apache's brokers leave it there when a topic is deleted, or the queue has lost its end.
+        """
+        address = self._routes.master(owned.queue.broker_name)
+        if address is None:
+            return self._cannot_load(owned, "its broker has no master now", now_ms)
+        owned.state, owned.corrected_offset = QueueState.LOADING, next_offset
+        return [fx.SearchOffset(owned.queue, owned.generation, address, owned.last_stored_ms + 1)]
 
     def _begin_where_committed(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned.dropped = True
@@ -338,7 +354,11 @@ class OwnedQueues:
         self._refused_at_ms[queue] = now_ms
         again = refused_ms is not None and now_ms - refused_ms < 2 * ILLEGAL_OFFSET_PAUSE_MS
         delay_ms = ILLEGAL_OFFSET_PAUSE_MS if again else 0
-        return self.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.granted)
+        found = self.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.granted)
+        anew = self._table.get(queue)
+        if anew is not None:
+            anew.last_stored_ms = owned.last_stored_ms
+        return found
 
     def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Resume the handlers that were held."""

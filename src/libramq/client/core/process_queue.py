@@ -83,6 +83,10 @@ class ProcessQueue:
         self.is_pulling = False
         self.is_throttled = False
         self.has_failed = False
+        #: When the last message that we have pulled was stored, also in an ownership just before; 0 for none.
+        self.last_stored_ms = 0
+        #: While we ask what was stored since: the broker's correction of an offset beyond the queue's end.
+        self.corrected_offset: int | None = None
         #: Its topic was missing for a while: its offsets may mean other messages now.
         self.was_missing = False
         self.wanted_again = False

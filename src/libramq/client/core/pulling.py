@@ -128,6 +128,8 @@ class Pulling:
         queue = owned.queue
         owned.broker_id = outcome.suggested_broker_id
         owned.next_offset = outcome.next_offset
+        if messages:
+            owned.last_stored_ms = messages[-1].store_timestamp_ms
         wanted = self._accept(queue.topic, messages, outcome) if messages else ()
         found: list[fx.Effect] = []
         if wanted:
