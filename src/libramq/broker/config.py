@@ -67,7 +67,7 @@ class BrokerConfig(TimerConfig):
     broker_ip: str = option(  # Ours: Apache's is the machine's first address.
         "127.0.0.1",
         "brokerIP1",
-        "The IP address that clients are sent to. It is registered at the name servers and kept in records.",
+        "The IP address for clients: it is registered at the name servers and stored in records.",
     )
     bind_address: str = option(  # Ours: Apache's is 0.0.0.0.
         "127.0.0.1",
@@ -100,7 +100,8 @@ class BrokerConfig(TimerConfig):
     ha_master_address: str | None = option(
         None,
         "haMasterAddress",
-        "Where a slave copies its master's log, `HOST:PORT`. Default: what name servers say.",
+        "The address from which a slave copies its master's log, `HOST:PORT`. Default: from the name "
+        "servers.",
     )
     slave_read_enable: bool = option(
         False,
@@ -111,18 +112,18 @@ class BrokerConfig(TimerConfig):
     in_sync_replicas: int = option(
         1,
         "inSyncReplicas",
-        "On how many brokers a message is to be before a `SYNC_MASTER` acknowledges it, itself included. "
-        "Where too few slaves are in sync, sends are answered with SLAVE_NOT_AVAILABLE: stored, and on fewer "
-        "brokers.",
+        "The number of brokers, itself included, that must have a message before a `SYNC_MASTER` "
+        "acknowledges it. While too few slaves are in sync, sends are answered with SLAVE_NOT_AVAILABLE: "
+        "the message is stored, but on fewer brokers.",
     )
     slave_timeout_ms: int = option(
-        3_000, "slaveTimeout", "How long a send waits for slaves, in ms; then it is FLUSH_SLAVE_TIMEOUT."
+        3_000, "slaveTimeout", "How long a send waits for slaves, in ms; then it gets FLUSH_SLAVE_TIMEOUT."
     )
     ha_allowed_addresses: str = option(  # Ours alone.
         "127.0.0.0/8;::1",
         "haAllowedAddresses",
-        "The addresses and networks that slaves may connect from, separated by `;`. "
-        "A slave gets every message.",
+        "The addresses and networks from which slaves may connect, separated by `;`. "
+        "A slave receives every message.",
     )
     namesrv_addr: str | None = option(
         None,
@@ -135,8 +136,8 @@ class BrokerConfig(TimerConfig):
     commit_log_path: str = option(
         "",
         "storePathCommitLog",
-        "The directory of the commit log, if it is to be on another disk. Default: `commitlog` in "
-        "`storePathRootDir`. Do not change it for a store that exists, unless you move the files.",
+        "The directory of the commit log, to have it on another disk. Default: `commitlog` in "
+        "`storePathRootDir`. If you change it for an existing store, move the files too.",
     )
     auto_create_topic_enable: bool = option(
         True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."
@@ -150,7 +151,7 @@ class BrokerConfig(TimerConfig):
     broker_permission: int = option(
         6,
         "brokerPermission",
-        "What the broker allows: 2 sends, 4 pulls, 6 both. Set 4 before you take it down.",
+        "What the broker allows: 2 sends, 4 pulls, 6 both. Set 4 some time before you shut it down.",
     )
     max_message_size: int = option(
         4 * 1024 * 1024, "maxMessageSize", "The largest body of a message, in bytes."
@@ -159,7 +160,7 @@ class BrokerConfig(TimerConfig):
         "ASYNC_FLUSH",
         "flushDiskType",
         "`SYNC_FLUSH`: a send is acknowledged when its message is on the disk. `ASYNC_FLUSH`: when it is "
-        "written, and the disk follows; a power cut may lose what came within `flushIntervalCommitLog`.",
+        "written to the page cache; a power cut may lose the messages of the last `flushIntervalCommitLog`.",
     )
     flush_interval_ms: int = option(
         500, "flushIntervalCommitLog", "How often the commit log is flushed under `ASYNC_FLUSH`, in ms."
@@ -176,7 +177,7 @@ class BrokerConfig(TimerConfig):
         "How often the broker registers with all its topics, in ms, between 10,000 and 60,000.",
     )
     long_polling_enable: bool = option(
-        True, "longPollingEnable", "Hold a pull that finds no message until one comes, or its client's limit."
+        True, "longPollingEnable", "Hold a pull that finds no message until one arrives or its time is up."
     )
     short_polling_time_ms: int = option(
         1_000, "shortPollingTimeMills", "How long a pull is held when `longPollingEnable` is false, in ms."
@@ -189,8 +190,8 @@ class BrokerConfig(TimerConfig):
     filter_support_retry: bool = option(
         False,
         "filterSupportRetry",
-        "Filter a group's retry topic, if it subscribes to that by SQL92: by the filter of the topic that a "
-        "message came from. Java's consumers read their retry topics whole.",
+        "If a group subscribes to its retry topic by SQL92, filter each message by the filter of its "
+        "original topic. Java's consumers read their retry topics unfiltered.",
     )
     reject_transaction_message: bool = option(
         False, "rejectTransactionMessage", "Refuse transactional messages."
@@ -232,7 +233,7 @@ class BrokerConfig(TimerConfig):
     enable_retry_topic_v2: bool = option(
         False,
         "enableRetryTopicV2",
-        "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which no other group's can be taken for. Messages "
+        "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which cannot be another group's. Messages "
         "under the old name, `%RETRY%GROUP_TOPIC`, are delivered as well.",
     )
     message_delay_level: str = option(
@@ -241,7 +242,7 @@ class BrokerConfig(TimerConfig):
     orderly_lock_grace_ms: int = option(  # Ours; 60000 is Apache's patience.
         150,
         "orderlyLockGraceMillis",
-        "How long the queue locks of an orderly consumer outlast it, in ms, when it disappears without "
+        "How long queue locks stay, in ms, when their orderly consumer disappears without "
         "unlocking. Apache's broker takes 60,000.",
     )
     metrics_exporter_type: str = option(
@@ -254,7 +255,7 @@ class BrokerConfig(TimerConfig):
     file_reserved_hours: int = option(
         72,
         "fileReservedTime",
-        "How long messages are kept, in hours. Files of the commit log that were last written before may go: "
+        "How long messages are kept, in hours. Older files of the commit log are deleted "
         "in the hours of `deleteWhen`, and at any time from `diskMaxUsedSpaceRatio` on.",
     )
     delete_when: str = option(
@@ -275,8 +276,8 @@ class BrokerConfig(TimerConfig):
     clean_file_forcibly_enable: bool = option(
         True,
         "cleanFileForciblyEnable",
-        "Allow that. With `false` messages stay for `fileReservedTime`, and producers are refused when the "
-        "disk is full.",
+        "Allow forced cleaning. With `false` messages stay for `fileReservedTime`, and producers are "
+        "refused when the disk is full.",
     )
     delete_file_batch_max: int = option(
         10, "deleteFileBatchMax", "The most files of the commit log that are deleted at once, every 10 s."
@@ -284,7 +285,8 @@ class BrokerConfig(TimerConfig):
     disk_space_warning_level_ratio: int = option(
         90,
         "diskSpaceWarningLevelRatio",
-        "From this use of the disk on, in percent, producers are refused and consumers go on; 100: never.",
+        "From this use of the disk on, in percent, producers are refused while consumers continue; 100: "
+        "never.",
     )
     region_id: str = option("DefaultRegion", "regionId", "The region that messages and replies name.")
     trace_on: bool = option(True, "traceOn", "Allow clients to trace messages.")
@@ -293,7 +295,7 @@ class BrokerConfig(TimerConfig):
         repr=False,
         metadata={
             "name": CREDENTIALS_OPTION,
-            "about": "What the brokers of a cluster sign their requests to each other with: "
+            "about": "The credentials with which the brokers of a cluster sign requests to each other: "
             '`{"accessKey":"…","secretKey":"…"}`, the same at all of them.',
         },
     )
