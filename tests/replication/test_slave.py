@@ -362,3 +362,14 @@ def test_a_consumer_ahead_of_a_slave_is_woken_when_that_has_caught_up(pair: Pair
     (answer,) = peer.replies
     assert answer.code == ResponseCode.SUCCESS
     assert answer.ext["nextBeginOffset"] == "4"
+
+
+def test_a_slave_knows_a_topic_as_soon_as_it_has_a_message_of_it(pair: Pair) -> None:
+    """The tables are copied then, and not only every ten seconds; else nobody could read it for so long."""
+    pair.run(1_000)
+    pair.master.create_topic("New")
+    pair.master.send(FakePeer(), topic="New", body=b"first")
+    pair.run(600)
+    pulled = pair.slave.pull(FakePeer(), topic="New")
+    assert pulled is not None
+    assert pulled.code == ResponseCode.SUCCESS

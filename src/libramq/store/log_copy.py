@@ -103,6 +103,8 @@ class LogCopy:
         self._added = added
         self._failed = failed
         self._partial = bytearray()
+        #: Topics that got their first queue here, until somebody takes them.
+        self.new_topics: set[str] = set()
         #: Records that are in the log and have no unit yet.
         self._undispatched: deque[tuple[RecordHead, bool]] = deque()
 
@@ -212,6 +214,8 @@ class LogCopy:
             self._log.unreadable.note(head.physical_offset)
         if not is_queued(head.sys_flag):
             return None
+        if self._queues.get(head.topic, head.queue_id) is None:
+            self.new_topics.add(head.topic)
         try:
             queue = self._queues.get_or_create(head.topic, head.queue_id)
         except InvalidName:

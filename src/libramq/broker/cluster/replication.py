@@ -65,7 +65,7 @@ class Replication:
     def settle(self) -> None:
         """Send new bytes of the log to slaves, or report those that came from the master."""
         if self.slave is not None:
-            self.slave.client.settle()
+            self.slave.settle()
         else:
             self.service.settle()
 

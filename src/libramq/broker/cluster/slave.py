@@ -54,6 +54,7 @@ class Slave:
         self._registration = registration
         self._ask = signing(kernel.effects.ask, config.credentials)
         tables = files.tables
+        self._topics = tables.topics
         self._copies = TableCopies(
             topics=tables.topics,
             groups=tables.groups,
@@ -76,6 +77,15 @@ class Slave:
         self._name_server, self._master = name_server, master.address
         self.client.follow(self._config.ha_master_address or master.ha_address)
         self._copies.follow(master.address)
+
+    def settle(self) -> None:
+        """Report what was stored; have the tables copied if a topic is new."""
+        self.client.settle()
+        new_topics = self._store.copy.new_topics
+        if new_topics:
+            if any(topic not in self._topics for topic in new_topics):
+                self._copies.soon()
+            new_topics.clear()
 
     def _look(self, now_ms: MonotonicMs) -> None:
         if self.client.state is not State.COPYING:
