@@ -88,6 +88,7 @@ class Membership:
         self._failures = 0
         self._due_ms = MonotonicMs(0)
         self._finds = 0
+        self._logged = ""
         self._last: GroupAssignment | None = None
         #: The coordinator's address, as far as known.
         self.coordinator = ""
@@ -231,6 +232,7 @@ class Membership:
 
     def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> CoordinatorAnswer:
         self._step, self._last, self._failures = Step.POLL, assignment, 0
+        self._logged = ""
         return CoordinatorAnswer(requested_ms, assignment)
 
     def _replaced(self, requested_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> CoordinatorAnswer:
@@ -260,10 +262,13 @@ class Membership:
         if isinstance(reason, VersionNotSupported):
             what = "uses another version of the group protocol"
         event = f"the group's coordinator {what}"
-        if isinstance(reason, LibraError):
+        if str(reason) == self._logged:  # A slave whose master is away says so every time.
+            pass
+        elif isinstance(reason, LibraError):
             log_failed_request(log, event, reason, group=self._settings.group)
         else:
             log.warning(event, group=self._settings.group, reason=reason)
+        self._logged = str(reason)
         self._step = Step.FIND
         self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
         self._failures += 1
