@@ -199,15 +199,15 @@ class BrokerConfig(TimerConfig):
     transaction_timeout_ms: int = option(
         6_000,
         "transactionTimeOut",
-        "How old a half message must be before its producer is asked what became of the transaction, in ms.",
+        "How old a half message must be before its producer is asked for the transaction's state, in ms.",
     )
     transaction_check_max: int = option(
         15,
         "transactionCheckMax",
-        "How often producers are asked about one; then it is moved to `TRANS_CHECK_MAX_TIME_TOPIC`.",
+        "How many times producers are asked; then the message is moved to `TRANS_CHECK_MAX_TIME_TOPIC`.",
     )
     transaction_check_interval_ms: int = option(
-        30_000, "transactionCheckInterval", "How often the broker looks for such messages, in ms."
+        30_000, "transactionCheckInterval", "How often the broker checks for such messages, in ms."
     )
     commit_log_file_bytes: int = option(
         1 << 30,
