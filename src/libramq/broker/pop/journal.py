@@ -33,7 +33,7 @@ CHECK_POINT_AHEAD_MS: Final = 1_000
 #: MessageStoreConfig.timerPrecisionMs.
 TIMER_PRECISION_MS: Final = 1_000
 #: Ours: entries of settled check points that may lie between those in flight before the journal is compacted.
-#: A start reads them all, at some 100,000 a second.
+#: A start reads them all, at some 40,000 a second.
 SETTLED_MAX: Final = 20_000
 #: Ours: check points that one compaction writes again.
 COMPACTED_PER_ROUND: Final = 256
