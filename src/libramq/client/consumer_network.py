@@ -182,7 +182,7 @@ class ConsumerNetwork:
         self.end()
 
     def end(self) -> None:
-        """End now, without the remaining commits and goodbyes."""
+        """End now, without the remaining commits, and without unregistering."""
         self._is_running = False
         for timer in (self._timer, self._stop_timer):
             if timer is not None:

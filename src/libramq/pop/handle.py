@@ -37,7 +37,7 @@ def encode_handle(handle: Handle) -> str:
 
 
 def decode_handle(text: str) -> Handle:
-    """Read a handle; raises ConfigError if it is none."""
+    """Parse a handle; raises ConfigError if it is invalid."""
     parts = text.split(" ") if len(text) <= HANDLE_CHARACTERS_MAX else []
     if len(parts) < _PARTS_MIN:
         raise ConfigError(

@@ -25,7 +25,7 @@ class PopEntries(Protocol):
         ...
 
     def skip(self, offset: int) -> int:
-        """Return the offset behind the entries that this process wrote at an offset."""
+        """Return the offset after the entries that this process wrote at an offset."""
         ...
 
     def owns(self, message: MessageExt) -> bool:

@@ -62,7 +62,7 @@ class TimerWheel:
         return self._slots.get(tick)
 
     def last_unit(self, tick: int) -> int:
-        """Return the unit that a new one of a moment follows."""
+        """Return the last unit of a moment, which a new one links to."""
         slot = self._slots.get(tick)
         return slot.last if slot is not None else NO_UNIT
 

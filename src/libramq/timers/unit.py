@@ -72,7 +72,7 @@ def decode_unit(data: bytes | bytearray, start: int = 0) -> TimerUnit | None:
 
 
 def encode_blank(size: int) -> bytes:
-    """Return what fills the last bytes of a file."""
+    """Return the filler at the end of a file."""
     return _BLANK.pack(size, 0, BLANK_MAGIC) + bytes(size - BLANK_BYTES)
 
 

@@ -247,7 +247,7 @@ class ClientCalls:
             self._calls.pop((member.peer, number), None)
 
     def reply(self, call: _Call) -> None:
-        """Reply to an operator with the answers that there are."""
+        """Reply to an operator with the answers received so far."""
         self._responder.answer(call.request, call.collect(call.answers))
 
     def _reply_to_all_answers(self, call: _Call) -> None:

@@ -100,7 +100,7 @@ class QueryAssignment:
         return Reply(body=encode_body(QueryAssignmentReply.of(shared, MODE_POP)))
 
     def set_mode(self, request: Request) -> Outcome:
-        """Set how a group reads a topic; its members learn it with their next question."""
+        """Set how a group reads a topic; its members learn it with their next query."""
         return with_body(request, MessageRequestModeBody, partial(self._set_mode, request))
 
     def _set_mode(self, request: Request, body: MessageRequestModeBody) -> Outcome:

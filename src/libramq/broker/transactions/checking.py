@@ -44,7 +44,7 @@ WARMINGS_MAX: Final = 64
 
 
 class Verdict(Enum):
-    """What to do with an open half message."""
+    """The decision about an open half message."""
 
     DISCARD = auto()
     DEFER = auto()  # Copy it, and ask nobody.
