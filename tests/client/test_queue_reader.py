@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from libramq.client.blocking_cluster import PATIENCE_MS
+from libramq.client.blocking_cluster import RETRY_TIMEOUT_MS
 from libramq.client.queue_reader import DEPTH, MessagesLost, PullFilter, QueueReader
 from libramq.errors import (
     BrokerError,
@@ -162,7 +162,7 @@ def test_silent_broker_is_left_out_where_that_is_allowed(
     assert pauses == []
     with pytest.raises(ConnectFailed):
         reader.max_offsets(queues)
-    assert sum(pauses) == PATIENCE_MS / 1000
+    assert sum(pauses) == RETRY_TIMEOUT_MS / 1000
     reader.close()
 
 

@@ -61,7 +61,7 @@ def test_no_message_is_lost_or_read_twice_over_a_restart(tmp_path: Path):
                 time.sleep(min(seconds, 0.1))  # It listens, and registers a moment later.
 
         reader = stack.enter_context(
-            closing(QueueReader([namesrv], group="TOOLS_CONSUMER", patience_ms=600_000, sleep=restart))
+            closing(QueueReader([namesrv], group="TOOLS_CONSUMER", retry_timeout_ms=600_000, sleep=restart))
         )
         queues = reader.queues("Restarts")
         ends = reader.max_offsets(queues)

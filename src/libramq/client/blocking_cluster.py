@@ -36,7 +36,7 @@ from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 T = TypeVar("T")
 
 PERM_READ: Final = 4  # PermName.java.
-PATIENCE_MS: Final = 4_000  # Ours: a manual restart of a broker takes less.
+RETRY_TIMEOUT_MS: Final = 4_000  # Ours: a manual restart of a broker takes less.
 PAUSES_MS: Final = (100, 500, 1_000, 2_000)  # Ours: between attempts; the last one repeats.
 PASSING: Final = (
     ConnectFailed, ConnectionLost, RequestTimeout, SystemBusy, ServiceNotAvailable, NameServerUnavailable,
@@ -47,7 +47,7 @@ PASSING: Final = (
 class BlockingCluster:
     """Name servers and brokers. Connections are made when needed and kept.
 
-    timeout_ms: for one response. patience_ms: how long requests are repeated while a broker is away.
+    timeout_ms: for one response. retry_timeout_ms: how long requests are repeated while a broker is away.
     access: credentials and TLS.
     """
 
@@ -57,7 +57,7 @@ class BlockingCluster:
         *,
         timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        patience_ms: int = PATIENCE_MS,
+        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
         access: Access = OPEN,
         monotonic_ms: Callable[[], MonotonicMs] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -67,7 +67,7 @@ class BlockingCluster:
         self._name_servers = list(name_servers)
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
-        self._patience_ms = patience_ms
+        self._retry_timeout_ms = retry_timeout_ms
         self._access = access
         self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
         self._sleep = sleep
@@ -172,7 +172,7 @@ class BlockingCluster:
 
     def pauses_ms(self) -> Iterator[int]:
         """Yield the pauses between attempts, as long as the patience lasts."""
-        left_ms, number = self._patience_ms, 0
+        left_ms, number = self._retry_timeout_ms, 0
         while left_ms > 0:
             pause_ms = min(PAUSES_MS[min(number, len(PAUSES_MS) - 1)], left_ms)
             yield pause_ms

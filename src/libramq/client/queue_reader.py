@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from libramq.client.blocking_cluster import PASSING, PATIENCE_MS, BlockingCluster
+from libramq.client.blocking_cluster import PASSING, RETRY_TIMEOUT_MS, BlockingCluster
 from libramq.client.identity import local_address, new_client_id
 from libramq.clock import MonotonicMs, SystemClock
 from libramq.codes import ResponseCode
@@ -114,7 +114,7 @@ class QueueReader:
         pull_filter: PullFilter = EVERYTHING,
         timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        patience_ms: int = PATIENCE_MS,
+        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
         access: Access = OPEN,
         monotonic_ms: Callable[[], MonotonicMs] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -123,7 +123,7 @@ class QueueReader:
             name_servers,
             timeout_ms=timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
-            patience_ms=patience_ms,
+            retry_timeout_ms=retry_timeout_ms,
             access=access,
             monotonic_ms=monotonic_ms,
             sleep=sleep,

@@ -16,9 +16,9 @@ from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 
-SETTLE_PATIENCE_SECONDS: Final = 15.0
+SETTLE_SECONDS_MAX: Final = 15.0
 """After this long without `settled` the scenario continues regardless."""
-EVENT_PATIENCE_SECONDS: Final = 2.0
+EVENT_SECONDS_MAX: Final = 2.0
 """How long an action may take to cause a rebalance."""
 
 
@@ -96,10 +96,10 @@ class Group:
         """Perform the actions that are due."""
         waited = now - self._acted_at
         is_settled = self._epoch_settled >= self._epoch_started and (
-            self._started_since_act or waited > EVENT_PATIENCE_SECONDS
+            self._started_since_act or waited > EVENT_SECONDS_MAX
         )
         while step := next_step(
-            self._steps_done, share, is_settled=is_settled or waited > SETTLE_PATIENCE_SECONDS
+            self._steps_done, share, is_settled=is_settled or waited > SETTLE_SECONDS_MAX
         ):
             self._steps_done += 1
             self._acted_at = now

@@ -101,7 +101,7 @@ class Connection:
     sql: str | None = None
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
-    patience_ms: int = BROKER_TIMEOUT_MS
+    retry_timeout_ms: int = BROKER_TIMEOUT_MS
     access: "Access | None" = None
 
 
@@ -207,7 +207,7 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
         timeout_ms=options.number("rocketmq.mqClientApiTimeout", 1, TIMEOUT_MS_MAX) or TIMEOUT_MS_DEFAULT,
         connect_timeout_ms=options.number("rocketmq.connectTimeoutMillis", 1, TIMEOUT_MS_MAX)
         or CONNECT_TIMEOUT_MS,
-        patience_ms=options.duration_ms("brokerTimeout", BROKER_TIMEOUT_MS),
+        retry_timeout_ms=options.duration_ms("brokerTimeout", BROKER_TIMEOUT_MS),
         access=options.access(),
     )
 

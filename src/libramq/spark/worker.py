@@ -59,7 +59,7 @@ def new_queue_reader(connection: Connection) -> QueueReader:
         pull_filter=pull_filter(connection),
         timeout_ms=connection.timeout_ms,
         connect_timeout_ms=connection.connect_timeout_ms,
-        patience_ms=connection.patience_ms,
+        retry_timeout_ms=connection.retry_timeout_ms,
         access=connection.access or OPEN,
     )
 

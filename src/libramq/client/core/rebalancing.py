@@ -150,7 +150,7 @@ class Rebalancing:
         for queue in wanted.take:
             found += self._owned.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if wanted.take or wanted.give:
-            log.info("rebalanced", topic=topic, taken=len(wanted.take), given_up=len(wanted.give))
+            log.info("rebalanced", topic=topic, taken=len(wanted.take), released=len(wanted.give))
             self.changed = True
         return found
 

@@ -12,7 +12,7 @@ from libramq.spark.source_options import SourceOptions
 from libramq.spark.worker import new_queue_reader
 
 #: Ours: a user is waiting. Once started, a run waits for brokers as long as brokerTimeout.
-PATIENCE_MS: Final = 3_000
+RETRY_TIMEOUT_MS: Final = 3_000
 
 
 def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Range]:
@@ -22,7 +22,7 @@ def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Ran
     """
     parsed = SourceOptions.parse(options)
     parsed.check_stream()
-    impatient = replace(parsed, connection=replace(parsed.connection, patience_ms=PATIENCE_MS))
+    impatient = replace(parsed, connection=replace(parsed.connection, retry_timeout_ms=RETRY_TIMEOUT_MS))
     with closing(new_queue_reader(impatient.connection)) as reader:
         queues = impatient.subscription.queues(reader)
         if not queues:
