@@ -311,10 +311,7 @@ class BrokerConfig(TimerConfig):
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
         if "," in self.commit_log_path:
-            raise ConfigError(
-                f"storePathCommitLog={self.commit_log_path}: name one directory: this broker "
-                "writes its log to one"
-            )
+            raise ConfigError(f"storePathCommitLog={self.commit_log_path}: only one directory is supported")
         if self.damaged not in (None, "skip", "cut"):
             raise ConfigError(f"damaged {self.damaged!r}; skip or cut is allowed")
         if self.metrics_exporter_type not in (*METRICS_OFF, *METRICS_SERVED):
