@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin import disk
+from libramq.cli.admin import disk, servers
 from libramq.errors import ConfigError
 
 app = typer.Typer(
@@ -14,6 +14,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(disk.app)
+app.add_typer(servers.app)
 
 Broker = Annotated[
     str | None, typer.Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c.")

@@ -63,6 +63,13 @@ class AdminSession:
             "Start one (libra up) or name another with -n"
         )
 
+    def each_name_server(self, call: Call[T]) -> dict[str, T]:
+        """Send a request to every name server; return the results by address, or raise the first failure."""
+        return {
+            address: name_server_calls.name_server_result(call, self._reply(address, call), address)
+            for address in self._name_servers
+        }
+
     def ask_each_name_server(self, call: Call[None]) -> None:
         """Send a request to every name server, since they share nothing; then raise the first failure."""
         failures: list[RemoteError] = []
