@@ -1,6 +1,6 @@
-"""The broker's configuration, under Apache's names: BrokerConfig, MessageStoreConfig and NettyServerConfig.
+"""The broker's configuration, under Apache's names (BrokerConfig, MessageStoreConfig, NettyServerConfig).
 
-`broker_conf.py` reads it from a file.
+`broker_conf.py` reads it from a file, of which docs/configuration.md has a generated table.
 """
 
 import ipaddress
@@ -52,10 +52,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(TimerConfig):
-    """The options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted.
-
-    docs/configuration.md is generated from it.
-    """
+    """The options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted."""
 
     broker_name: str = option(
         "broker-a", "brokerName", "The broker's name; one for each master of a cluster."
