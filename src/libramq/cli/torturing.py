@@ -70,7 +70,7 @@ class _Torturer:
         address = self._broker.config.address
         try:
             await self._broker.start()
-            async with Client(address) as client:
+            async with Client(address, is_serving=True) as client:
                 await client.create_topic()
             for number in range(1, rounds + 1):
                 wrong = await self._round(number, rounds)

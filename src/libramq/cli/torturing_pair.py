@@ -51,7 +51,7 @@ class TorturedPair:
             self._master, self._slave = self._brokers(name_server.address)
             try:
                 await self._start(self._master, self._slave)
-                async with Client(self._master.config.address) as client:
+                async with Client(self._master.config.address, is_serving=True) as client:
                     await client.create_topic()
                 await self._wait_in_sync()
                 await self._wait_topic_copied()
@@ -123,7 +123,10 @@ class TorturedPair:
 
     async def _wait_in_sync(self) -> None:
         """Send until a send is acknowledged, which takes a slave; raises BrokerEnded."""
-        async with Client(self._master.config.address) as client, _within("the slave is not in sync again"):
+        async with (
+            Client(self._master.config.address, is_serving=True) as client,
+            _within("the slave is not in sync again"),
+        ):
             while True:
                 identity = Identity(PRODUCER_COUNT, next(self._probes))
                 offset = await client.send(identity, 0)
@@ -134,7 +137,10 @@ class TorturedPair:
 
     async def _wait_topic_copied(self) -> None:
         """Wait until the slave serves the topic; raises BrokerEnded."""
-        async with Client(self._slave.config.address) as client, _within("the slave does not know the topic"):
+        async with (
+            Client(self._slave.config.address, is_serving=True) as client,
+            _within("the slave does not know the topic"),
+        ):
             while True:
                 if await client.serves_topic():
                     return

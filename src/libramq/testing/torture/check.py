@@ -12,7 +12,7 @@ async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str
 
     first: where each queue is read from; it is set to where it ends.
     """
-    async with Client(address) as client:
+    async with Client(address, is_serving=True) as client:
         wrong = await _check_messages(client, ledger, first, is_copy=False)
         for queue_id in range(QUEUE_COUNT):
             for group in GROUPS:
@@ -22,7 +22,7 @@ async def check(address: str, ledger: Ledger, first: dict[int, int]) -> list[str
 
 async def check_copy(address: str, ledger: Ledger, first: dict[int, int]) -> list[str]:
     """Return the violations among the messages of a slave; it copies commits later."""
-    async with Client(address) as client:
+    async with Client(address, is_serving=True) as client:
         return await _check_messages(client, ledger, first, is_copy=True)
 
 
