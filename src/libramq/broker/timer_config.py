@@ -16,7 +16,7 @@ def option(default: Any, name: str, about: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerConfig:
-    """How messages wait until a time."""
+    """The options of timer messages."""
 
     timer_wheel_enable: bool = option(
         True,

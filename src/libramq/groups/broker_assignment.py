@@ -41,7 +41,7 @@ class AssignmentAnswer:
 
 
 class BrokerAssignment:
-    """One group's target, and who holds what.
+    """One group's target, and the holders of its queues.
 
     assigned: what its members were given last, by whichever broker. The caller keeps that, as other brokers
     are informed: every answer is recorded there before the next call, and former members are removed.

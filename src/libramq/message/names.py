@@ -82,7 +82,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_sendable(topic: str) -> bool:
-    """Return whether clients may send to the topic: not to those whose messages the broker believes."""
+    """Return whether clients may send to the topic: not to those whose messages the broker trusts."""
     return topic not in NOT_ALLOWED_SEND_TOPICS and not topic.startswith(REVIVE_TOPIC_PREFIX)
 
 

@@ -9,7 +9,7 @@ from libramq.formats.tables import DataVersion
 
 
 class TimerCount(Document, frozen=True, kw_only=True):
-    """How many messages of a topic wait, and when that changed."""
+    """The number of waiting messages of a topic, and the time of its last change."""
 
     count: int = 0
     time_stamp: int = 0

@@ -12,7 +12,7 @@ from libramq.message.message import MessageExt
 
 
 class PopEntries(Protocol):
-    """What the timers have to know of POP."""
+    """The part of POP that the timers use."""
 
     @property
     def place(self) -> int:

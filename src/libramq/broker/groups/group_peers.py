@@ -37,7 +37,7 @@ class GroupPeers(Protocol):
         ...
 
     def started(self, started: Started, who: str | None) -> None:
-        """Report the start of a group's rebalance to all others. who: caused it, in short."""
+        """Report the start of a group's rebalance to all others. who: its cause, in short."""
         ...
 
     def settled(self, effect: Settled) -> None:

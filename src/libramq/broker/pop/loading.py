@@ -100,7 +100,7 @@ def load(
     revive_topic: str,
     now: Now,
 ) -> Loaded:
-    """Read what is in flight; waits for the disk."""
+    """Read the check points in flight; waits for the disk."""
     loaded = Loaded()
     end = store.max_offset(names.TIMER_TOPIC, 0)
     own = checkpoint.own if checkpoint is not None else None

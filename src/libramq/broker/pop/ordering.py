@@ -99,7 +99,7 @@ class Ordering:
         return pop.offsets if pop is not None and pop.pop_time_ms == pop_time_ms else ()
 
     def change(self, queue: QueueOfGroup, pop_time_ms: int, offset: int, invisible_ms: int) -> int | None:
-        """Have a message invisible until a time from now on; return for how long after its pop, if it is."""
+        """Set until when a message is invisible; return that, relative to its pop, if it is in flight."""
         pop = self._table.pops.get(queue)
         index = pop.index_of(offset) if pop is not None and pop.pop_time_ms == pop_time_ms else None
         if pop is None or index is None or pop.done >> index & 1:

@@ -52,7 +52,7 @@ class Wanted(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Share(NamedTuple):
-    """What one queue contributes: messages from `start` on. The queue is read on at `next_offset`."""
+    """The contribution of one queue: messages from `start` on. The queue is read on at `next_offset`."""
 
     topic: str
     queue_id: int

@@ -16,7 +16,7 @@ HANDLE_BYTES_MAX: Final = 1024
 
 
 class RecallHandle(NamedTuple):
-    """What a producer gives to take a timer message back. time_ms: in the message's slot."""
+    """The handle by which a producer recalls a timer message. time_ms: in the message's slot."""
 
     topic: str
     broker_name: str

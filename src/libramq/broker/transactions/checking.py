@@ -53,7 +53,7 @@ class Verdict(Enum):
 
 
 class CheckRules:
-    """When a producer is asked. All in ms, but for how often."""
+    """The limits of checks: times in ms, and a count."""
 
     def __init__(self, *, interval_ms: int, timeout_ms: int, times_max: int, kept_ms: int) -> None:
         self.interval_ms = interval_ms

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
-    """Return the answer that an error makes."""
+    """Return the answer for an error."""
     if isinstance(error, BrokerError):
         return Answer(ticket, ResponseCode(error.response_code), error.remark)
     return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))

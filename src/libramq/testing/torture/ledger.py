@@ -16,7 +16,7 @@ SHOWN_MAX: Final = 3
 
 
 class Ledger:
-    """What was acknowledged. Queues are numbers; a group's queue is its name and that number."""
+    """The acknowledged sends and commits. Queues are numbers; a group's queue is its name and that number."""
 
     def __init__(self) -> None:
         self.message_count = self.commit_count = 0
