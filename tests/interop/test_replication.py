@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from libramq import Message
-from libramq.client import SendStatus
+from libramq.client import ConsumeFrom, SendStatus
+from libramq.codes import RequestCode
 from libramq.errors import LibraError
-from libramq.sync import Producer
+from libramq.message import MessageExt
+from libramq.sync import Producer, PushConsumer
 from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
@@ -23,6 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 MASTER = "replicated"
 FILE_BYTES = 64 * 1024 * 1024
 COUNT = 40
+PREFETCHED = 50
 
 
 @pytest.fixture
@@ -232,3 +235,60 @@ def test_what_was_acknowledged_is_at_both_whoever_is_killed(stack: ExitStack, tm
         "equal logs",
         within_s=PATIENCE_S,
     )
+
+
+def test_a_member_reads_on_from_the_slave_and_commits_when_the_master_is_back(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Under its old opening; nothing is committed in between, and nothing is lost."""
+    servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
+    stack.callback(servers.stop)
+    of_master = {"brokerName": MASTER, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    servers.start("master", **of_master)
+    servers.start_slave("slave", MASTER, slaveReadEnable="true")
+    cluster = Cluster("libra", servers.namesrv, tmp_path)
+    cluster.create_topic("Read", 1)
+    load = Load(servers.namesrv, "Read")
+    stack.callback(load.stop)
+    load.wait_more(10 * PREFETCHED)
+    load.stop()
+    sent = stored(tmp_path / "master" / "store")
+    cluster.wait_until(
+        lambda: stored(tmp_path / "slave" / "store") == sent, "all at the slave", within_s=PATIENCE_S
+    )
+    handled: set[bytes] = set()
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def handle(messages: list[MessageExt]) -> bool:
+        handled.update(message.body for message in messages)
+        has_begun.set()
+        return may_go_on.wait(PATIENCE_S)
+
+    slave = f"127.0.0.1:{servers.ports['slave']}"
+    cluster.wait_until(lambda: knows(slave, "Read"), "the topic at the slave", within_s=PATIENCE_S)
+    member = PushConsumer(
+        group="readers",
+        namesrv=servers.namesrv,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        session_ms=int(2 * PATIENCE_S) * 1000,
+        pull_threshold_for_queue=PREFETCHED,
+    )
+    member.subscribe("Read", "*", handle)
+    member.start()
+    stack.callback(member.stop)
+    assert has_begun.wait(PATIENCE_S)
+    servers.kill("master")
+    may_go_on.set()
+    cluster.wait_until(lambda: handled >= sent, "everything read from the slave", within_s=PATIENCE_S)
+    servers.start("master", **of_master)
+    cluster.wait_until(lambda: "0" in ids_of(servers.namesrv), "a master", within_s=PATIENCE_S)
+    master = f"127.0.0.1:{servers.ports['master']}"
+    queue = {"topic": "Read", "queueId": "0"}
+    end = wire.ask(master, RequestCode.GET_MAX_OFFSET, queue).header["extFields"]["offset"]
+
+    def committed() -> str | None:
+        fields = {**queue, "consumerGroup": "readers"}
+        answer = wire.ask(master, RequestCode.QUERY_CONSUMER_OFFSET, fields).header
+        return answer.get("extFields", {}).get("offset")
+
+    cluster.wait_until(lambda: committed() == end, "commits at the master", within_s=PATIENCE_S)
