@@ -163,6 +163,10 @@ class Conversation:
             self.threads.run_all(Thread.COMPUTE)
             turn = self.performer.turns.timer
             if turn is None:
+                if (found := find_answer(peer, command)) is not None:
+                    return found
+                self.coordinate()  # An operator's cleaning is due at once, and answered when files are gone.
+                self.threads.run_all(Thread.DISK)
                 return answer(peer, command)
             turn.cancel()
             turn.action()  # type: ignore[attr-defined]
