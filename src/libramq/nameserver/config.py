@@ -34,7 +34,7 @@ class NameServerConfig:
     return_order_topic_config_to_broker: bool = _option(
         "returnOrderTopicConfigToBroker",
         True,
-        "Brokers learn which topics have an order configuration, and mark them as ordered.",
+        "Apache's brokers learn which topics have an order configuration, and mark them as ordered.",
     )
     enable_all_topic_list: bool = _option(
         "enableAllTopicList", True, "Clients may list all topics (`mqadmin topicList`)."
