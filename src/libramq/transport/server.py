@@ -26,7 +26,7 @@ Peer = Connection
 
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
-#: Ours: a shortage is over when this share of the allowed connections is in use.
+#: Ours: a shortage is over when this share of the connections at its beginning is left.
 ROOM_SHARE: Final = 0.9
 #: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a peer must read first.
 WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
@@ -228,6 +228,7 @@ class Server:
         self._is_allowed = is_allowed
         self._descriptors_max = descriptors_max
         self._refused_count = 0
+        self._full_count = 0
         self.handler = handler
         self.monotonic_ms = monotonic_ms
         self._connections: set[ServerConnection] = set()
@@ -274,9 +275,11 @@ class Server:
                     connections=len(self._connections),
                     descriptors=self._descriptors_max,
                 )
+            self._full_count = len(self._connections)
             self._refused_count += 1
             return False
-        if self._refused_count and descriptor < self._descriptors_max * ROOM_SHARE:
+        # A low descriptor alone says little: a file that was closed had it.
+        if self._refused_count and len(self._connections) < self._full_count * ROOM_SHARE:
             log.warning("connections are accepted again", refused=self._refused_count)
             self._refused_count = 0
         self._connections.add(connection)
