@@ -28,6 +28,7 @@ from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence_file import ALLOCATES, LEFT_BEHIND, FencesFile, Opening, entry_key, entry_name
+from libramq.offsets.removed_openings import RemovedOpenings
 
 log = get_logger(__name__)
 
@@ -67,6 +68,7 @@ class Fences:
         self._record = record
         self._groups: dict[str, GroupFence] = {}
         self._left_behind: dict[str, int] = {}
+        self.removed = RemovedOpenings()
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
@@ -305,10 +307,12 @@ class Fences:
                 self._record(entry_name(group, key), None)
             if fence.mode == MODE_CLIENT:
                 self._record(entry_name(group, ALLOCATES), None)
+            self.removed.keep(group, fence.openings)
             del self._groups[group]
 
     def remove_topic(self, topic: str) -> None:
         """Remove a topic's queues, except for their groups' epochs."""
+        self.removed.remove_topic(topic)
         for group, fence in self._groups.items():
             opened = [key for key in fence.openings if key[0] == topic]
             if opened:

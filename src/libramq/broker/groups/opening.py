@@ -68,6 +68,8 @@ class Opening:
             ) from error
         if former is not None:
             was_open = former != NOBODY
+            if not was_open:  # Its group may have been deleted meanwhile, and made again.
+                former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
             self._clients.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
         opened = Opened(offset, _former_epoch(former, claim))
