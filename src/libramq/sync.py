@@ -36,8 +36,10 @@ from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.administration import ConsumeDirectlyResult
 from libramq.remoting.body.consumers import ConsumerConnection, OffsetWrapper, TopicOffset
 from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.body.running_info import ConsumerRunningInfo
 
 __all__ = ["Admin", "Producer", "PushConsumer"]
 
@@ -330,6 +332,14 @@ class Admin(BlockingClient):
     def consumer_connection(self, group: str) -> ConsumerConnection:
         """Return the connected members of a group."""
         return self._wait("consumer_connection", self._admin.consumer_connection(group))
+
+    def running_info(self, group: str, client_id: str, *, threads: bool = False) -> ConsumerRunningInfo:
+        """Return a member's running info: its settings, subscriptions and queues."""
+        return self._wait("running_info", self._admin.running_info(group, client_id, threads=threads))
+
+    def consume_directly(self, group: str, client_id: str, message_id: str) -> ConsumeDirectlyResult:
+        """Have a member process one message again, by its offset id."""
+        return self._wait("consume_directly", self._admin.consume_directly(group, client_id, message_id))
 
     def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Remove a member from a coordinated group: a static one by its name, or any by its client id."""
