@@ -98,7 +98,7 @@ def test_keeping_finds_the_chain_with_the_fewest_moves():
     keeping = keep_most({0: 0, 1: 0}, {0: [0, 1], 1: [1, 2]}, takers)
     assert [dict(kept) for kept in keeping.kept] == [{0: 3}, {1: 2}, {1: 2}]
     assert list(keeping.taken) == [0, 1, 1]
-    assert {each: count for each, count in keeping.given.items() if count} == {(0, 1): 1, (1, 2): 1}
+    assert {each: count for each, count in keeping.assigned.items() if count} == {(0, 1): 1, (1, 2): 1}
 
 
 def test_the_later_epoch_owns_a_queue_claimed_twice():

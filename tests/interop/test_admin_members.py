@@ -31,8 +31,14 @@ def test_the_running_info_of_a_java_member(cluster: Cluster) -> None:
     with_stacks = cluster.admin("consumerStatus", "-g", group, "-i", client_id, "-s")
     assert "#Consumer jstack#" in with_stacks
     assert client_id in cluster.admin("consumerStatus", "-g", group)
-    progress = cluster.admin("consumerProgress", "-g", group, "-s", "true")
-    (row,) = [line.split() for line in progress.splitlines() if line.split()[:1] == [topic]]
+
+    def rows() -> list[list[str]]:
+        progress = cluster.admin("consumerProgress", "-g", group, "-s", "true")
+        return [line.split() for line in progress.splitlines() if line.split()[:1] == [topic]]
+
+    # Java's client commits every 5 s, and only then Apache's broker knows what the group reads.
+    cluster.wait_until(lambda: bool(rows()), "the group's progress", within_s=PATIENCE_S)
+    (row,) = rows()
     assert row[5] != "N/A", "the member's address is known from its running info"
 
 
