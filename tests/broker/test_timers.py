@@ -12,7 +12,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.store.copying import copy_store
 from libramq.timers.timer_checkpoint import TimerCheckpoint
-from tests.broker.brokers import Conversation
+from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 
 NOW_MS = 1_700_000_000_000
@@ -298,3 +298,21 @@ def test_a_copy_of_the_store_delivers_what_waits(tmp_path, peer):
     assert bodies(copy) == [b"1", b"2"]
     talk.close()
     copy.close()
+
+
+def test_what_is_due_does_not_wait_for_what_is_not_on_the_disk(tmp_path, peer):
+    talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    send_in_flight(talk, peer, NOW_MS + 2_000, b"due")
+    talk.flush()
+    talk.advance(1_500)
+    send_in_flight(talk, peer, NOW_MS + 60_000, b"not flushed")
+    talk.advance(2_000)
+    talk.flush()
+    assert bodies(talk) == [b"due"]
+    talk.close()
+
+
+def send_in_flight(talk: Conversation, peer: FakePeer, deliver_ms: int, body: bytes) -> None:
+    """Send without an answer yet: it comes when the log is flushed."""
+    header = send_header(properties={"TIMER_DELIVER_MS": str(deliver_ms)})
+    talk.give(peer, talk.command(R.SEND_MESSAGE_V2, header, body))

@@ -198,10 +198,9 @@ class Timers:
         offset = self.queue_offset
         result = self._store.read(TIMER_TOPIC, 0, offset, COLLECTED_PER_ROUND)
         if result.status is not ReadStatus.FOUND:
-            if offset < result.min_offset <= result.max_offset:  # Removed by retention.
-                self._reached(result.min_offset)
-                return False
-            return True
+            # Removed by retention, or unreadable: those behind it must not wait for it.
+            self._reached(max(offset, result.next_offset) if offset < result.max_offset else offset)
+            return self.queue_offset == offset
         messages = _decoded(result.data)
         for message in messages:
             if not self._pop.owns(message):
@@ -217,9 +216,11 @@ class Timers:
             self.version += 1
 
     def _add(self, message: MessageExt, wall_ms: WallMs) -> None:
-        out_ms = _out_ms(message)
-        if out_ms is None:
-            log.error("a message of the timers' topic has no time; it is skipped", id=message.offset_id)
+        out_ms, topic = _out_ms(message), message.properties.get(p.REAL_TOPIC)
+        if out_ms is None or topic is None:
+            log.error(
+                "a message of the timers' topic has no time or no topic; it is skipped", id=message.offset_id
+            )
             return
         options = self._options
         # One that is late waits in its own slot all the same: a deletion may be there.
@@ -230,10 +231,10 @@ class Timers:
             is_short = waits_ms - window_ms < options.roll_window_slots // 3 * options.precision_ms
             waits_ms = options.roll_window_slots // 2 * options.precision_ms if is_short else window_ms
         tick = (written_ms + waits_ms) // options.precision_ms
-        topic, deletes = message.properties.get(p.REAL_TOPIC), _deletes(message)
+        deletes = _deletes(message)
         unit = TimerUnit(
             self._wheel.last_unit(tick), written_ms, waits_ms, message.physical_offset, message.store_size,
-            java_hash(topic or ""), rolls, deletes,
+            java_hash(topic), rolls, deletes,
         )  # fmt: skip
         self._wheel.add(tick, self._log.append(unit), deletes=deletes)
         self.metrics.add(topic, -1 if deletes else 1, wall_ms)

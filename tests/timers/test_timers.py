@@ -1,0 +1,43 @@
+"""Collecting, where the topic has what cannot be read."""
+
+from pathlib import Path
+
+from libramq.clock import WallMs
+from libramq.store.read import ReadResult, ReadStatus
+from libramq.timers.metrics import TimerMetrics
+from libramq.timers.pop_entries import NoPop
+from libramq.timers.request import TimerOptions
+from libramq.timers.timer_log import TimerLog
+from libramq.timers.timer_wheel import TimerWheel
+from libramq.timers.timers import Timers
+from tests.store.stores import Disk
+
+
+class DamagedStore:
+    """A store whose timers' topic has ten messages, of which the first five cannot be read."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return 10
+
+    def read(self, topic: str, queue_id: int, offset: int, count: int) -> ReadResult:
+        status = ReadStatus.OFFSET_FOUND_NULL if offset < 10 else ReadStatus.OFFSET_OVERFLOW_ONE
+        return ReadResult(status, 5 if offset < 5 else 10, 0, 10)
+
+
+def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
+    timer_log = TimerLog(Disk(), tmp_path, 1 << 10)
+    timers = Timers(
+        DamagedStore(),  # type: ignore[arg-type]
+        timer_log,
+        TimerWheel(),
+        TimerMetrics(None),
+        TimerOptions(),
+        queue_offset=0,
+        pop=NoPop(),
+    )
+    rounds = 0
+    while not timers.advance(WallMs(1_700_000_000_000)):
+        rounds += 1
+        assert rounds < 10
+    assert timers.queue_offset == 10
+    timer_log.close()
