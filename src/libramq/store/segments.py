@@ -8,7 +8,7 @@ are contiguous; old ones are removed from the front. The commit log is one run, 
 Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/store.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -108,6 +108,11 @@ class Segments:
             return []
         self._has_new_names = False
         return [self.directory, self.directory.parent, self.directory.parent.parent]
+
+    def put_back(self, resized: Iterable[Path]) -> None:
+        """Have directories and resized files taken again: what was taken could not be flushed."""
+        self._has_new_names = bool(self.starts)
+        self._resized.update(dict.fromkeys(resized))
 
     def start_of(self, offset: int) -> int:
         """Return where the file with this byte begins."""

@@ -189,6 +189,9 @@ class TimerFiles:
         self._metrics_file.save(write.metrics)
         for path in write.removed:
             self._filesystem.unlink(path)
+        if write.log.directories:  # New files, or an attempt before failed half-way.
+            self._filesystem.sync_directory(self._wheel_path.parent)
+            self._filesystem.sync_directory(self._checkpoint_path.parent)
 
     def written(self, write: TimerWrite) -> None:
         """Note that it was written."""
@@ -197,6 +200,7 @@ class TimerFiles:
 
     def failed(self, write: TimerWrite) -> None:
         """Take back what could not be written."""
+        self._log.failed(write.log)
         self._wheel.put_back(write.slots)
 
     def close(self) -> None:

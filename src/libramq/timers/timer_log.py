@@ -146,6 +146,10 @@ class TimerLog:
         self.written_end = write.end
         self._block = b""
 
+    def failed(self, write: LogWrite) -> None:
+        """Have names and sizes of files flushed with the next write; the units are in memory still."""
+        self._segments.put_back(path for path, _, _ in write.parts)
+
     def drop_before(self, physical_offset: int) -> list[Path]:
         """Forget the first file if the commit log, which now begins here, has none of its messages."""
         segments = self._segments
