@@ -256,7 +256,7 @@ def test_a_broker_without_transactions_has_nothing_to_do_for_them(talk, peer):
     talk.send(peer)
     talk.advance(10 * INTERVAL_MS)
     assert TRANS_HALF_TOPIC not in talk.broker.topics
-    assert talk.broker.transactions.checking._deadline.due_ms is None
+    assert talk.broker.transactions.checking._rounds.due_ms is None
 
 
 # Restarts.

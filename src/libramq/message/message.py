@@ -142,7 +142,7 @@ class MessageExt:
     def delay_level(self) -> int:
         """Return the delay level it was sent with; 0 for none."""
         level = self.properties.get(names.DELAY, "0")
-        return int(level) if level.isascii() and level.isdigit() and len(level) < 10 else 0
+        return names.whole_number(level, digits_max=9) or 0
 
     @property
     def offset_id(self) -> str:

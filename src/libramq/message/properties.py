@@ -125,6 +125,11 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return properties_from_text(data.decode("utf-8", "replace"))
 
 
+def whole_number(text: str, *, digits_max: int = 18) -> int | None:
+    """Return the number that a property's value is; None if it is none, or too long for Java's."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits_max else None
+
+
 def find_property(data: bytes, name: bytes) -> bytes | None:
     """Return one value from stored bytes, without decoding the others."""
     if data.startswith(name + b"\x01"):

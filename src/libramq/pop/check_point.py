@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from libramq.clock import MonotonicMs
+from libramq.message.properties import whole_number
 from libramq.pop.entries import AckEntry, CheckPointEntry
 
 #: Topic, group, queue, start offset, and time of the pop (wall clock).
@@ -117,7 +118,7 @@ def check_point_of(
         due_ms=due_ms,
         done=entry.bit_map & ((1 << len(diffs)) - 1),
         place=place,
-        re_puts=int(entry.re_puts) if entry.re_puts and entry.re_puts.isdecimal() else 0,
+        re_puts=whole_number(entry.re_puts or "") or 0,
     )
 
 

@@ -3,6 +3,7 @@
 Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageStatus.java.
 """
 
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 from typing import Final
 
@@ -11,7 +12,10 @@ import msgspec
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.kernel.gate import Missing
-from libramq.message.ids import encode_offset_id
+from libramq.message.ids import encode_host, encode_offset_id
+from libramq.message.message import MessageExt
+from libramq.message.properties import PROPERTIES_BYTES_MAX, TAGS, encode_properties
+from libramq.message.tags import tag_code
 
 
 class AppendStatus(Enum):
@@ -56,6 +60,37 @@ class StoreMessage(msgspec.Struct, gc=False):
     born_host: bytes = bytes(8)
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+
+
+def stored_again(
+    message: MessageExt,
+    topic: str,
+    queue_id: int,
+    properties: Mapping[str, str],
+    *,
+    expendable: Collection[str] = (),
+    reconsume_times: int | None = None,
+) -> StoreMessage:
+    """Return a copy of a stored message for another queue; its body is as stored, compressed perhaps.
+
+    expendable: properties that are left out where all of them would be too long: better without them than
+    lost. reconsume_times: None: the message's own.
+    """
+    text = encode_properties(properties)
+    if len(text) > PROPERTIES_BYTES_MAX:
+        text = encode_properties({k: v for k, v in properties.items() if k not in expendable})
+    return StoreMessage(
+        topic,
+        queue_id,
+        message.body,
+        text,
+        tag_code(properties.get(TAGS)),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        encode_host(message.born_host),
+        message.reconsume_times if reconsume_times is None else reconsume_times,
+    )
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):

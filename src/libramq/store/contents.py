@@ -221,6 +221,11 @@ class StoreContents:
         """
         return self._log.read(offset, size) if may_wait else self._log.read_nowait(offset, size)
 
+    @property
+    def may_wait(self) -> bool:
+        """Return whether reads may wait for the disk: not within `without_waiting`."""
+        return self._files.may_wait
+
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:
         """Make reads that would wait for the disk raise ColdRead; `warm` its range, and start over."""

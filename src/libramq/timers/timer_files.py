@@ -145,9 +145,9 @@ class TimerFiles:
         message = self._store.message_at(unit.physical_offset)
         return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
 
-    def may_wait(self, wait: bool) -> None:
+    def set_may_wait(self, wait: bool) -> None:
         """Set whether reads of the timer log may wait for the disk."""
-        self._log.may_wait(wait)
+        self._log.set_may_wait(wait)
 
     @property
     def has_changes(self) -> bool:

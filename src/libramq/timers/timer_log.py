@@ -122,7 +122,7 @@ class TimerLog:
         data, start = self._read(position, _BLOCK_BYTES, ends_there=True)
         return decode_unit(data, start)
 
-    def may_wait(self, wait: bool) -> None:
+    def set_may_wait(self, wait: bool) -> None:
         """Set whether reads may wait for the disk."""
         self._files.may_wait = wait
 

@@ -18,12 +18,11 @@ from libramq.codes import ResponseCode
 from libramq.errors import RemoteProtocolError, broker_error
 from libramq.logs import get_logger
 from libramq.message import properties as p
-from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.message.names import TIMER_TOPIC
 from libramq.message.record import decode_records
-from libramq.message.tags import java_hash, tag_code
-from libramq.store.append import AppendStatus, StoreMessage
+from libramq.message.tags import java_hash
+from libramq.store.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadStatus
 from libramq.timers.metrics import TimerMetrics
@@ -252,8 +251,7 @@ def _decoded(data: Sequence[bytes | memoryview]) -> list[MessageExt]:
 
 
 def _out_ms(message: MessageExt) -> int | None:
-    text = message.properties.get(p.TIMER_OUT_MS, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+    return p.whole_number(message.properties.get(p.TIMER_OUT_MS, ""))
 
 
 def _deletes(message: MessageExt) -> bool:
@@ -261,38 +259,16 @@ def _deletes(message: MessageExt) -> bool:
 
 
 def _due(due: DueMessage, wall_ms: WallMs) -> StoreMessage:
-    properties = dict(due.message.properties)
-    properties[p.TIMER_ENQUEUE_MS] = str(due.written_ms)
-    if due.rolls:
-        times = properties.get(p.TIMER_ROLL_TIMES, "")
-        properties[p.TIMER_ROLL_TIMES] = str(int(times) + 1 if times.isdecimal() else 1)
-    return _stored_again(due.message, properties, wall_ms, rolls=due.rolls)
-
-
-def _stored_again(
-    message: MessageExt, properties: dict[str, str], wall_ms: WallMs, *, rolls: bool
-) -> StoreMessage:
     """Return the message for its own queue, or for the timers' again (TimerMessageStore.convert)."""
+    message, properties = due.message, dict(due.message.properties)
+    properties[p.TIMER_ENQUEUE_MS] = str(due.written_ms)
     properties[p.TIMER_DEQUEUE_MS] = str(int(wall_ms))
-    text = p.encode_properties(properties)
-    if len(text) > p.PROPERTIES_BYTES_MAX:  # Better without its times than lost.
-        for name in (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS):
-            del properties[name]
-        text = p.encode_properties(properties)
     topic, queue_id = message.topic, message.queue_id
-    if not rolls:
-        number = properties.get(p.REAL_QUEUE_ID, "")
+    if due.rolls:
+        times = p.whole_number(properties.get(p.TIMER_ROLL_TIMES, ""), digits_max=9) or 0
+        properties[p.TIMER_ROLL_TIMES] = str(times + 1)
+    else:
         topic = properties.get(p.REAL_TOPIC, topic)
-        queue_id = int(number) if number.isascii() and number.isdecimal() else 0
-    return StoreMessage(
-        topic,
-        queue_id,
-        message.body,
-        text,
-        tag_code(properties.get(p.TAGS)),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        encode_host(message.born_host),
-        message.reconsume_times,
-    )
+        queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+    expendable = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS)
+    return stored_again(message, topic, queue_id, properties, expendable=expendable)

@@ -17,11 +17,9 @@ from libramq.clock import MonotonicMs, Now
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.message.record import decode_record
-from libramq.message.tags import tag_code
-from libramq.store.append import AppendStatus, StoreMessage
+from libramq.store.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadStatus
 
@@ -66,11 +64,8 @@ class DelaySchedule:
 
     def delay(self, message: StoreMessage, level_text: str, *, now: Now) -> None:
         """Redirect a message that is about to be stored to its level; without a level do nothing."""
-        try:
-            level = int(level_text)
-        except ValueError:
-            return
-        if level <= 0:
+        level = p.whole_number(level_text)
+        if not level:
             return
         if self._moments.is_set(now):
             self._moments.note(self._store.statistics().max_physical_offset, now)
@@ -168,19 +163,6 @@ def _restored(message: MessageExt) -> StoreMessage:
     """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
     properties = dict(message.properties)
     properties[p.WAIT] = "false"
-    text = p.encode_properties(properties)
-    if len(text) > p.PROPERTIES_BYTES_MAX:  # WAIT has no meaning here; better without it than lost.
-        del properties[p.WAIT]
-        text = p.encode_properties(properties)
-    return StoreMessage(
-        properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC),
-        int(properties.get(p.REAL_QUEUE_ID, "0")),
-        message.body,
-        text,
-        tag_code(properties.get(p.TAGS)),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        encode_host(message.born_host),
-        message.reconsume_times,
-    )
+    topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
+    queue_id = int(properties.get(p.REAL_QUEUE_ID, "0"))
+    return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))  # It has no meaning here.

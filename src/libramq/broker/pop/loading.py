@@ -141,8 +141,8 @@ def uncommitted(loaded: Loaded, ledger: OffsetLedger) -> Iterator[tuple[QueueOfG
 
 def _waits(message: MessageExt, checkpoint: TimerCheckpoint) -> bool:
     """Return whether a timer message is not in its own topic yet."""
-    due_ms = message.properties.get(p.TIMER_OUT_MS, "0")
-    is_due = due_ms.isdecimal() and int(due_ms) < checkpoint.read_ms
+    due_ms = p.whole_number(message.properties.get(p.TIMER_OUT_MS, "0"))
+    is_due = due_ms is not None and due_ms < checkpoint.read_ms
     return not is_due or message.queue_offset >= checkpoint.queue_offset
 
 

@@ -7,30 +7,26 @@ Upstream: PopReviveService.java.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Final
 
 from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.rounds import Rounds
 from libramq.broker.pop.journal import PopJournal
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError
 from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig
-from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.message.record import decode_record
-from libramq.message.tags import tag_code
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.positions import Positions
-from libramq.store.append import StoreMessage
+from libramq.store.append import StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadStatus
-from libramq.store.segments import ColdRead
 
 log = get_logger(__name__)
 
@@ -40,8 +36,6 @@ AGAIN_MS: Final = 100
 REVIVED_PER_ROUND_MAX: Final = 128
 #: Ours: bodies that one append copies.
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Ours: where what a thread has read is gone again, the loop waits for the disk in the end.
-WARMINGS_MAX: Final = 64
 
 
 class Reviving:
@@ -68,11 +62,9 @@ class Reviving:
         self._in_flight = in_flight
         self._positions = positions
         self._clock = kernel.clock
-        self._effects = kernel.effects
         self._new_names = new_names
-        self._deadline = kernel.deadlines.new(self._revive)
-        self._warmings = 0
-        self._is_warming = self._is_refused = False
+        self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
+        self._is_refused = False
 
     def settle(self) -> None:
         """Set the deadline to when the next check point is due, and keep the journal short.
@@ -82,8 +74,8 @@ class Reviving:
         if self._store.config.is_copy:
             return
         due_ms = self._in_flight.next_due_ms
-        if due_ms is not None and not (self._is_warming or self._is_refused):
-            self._deadline.by(due_ms)
+        if due_ms is not None and not (self._rounds.is_reading or self._is_refused):
+            self._rounds.by(due_ms)
         if not self._is_refused:
             self._compact()
 
@@ -101,35 +93,17 @@ class Reviving:
             self._refused(error)
 
     def _revive(self, now_ms: MonotonicMs) -> None:
-        if self._is_warming:
-            return
         self._is_refused = False
         try:
-            if self._warmings < WARMINGS_MAX:
-                with self._store.without_waiting():
-                    self._revive_due(now_ms)
-            else:
-                self._revive_due(now_ms)
-            self._warmings = 0
-        except ColdRead as cold:
-            self._is_warming = True
-            self._warmings += 1
-            self._effects.run(Thread.READ, partial(self._store.warm, (cold.stretch,)), self._warmed)
+            self._revive_due(now_ms)
         except BrokerError as error:
             self._refused(error)
-            self._deadline.by(now_ms + AGAIN_MS)
-        except BaseException:
-            self._deadline.by(now_ms + AGAIN_MS)
-            raise
+            self._rounds.by(now_ms + AGAIN_MS)
 
     def _revive_due(self, now_ms: MonotonicMs) -> None:
         room = REVIVED_PER_ROUND_MAX
         while room > 0 and (check_point := self._in_flight.next_due(now_ms)) is not None:
             room -= self._settle(check_point)
-
-    def _warmed(self, _: object) -> None:
-        self._is_warming = False
-        self._deadline.by(self._clock.monotonic_ms())
 
     def _settle(self, check_point: CheckPoint) -> int:
         """Make the messages of a check point visible that are not done; return how many those are."""
@@ -179,21 +153,13 @@ class Reviving:
         if message.reconsume_times == 0 or p.FIRST_POP_TIME not in properties:
             properties[p.FIRST_POP_TIME] = str(check_point.pop_time_ms)
         topic, queue_id = self._target(message, check_point, group, wall_ms)
-        text = p.encode_properties(properties)
-        if len(text) > p.PROPERTIES_BYTES_MAX:  # Better without it than lost.
-            del properties[p.FIRST_POP_TIME]
-            text = p.encode_properties(properties)
-        return StoreMessage(
+        return stored_again(
+            message,
             topic,
             queue_id,
-            message.body,
-            text,
-            tag_code(properties.get(p.TAGS)),
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp_ms,
-            encode_host(message.born_host),
-            message.reconsume_times + 1,
+            properties,
+            expendable=(p.FIRST_POP_TIME,),
+            reconsume_times=message.reconsume_times + 1,
         )
 
     def _target(
@@ -212,7 +178,7 @@ class Reviving:
             self._journal.compact(self._clock.wall_ms())
         except BrokerError as error:
             self._refused(error)
-            self._deadline.by(self._clock.monotonic_ms() + AGAIN_MS)
+            self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
 
     def _refused(self, error: BrokerError) -> None:
         if not self._is_refused:

@@ -16,13 +16,11 @@ from libramq.catalog import GroupTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.message import properties as p
-from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
-from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendBackHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.append import StoreMessage
+from libramq.store.append import stored_again
 from libramq.store.message_store import MessageStore
 
 _UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)
@@ -95,17 +93,12 @@ class SendBack:
             properties.pop(name, None)
         if target.delay_level:
             properties[p.DELAY] = str(target.delay_level)
-        again = StoreMessage(
+        again = stored_again(
+            message,
             target.config.topic_name,
             target.queue_id,
-            message.body,
-            p.encode_properties(properties),
-            tag_code(message.tags),
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp_ms,
-            encode_host(message.born_host),
-            message.reconsume_times + 1,
+            properties,
+            reconsume_times=message.reconsume_times + 1,
         )
         if target.delay_level:
             self._schedule.delay(again, str(target.delay_level), now=request.now)

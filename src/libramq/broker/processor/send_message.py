@@ -236,7 +236,7 @@ class SendMessage:
         Return the handle by which it can be recalled. The delay level counts if it has both.
         """
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
-        if delay is not None and delay.isdecimal() and int(delay) > 0:
+        if delay is not None and p.whole_number(delay):
             for name in TIMER_REQUESTS:
                 text = text_properties.without(text, name)
             message.properties_text = text.encode("utf-8", "replace")

@@ -91,8 +91,7 @@ class TimerRequests:
         return Reply(body=encode_body(self._files.timers.metrics.content()))
 
     def _require_time(self, handle: RecallHandle, wall_ms: WallMs) -> None:
-        text = handle.time_ms
-        time_ms = int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else -1
+        time_ms = p.whole_number(handle.time_ms) or 0
         if not 0 < time_ms - int(wall_ms) < self._max_delay_ms:
             raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
 

@@ -13,25 +13,23 @@ Upstream: TransactionalMessageServiceImpl.check, AbstractTransactionalMessageChe
 
 from collections.abc import Callable
 from enum import Enum, auto
-from functools import partial
 from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.rounds import Rounds
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.errors import BrokerError
-from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_record
+from libramq.message.record import decode_records
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadResult, ReadStatus
-from libramq.store.segments import ColdRead
 
 log = get_logger(__name__)
 
@@ -39,8 +37,6 @@ log = get_logger(__name__)
 CHECKED_PER_ROUND_MAX: Final = 64
 #: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
 AGAIN_MS: Final = 100
-#: Ours: where what a thread has read is gone again, the loop waits for the disk in the end.
-WARMINGS_MAX: Final = 64
 
 
 class Verdict(Enum):
@@ -82,13 +78,13 @@ class CheckRules:
 def times_checked(message: MessageExt) -> int:
     """Return how often a producer was asked about a message."""
     text = message.properties.get(p.TRANSACTION_CHECK_TIMES, "0")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return p.whole_number(text, digits_max=9) or 0
 
 
 def immunity_of(message: MessageExt) -> int | None:
     """Return how long a message is not asked about, in ms, if its producer has said so."""
-    text = message.properties.get(p.CHECK_IMMUNITY_TIME_IN_SECONDS, "")
-    return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 10 else None
+    seconds = p.whole_number(message.properties.get(p.CHECK_IMMUNITY_TIME_IN_SECONDS, ""), digits_max=9)
+    return None if seconds is None else seconds * 1000
 
 
 class Checking:
@@ -112,67 +108,47 @@ class Checking:
         self._transactions = transactions
         self._rules = rules
         self._clock = kernel.clock
-        self._effects = kernel.effects
         self._ask = ask
-        self._deadline = kernel.deadlines.new(self._act)
+        self._rounds = Rounds(store, kernel, self._act, again_ms=rules.interval_ms)
         self._committing = kernel.deadlines.new(self._commit_flushed)
         self._round_end: int | None = None
         self._load_end = store.max_offset(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID)
         is_known = open_transactions.op_offset >= self._load_end
         self._load_offset = None if is_known else open_transactions.op_offset
         self._to_commit: tuple[int, int, int] | None = None
-        self._warmings = 0
-        self._is_warming = self._is_refused = False
+        self._is_refused = False
         self._is_active = is_active
         if is_active and store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
             wait_ms = rules.interval_ms if is_known else 0
-            self._deadline.at(self._clock.monotonic_ms() + wait_ms)
+            self._rounds.by(self._clock.monotonic_ms() + wait_ms)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note a new half message, to be looked at after an interval."""
-        if topic == names.TRANS_HALF_TOPIC and self._is_active and not self._is_warming:
-            self._deadline.by(self._clock.monotonic_ms() + self._rules.interval_ms)
+        if topic == names.TRANS_HALF_TOPIC and self._is_active and not self._rounds.is_reading:
+            self._rounds.by(self._clock.monotonic_ms() + self._rules.interval_ms)
 
     def _act(self, now_ms: MonotonicMs) -> None:
-        if self._is_warming:
-            return
         try:
-            if self._warmings < WARMINGS_MAX:
-                with self._store.without_waiting():
-                    self._go_on(now_ms)
-            else:
-                self._go_on(now_ms)
-            self._warmings = 0
+            self._go_on(now_ms)
             self._is_refused = False
-        except ColdRead as cold:
-            self._is_warming = True
-            self._warmings += 1
-            self._effects.run(Thread.READ, partial(self._store.warm, (cold.stretch,)), self._warmed)
         except BrokerError as error:
             if not self._is_refused:
                 log.warning("half messages wait: the store accepts no messages", reason=error.remark)
             self._is_refused = True
-            self._deadline.by(now_ms + AGAIN_MS)
-        except BaseException:
-            self._deadline.by(now_ms + self._rules.interval_ms)
-            raise
-
-    def _warmed(self, _: object) -> None:
-        self._is_warming = False
-        self._deadline.by(self._clock.monotonic_ms())
+            self._rounds.by(now_ms + AGAIN_MS)
 
     def _go_on(self, now_ms: MonotonicMs) -> None:
         if self._load_offset is not None:
             self._load(self._load_offset)
             # Producers have to come back first.
-            self._deadline.by(now_ms if self._load_offset is not None else now_ms + self._rules.interval_ms)
+            self._rounds.by(now_ms if self._load_offset is not None else now_ms + self._rules.interval_ms)
         elif self._check():
-            self._deadline.by(now_ms)
+            self._rounds.by(now_ms)
         else:
             self._round_end = None
             self._want_commit()
             if self._open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
-                self._deadline.by(now_ms + self._rules.interval_ms)
+                self._rounds.by(now_ms + self._rules.interval_ms)
 
     # What has ended, after a start.
 
@@ -280,11 +256,4 @@ def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:
 def _messages(read: ReadResult) -> list[MessageExt]:
     if read.status is not ReadStatus.FOUND:
         return []
-    data, messages, position = b"".join(read.data), [], 0
-    while position < len(data):
-        decoded = decode_record(data, position, decompress=False)
-        if decoded is None:
-            break
-        messages.append(decoded[0])
-        position = decoded[1]
-    return messages
+    return decode_records(b"".join(read.data), decompress=False)

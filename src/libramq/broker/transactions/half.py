@@ -16,11 +16,10 @@ from libramq.broker.messages import stored_properties
 from libramq.clock import WallMs
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from libramq.message.tags import tag_code
-from libramq.store.append import StoreMessage
+from libramq.store.append import StoreMessage, stored_again
 
 #: MixAll.CID_SYS_RMQ_TRANS: whose committed offsets say how far both topics are dealt with.
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -62,7 +61,8 @@ def prepare(message: StoreMessage, unique_key: str) -> None:
 def first_offset(message: MessageExt) -> int:
     """Return the offset that a half message had in its topic first: its copies carry it."""
     text = message.properties.get(p.TRANSACTION_PREPARED_QUEUE_OFFSET, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else message.queue_offset
+    offset = p.whole_number(text)
+    return message.queue_offset if offset is None else offset
 
 
 def is_half(message: MessageExt) -> bool:
@@ -76,8 +76,7 @@ def is_half(message: MessageExt) -> bool:
 
 def real_queue_id(message: MessageExt) -> int | None:
     """Return the queue that a half message is meant for."""
-    text = message.properties.get(p.REAL_QUEUE_ID, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+    return p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9)
 
 
 def committed(message: MessageExt) -> StoreMessage:
@@ -87,8 +86,7 @@ def committed(message: MessageExt) -> StoreMessage:
     assert queue_id is not None
     for name in (p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARED, p.TRANSACTION_PREPARED_QUEUE_OFFSET):
         properties.pop(name, None)
-    copy = _copy(message, properties)
-    copy.topic, copy.queue_id = topic, queue_id
+    copy = stored_again(message, topic, queue_id, properties)
     copy.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
     copy.prepared_transaction_offset = message.physical_offset
     return copy
@@ -98,14 +96,12 @@ def renewed(message: MessageExt, times_checked: int) -> StoreMessage:
     """Return a half message for the end of its topic; it carries its first offset along."""
     message.properties[p.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(first_offset(message))
     message.properties[p.TRANSACTION_CHECK_TIMES] = str(times_checked)
-    return _copy(message, message.properties)
+    return stored_again(message, message.topic, QUEUE_ID, message.properties)
 
 
 def discarded(message: MessageExt) -> StoreMessage:
     """Return a half message for the topic of those that were given up."""
-    copy = _copy(message, message.properties)
-    copy.topic = names.TRANS_CHECK_MAX_TIME_TOPIC
-    return copy
+    return stored_again(message, names.TRANS_CHECK_MAX_TIME_TOPIC, QUEUE_ID, message.properties)
 
 
 def ended(half_offsets: Iterable[int], unique_key: str, born_host: bytes, wall_ms: WallMs) -> StoreMessage:
@@ -127,19 +123,4 @@ def ended_offsets(message: MessageExt) -> list[int]:
     if message.tags != ENDED_TAG:
         return []
     texts = message.body.decode("utf-8", "replace").split(",")
-    return [int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 19]
-
-
-def _copy(message: MessageExt, properties: dict[str, str]) -> StoreMessage:
-    return StoreMessage(
-        message.topic,
-        QUEUE_ID,
-        message.body,
-        p.encode_properties(properties),
-        tag_code(properties.get(p.TAGS)),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp_ms,
-        encode_host(message.born_host),
-        message.reconsume_times,
-    )
+    return [offset for text in texts if (offset := p.whole_number(text)) is not None]

@@ -77,7 +77,7 @@ class Transactions:
         """Return the message for its own queue, or for where it waits: its delay begins now."""
         final = half.committed(message)
         delay = message.properties.get(p.DELAY)
-        if delay is not None and delay.isdecimal() and int(delay) > 0:
+        if delay is not None and p.whole_number(delay):
             self._schedule.delay(final, delay, now=now)
         elif any(name in message.properties for name in TIMER_REQUESTS):
             self._timers.accept(final, final.properties_text.decode("utf-8", "replace"), now.wall_ms)
