@@ -19,17 +19,17 @@ from concurrent.futures import CancelledError
 from typing import Any, Final, Literal, Unpack
 
 from libramq.client import admin as asynchronous_admin
-from libramq.client import producer as asynchronous_producer
-from libramq.client import push_consumer as asynchronous_push_consumer
 from libramq.client.blocking_client import BlockingClient
-from libramq.client.core.queue_selector import QueueSelector
-from libramq.client.handler_call import awaited
-from libramq.client.handlers import Handler
+from libramq.client.consuming import push_consumer as asynchronous_push_consumer
+from libramq.client.consuming.handling.handler_call import awaited
+from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.network_thread import run_on_thread
 from libramq.client.options import AdminOptions, ProducerOptions, PushConsumerOptions, TopicOptions
-from libramq.client.producer import check_hand_over, hand_over, report_failure
-from libramq.client.send_pipeline import Callback
-from libramq.client.send_result import SendResult
+from libramq.client.producing import producer as asynchronous_producer
+from libramq.client.producing.producer import check_hand_over, hand_over, report_failure
+from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.send_pipeline import Callback
+from libramq.client.producing.send_result import SendResult
 from libramq.errors import BufferFull, LocalProtocolError
 from libramq.filter.selector import Sql
 from libramq.formats.route import TopicRouteData

@@ -11,7 +11,7 @@ import pytest
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
-from libramq.client.core import membership
+from libramq.client.consuming.membership import membership
 from libramq.clock import SystemClock
 from libramq.errors import MemberReplaced, UnknownMember
 from libramq.filesystem import LocalFileSystem

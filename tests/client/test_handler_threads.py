@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from libramq.client.core.handler_result import HandlerOutcome
-from libramq.client.core.lease import Lease
-from libramq.client.core.process_queue import Delivery, ProcessQueue
-from libramq.client.handler_threads import HandlerThreads
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.handling.handler_threads import HandlerThreads
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
 from libramq.clock import SystemClock
 from libramq.message.queue import MessageQueue
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.client.local_offset_store import LocalOffsetStore
+from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.errors import ConfigError, InvalidName
 from libramq.filesystem import LocalFileSystem
 from libramq.message.queue import MessageQueue

@@ -17,7 +17,7 @@ from libramq import (
     sync,
 )
 from libramq.client import Admin, ConsumeFrom, identity
-from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.options import (
     AdminOptions,
     ConsumerTuning,

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
-from libramq.client import ConsumeFrom, PushConsumer, queue_listener
-from libramq.client.core import effects as fx
-from libramq.client.queue_listener import QueueListener
+from libramq.client import ConsumeFrom, PushConsumer
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.handling import queue_listener
+from libramq.client.consuming.handling.queue_listener import QueueListener
 from libramq.codes import RequestCode
 from libramq.errors import LocalProtocolError
 from libramq.message.queue import MessageQueue

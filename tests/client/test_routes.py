@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from libramq.client.name_servers import Routed
-from libramq.client.routes import Routes
+from libramq.client.routing.name_servers import Routed
+from libramq.client.routing.routes import Routes
 from libramq.errors import LibraError, NameServerUnavailable
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
-from libramq.client.broker_requests import SERVED as SERVED_BY_CLIENTS
+from libramq.client.consuming.requests.broker_requests import SERVED as SERVED_BY_CLIENTS
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver.config import NameServerConfig

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from libramq.broker.config import BrokerConfig
 from libramq.client import Admin, Producer, PushConsumer
-from libramq.client.push_consumer import ConsumerSettings
+from libramq.client.consuming.push_consumer import ConsumerSettings
 from libramq.formats.properties_file import parse_properties
 from libramq.transport import access_properties
 

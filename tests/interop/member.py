@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from libramq.client import ConsumeFrom
-from libramq.client.handlers import Handler
+from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.idempotence import SqliteStore, idempotent
 from libramq.message import MessageExt, MessageQueue
 from libramq.sync import PushConsumer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.client.local_offset_store import LocalOffsetStore
+from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.filesystem import LocalFileSystem
 from libramq.message import Message, MessageQueue
 from libramq.sync import Producer

@@ -21,7 +21,13 @@ def loaded_by(statement: str) -> set[str]:
         # A task: no client but the queue reader.
         (
             "import libramq.spark.worker",
-            {"uvloop", "asyncio", "structlog", "libramq.client.producer", "libramq.client.push_consumer"},
+            {
+                "uvloop",
+                "asyncio",
+                "structlog",
+                "libramq.client.producing.producer",
+                "libramq.client.consuming.push_consumer",
+            },
         ),
     ],
 )

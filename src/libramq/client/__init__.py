@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from libramq.client.admin import Admin as Admin
-    from libramq.client.core.consumer_settings import ConsumeFrom as ConsumeFrom
-    from libramq.client.core.handler_result import HandlerResult as HandlerResult
-    from libramq.client.core.handler_result import Reject as Reject
-    from libramq.client.core.handler_result import Retry as Retry
-    from libramq.client.core.queue_selector import by_hash as by_hash
-    from libramq.client.core.queue_selector import by_random as by_random
-    from libramq.client.handlers import Handler as Handler
-    from libramq.client.producer import Producer as Producer
-    from libramq.client.push_consumer import PushConsumer as PushConsumer
-    from libramq.client.send_result import SendResult as SendResult
-    from libramq.client.send_result import SendStatus as SendStatus
+    from libramq.client.consuming.consumer_settings import ConsumeFrom as ConsumeFrom
+    from libramq.client.consuming.handling.handler_result import HandlerResult as HandlerResult
+    from libramq.client.consuming.handling.handler_result import Reject as Reject
+    from libramq.client.consuming.handling.handler_result import Retry as Retry
+    from libramq.client.consuming.handling.handlers import Handler as Handler
+    from libramq.client.consuming.push_consumer import PushConsumer as PushConsumer
+    from libramq.client.producing.producer import Producer as Producer
+    from libramq.client.producing.queue_selector import by_hash as by_hash
+    from libramq.client.producing.queue_selector import by_random as by_random
+    from libramq.client.producing.send_result import SendResult as SendResult
+    from libramq.client.producing.send_result import SendStatus as SendStatus
     from libramq.filter.selector import Sql as Sql
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 # Imported on first use: a Spark worker reads queues and needs no producer.
 _MODULES: Final = {
     "Admin": "libramq.client.admin",
-    "ConsumeFrom": "libramq.client.core.consumer_settings",
+    "ConsumeFrom": "libramq.client.consuming.consumer_settings",
     "Credentials": "libramq.remoting.credentials",
-    "Handler": "libramq.client.handlers",
-    "HandlerResult": "libramq.client.core.handler_result",
-    "Producer": "libramq.client.producer",
-    "PushConsumer": "libramq.client.push_consumer",
-    "Reject": "libramq.client.core.handler_result",
-    "Retry": "libramq.client.core.handler_result",
-    "SendResult": "libramq.client.send_result",
-    "SendStatus": "libramq.client.send_result",
+    "Handler": "libramq.client.consuming.handling.handlers",
+    "HandlerResult": "libramq.client.consuming.handling.handler_result",
+    "Producer": "libramq.client.producing.producer",
+    "PushConsumer": "libramq.client.consuming.push_consumer",
+    "Reject": "libramq.client.consuming.handling.handler_result",
+    "Retry": "libramq.client.consuming.handling.handler_result",
+    "SendResult": "libramq.client.producing.send_result",
+    "SendStatus": "libramq.client.producing.send_result",
     "Sql": "libramq.filter.selector",
     "Tls": "libramq.transport.tls",
-    "by_hash": "libramq.client.core.queue_selector",
-    "by_random": "libramq.client.core.queue_selector",
+    "by_hash": "libramq.client.producing.queue_selector",
+    "by_random": "libramq.client.producing.queue_selector",
 }
 
 __all__ = [

@@ -16,8 +16,8 @@ import msgspec
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
-from libramq.client.name_servers import NameServers
 from libramq.client.options import whole_number
+from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
 from libramq.formats.route import TopicRouteData

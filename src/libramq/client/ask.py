@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from libramq.client.core.effects import Effect
+from libramq.client.consuming.effects import Effect
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.rpc.call import Call

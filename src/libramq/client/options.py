@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, Required, TypedDict
 
 from libramq.balance import TopicRule
-from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.fault_strategy import BackOff
-from libramq.client.queue_listener import ErrorHook, QueueHook
+from libramq.client.consuming.consumer_settings import ConsumeFrom
+from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
+from libramq.client.producing.fault_strategy import BackOff
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from libramq.client.core.queue_selector import QueueSelector, by_hash
 from libramq.client.network_thread import NetworkThread
-from libramq.client.producer import Producer, hand_over
+from libramq.client.producing.producer import Producer, hand_over
+from libramq.client.producing.queue_selector import QueueSelector, by_hash
 from libramq.errors import InvalidMessage, LibraError
 from libramq.message.message import Message
 from libramq.message.properties import UNIQ_KEY

@@ -4,7 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from libramq.client.core.consumer_settings import REVOKE_TIMEOUT_MS, SESSION_MS, ConsumeFrom, ConsumerSettings
+from libramq.client.consuming.consumer_settings import (
+    REVOKE_TIMEOUT_MS,
+    SESSION_MS,
+    ConsumeFrom,
+    ConsumerSettings,
+)
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from libramq.client.consumer_network import ConsumerNetwork
-from libramq.client.core import effects as fx
-from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.handler_result import HandlerOutcome
-from libramq.client.core.process_queue import Delivery
-from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
+from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError

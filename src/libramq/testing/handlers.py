@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from libramq.client.core.handler_result import HandlerOutcome
-from libramq.client.core.process_queue import Delivery
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.testing.process import Process
 
 

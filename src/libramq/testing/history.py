@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from libramq.client.core.handler_result import HandlerOutcome
-from libramq.client.core.process_queue import Delivery
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent

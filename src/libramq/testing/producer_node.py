@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from libramq.client.core.publish_info import TopicPublishInfo
-from libramq.client.producer_network import ProducerNetwork, ProducerSettings
-from libramq.client.send_result import SendResult, SendStatus
+from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.producing.send_result import SendResult, SendStatus
+from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.errors import LibraError
 from libramq.message import Message
 from libramq.message.ids import decode_offset_id

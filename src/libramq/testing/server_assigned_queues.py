@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.client.ask import Ask
-from libramq.client.core import effects as fx
+from libramq.client.consuming import effects as fx
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError

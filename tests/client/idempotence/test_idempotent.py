@@ -8,7 +8,7 @@ import pytest
 from libramq.client import Reject, Retry
 from libramq.client.idempotence import ClaimResult, MemoryStore, SqliteStore, idempotent
 from libramq.errors import ConfigError, InvalidResult
-from tests.client.core.examples import message
+from tests.client.consuming.examples import message
 
 
 class Handler:

@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
-from libramq.client.core.handler_result import (
+from libramq.client.consuming.handling.handler_call import awaited
+from libramq.client.consuming.handling.handler_result import (
     Ending,
     HandlerOutcome,
     HandlerResult,
@@ -20,8 +21,7 @@ from libramq.client.core.handler_result import (
     Retry,
     ending_of,
 )
-from libramq.client.handler_call import awaited
-from libramq.client.handlers import Handler, is_async
+from libramq.client.consuming.handling.handlers import Handler, is_async
 from libramq.client.idempotence.store import ClaimResult, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names

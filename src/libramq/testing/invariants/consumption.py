@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from libramq.client.core.handler_result import HandlerOutcome
-from libramq.client.core.process_queue import Delivery
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from libramq.client.core.process_queue import Delivery
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue

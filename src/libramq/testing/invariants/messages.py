@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from libramq.broker.broker import Broker
-from libramq.client.core.process_queue import Delivery
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from libramq.client.core.handler_result import HandlerOutcome
-from libramq.client.core.process_queue import Delivery
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership.process_queue import Delivery
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening

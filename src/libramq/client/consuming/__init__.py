@@ -1,0 +1,1 @@
+"""Consumers: from a subscription to handled and committed messages."""

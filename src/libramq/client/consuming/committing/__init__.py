@@ -1,0 +1,1 @@
+"""Offsets: what is done, and what brokers or the local store have of it."""

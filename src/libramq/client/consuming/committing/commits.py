@@ -1,0 +1,94 @@
+"""The commits: offsets that the brokers, or the local store, do not have yet.
+
+A queue has at most one commit under way: a multi-threaded broker may process two requests in any order. The
+first commits of a topic are sent one after the other (`first_commits`).
+Upstream: RemoteBrokerOffsetStore.persistAll, LocalFileOffsetStore.persistAll.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.committing.first_commits import FirstCommits
+from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.routing.route_table import RouteTable
+from libramq.message.queue import MessageQueue
+
+#: Ours: how often the last commit of a queue is attempted.
+LAST_COMMITS_MAX: Final = 2
+
+
+class Commits:
+    """The commits of a consumer: offsets to commit, and the results."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        routes: RouteTable,
+        offsets: OffsetStore,
+        table: QueueTable,
+        lease: Lease,
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._offsets = offsets
+        self._table = table
+        self._lease = lease
+        self._firsts = FirstCommits()
+
+    def commit(self, queues: Iterable[ProcessQueue], *, all_of_them: bool = False) -> list[fx.Effect]:
+        """Return the commits of changed offsets, or of all offsets."""
+        by_queue = {owned.queue: owned for owned in queues}
+        to_persist = self._offsets.to_persist(by_queue, all_of_them=all_of_them)
+        if self._settings.broadcasting:
+            for queue, offset in to_persist:
+                self._offsets.persisted(queue, offset)
+            return [fx.StoreOffsets(tuple(to_persist))] if to_persist else []
+        if not to_persist or not self._lease.holds():
+            return []
+        found: list[fx.Effect] = []
+        for queue, offset in to_persist:
+            owned = by_queue[queue]
+            address = self._routes.master(queue.broker_name)
+            if address is None or not owned.may_commit or self._must_wait(owned):
+                continue
+            self._firsts.sent(queue)
+            owned.commit_awaited = True
+            found.append(fx.CommitOffset(queue, owned.generation, offset, address, owned.opened))
+        return found
+
+    def last(self, owned: ProcessQueue) -> list[fx.Effect] | None:
+        """Return the last commit of a queue that ends, to follow the one under way; None if there is none."""
+        if owned.commit_awaited or not self._lease.holds():
+            return []
+        if self._must_wait(owned) and self._offsets.to_persist([owned.queue], all_of_them=False):
+            return []
+        last = self.commit([owned]) if owned.last_commits < LAST_COMMITS_MAX else []
+        owned.last_commits += len(last)
+        return last or None
+
+    def known(self, queue: MessageQueue) -> None:
+        """Note a committed offset that the broker reported."""
+        self._firsts.known(queue)
+
+    def answered(self, commit: fx.CommitOffset, *, ok: bool) -> tuple[ProcessQueue | None, bool]:
+        """Handle the result of a commit.
+
+        Return its queue, unless that was lost since, and whether other commits have waited for it.
+        """
+        others_may_go = self._firsts.answered(commit.queue, ok=ok)
+        owned = self._table.get(commit.queue)
+        if owned is None or owned.generation != commit.generation:
+            return None, others_may_go
+        owned.commit_awaited = False
+        if ok:
+            self._offsets.persisted(commit.queue, commit.offset)
+        return owned, others_may_go
+
+    def _must_wait(self, owned: ProcessQueue) -> bool:
+        # Our brokers, which open queues, have no such race.
+        return owned.opened is None and self._firsts.must_wait(owned.queue)

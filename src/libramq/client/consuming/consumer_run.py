@@ -1,0 +1,257 @@
+"""The run of a push consumer, from its start to its end: its network thread, handlers and hooks.
+
+    STARTING ─► RUNNING ─► STOPPING ─► ENDED
+                                      └──► ENDED: the loop that it was started on was closed
+
+Two loops are at work: the user's, where handlers and hooks run, and the network's own. `ended` is resolved
+when everything is closed, with the reason unless that was `stop`.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from enum import Enum
+from functools import partial
+from typing import Final, TypeVar
+
+from libramq.client.awaiting import answer_of, to_the_end
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.handling.handlers import Handler, Handlers
+from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
+from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.network_thread import NetworkThread
+from libramq.errors import LibraError, LocalProtocolError, LoopClosed
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.runtime.seams import Dialer
+from libramq.transport.asyncio_remotes import SocketDialer
+from libramq.transport.tls import Tls
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+#: Ours: how long handlers on threads may take after the user's loop was closed.
+LOOP_CLOSED_DRAIN_MS: Final = 1_000
+#: Ours: how often to check for that: nothing else reports it if all handlers are plain functions.
+LOOP_CHECK_SECONDS: Final = 1.0
+
+
+class Stage(Enum):
+    """The stages of a run."""
+
+    STARTING = "is being started"
+    RUNNING = "runs already"
+    STOPPING = "is being stopped"
+    ENDED = "has ended"
+
+
+class ConsumerRun:
+    """One run of a consumer. It is made on the user's loop, which it keeps using."""
+
+    def __init__(
+        self,
+        group: str,
+        handlers: Mapping[str, Handler],
+        hooks: Hooks,
+        *,
+        concurrency: int,
+        network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
+        tls: Tls | None,
+    ) -> None:
+        """Set up the run; raises ConfigError for unusable TLS files."""
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._stage = Stage.STARTING
+        self._started: Future[None] = Future()
+        #: Resolved when everything is closed; with an exception unless `stop` was the reason.
+        self.ended: Future[None] = Future()
+        self._kept_out: Future[None] = Future()  # Holds the reason while there is one.
+        self._dialer = SocketDialer(tls)
+        self._network = network(self, self._dialer)
+        self._results: deque[tuple[Delivery, Ending]] = deque()
+        self._results_announced = False
+        self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._revoke_hook_done)
+        self._handlers = Handlers(
+            handlers,
+            concurrency=concurrency,
+            loop=self._loop,
+            report=self._report,
+            loop_closed=self.loop_closed,
+        )
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage of the run."""
+        return self._stage
+
+    async def start(self) -> None:
+        """Join the group; raises NameServerUnavailable, after which everything is closed."""
+        self._thread = NetworkThread(f"libramq-{self._group}")
+        try:
+            await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
+        except BaseException:  # Cancelled just when it had joined: it leaves again.
+            await self._leave(0)
+            raise
+        self._stage = Stage.RUNNING
+        self._started.set_result(None)
+        self._thread.run(self._watch_loop())
+
+    async def stop(self, timeout_ms: int) -> None:
+        """Leave the group. A second call waits for the first, and one during the start for its end."""
+        self.refuse_in_handler()
+        if self._stage is Stage.STARTING:
+            await _outcome(self._started)
+        self._listener.let_others_go_first()
+        if self._enter(Stage.STOPPING):
+            await self._leave(timeout_ms)
+        else:
+            await _outcome(self.ended)
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Run handlers; called on the network thread, like the next two."""
+        self._handlers.deliver(deliveries)
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Free the places of handlers that do not return."""
+        self._handlers.give_up(deliveries)
+
+    def notify(self, change: Change) -> None:
+        """Call the hooks."""
+        self._listener.notify(change)
+
+    def refuse_in_handler(self) -> None:
+        """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""
+        if self._handlers.is_current():
+            raise LocalProtocolError(
+                "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
+                "the consumer, for example the main one, which the handler notifies"
+            )
+
+    def begin_trouble(self, trouble: fx.Trouble) -> None:
+        """Report to the user what stops the delivery of messages; called on the network thread."""
+        log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
+        if trouble.keeps_out and not self._kept_out.done():
+            self._kept_out.set_exception(trouble.error)
+        self._listener.notify(trouble)
+
+    def end_trouble(self, recovered: fx.Recovered) -> None:
+        """Report that the problem is over."""
+        log.warning("the consumer has joined its group again", group=self._group)
+        if self._kept_out.done():
+            self._kept_out = Future()
+
+    async def wait_closed(self) -> None:
+        """Wait until the run has ended or cannot continue; raises the reason unless that was `stop`."""
+        ended, kept_out = asyncio.wrap_future(self.ended), asyncio.wrap_future(self._kept_out)
+        await asyncio.wait([ended, kept_out], return_when=asyncio.FIRST_COMPLETED)
+        first = ended if ended.done() else kept_out
+        first.result()
+
+    async def call(self, function: Callable[[ConsumerNetwork], T]) -> T:
+        """Call a function with the network, on its thread."""
+
+        async def call() -> T:
+            return function(self._network)
+
+        return await asyncio.wrap_future(self._thread.run(call()))
+
+    def loop_closed(self) -> None:
+        """The user's loop was closed without `stop`: end the run. Called from any thread."""
+        if self._enter(Stage.STOPPING):
+            error = LoopClosed(
+                f"the event loop that the consumer of group {self._group} was started on was closed while it "
+                "ran; it has left its group (await stop(), or use `async with`, before the loop ends)"
+            )
+            log.error(str(error))
+            self._thread.run(self._end(error))
+
+    async def _leave(self, timeout_ms: int) -> None:
+        """Leave the group and end; a cancelled caller makes it end at once."""
+        leaving = self._thread.run(self._stop_network(timeout_ms))
+        await to_the_end(self._end_after(leaving), leaving.cancel)
+
+    async def _end_after(self, leaving: Future[None]) -> None:
+        try:
+            await asyncio.wrap_future(leaving)
+        finally:
+            try:
+                await self._listener.close()
+            finally:  # Runs to its end even where the loop ends before.
+                await asyncio.to_thread(self._end_threads)
+
+    def _end_threads(self) -> None:
+        self._handlers.close()
+        self._thread.stop()
+        self._stage = Stage.ENDED
+        if not self._started.done():
+            self._started.set_result(None)
+        self.ended.set_result(None)
+
+    async def _stop_network(self, timeout_ms: int) -> None:
+        try:
+            await answer_of(partial(self._network.stop, timeout_ms))
+        except asyncio.CancelledError:  # Nobody has the patience; no connection stays open.
+            self._network.end()
+            raise
+        finally:
+            await self._dialer.wait_closed()
+
+    def _report(self, delivery: Delivery, ending: Ending) -> None:
+        """Take a handler's result. Called from any thread; results are passed on together."""
+        self._results.append((delivery, ending))
+        if not self._results_announced:
+            self._results_announced = True
+            try:
+                self._thread.call_soon(self._take_results)
+            except LocalProtocolError:  # The consumer has stopped without this handler.
+                log.warning(
+                    "a handler returned after its consumer had stopped", messages=len(delivery.messages)
+                )
+
+    def _take_results(self) -> None:
+        # In this order: a result that arrives after the last one was taken announces itself again.
+        self._results_announced = False
+        results = []
+        while self._results:
+            results.append(self._results.popleft())
+        self._network.handled(results)
+
+    def _revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
+        """Note that the listener has finished with revoked queues. Called from any thread."""
+        with contextlib.suppress(LocalProtocolError):  # It has stopped: nothing waits for this.
+            self._thread.call_soon(lambda: self._network.revoke_hook_done(queues))
+
+    async def _watch_loop(self) -> None:
+        while not self._loop.is_closed():  # noqa: ASYNC110 # No event reports it.
+            await asyncio.sleep(LOOP_CHECK_SECONDS)
+        self.loop_closed()
+
+    async def _end(self, error: LibraError) -> None:
+        try:
+            await self._stop_network(LOOP_CLOSED_DRAIN_MS)
+        finally:
+            self._handlers.close()
+            self._stage = Stage.ENDED
+            self.ended.set_exception(error)
+            self._thread.end()
+
+    def _enter(self, stage: Stage) -> bool:
+        """Change from RUNNING to another stage; return False if another thread did so first."""
+        with self._lock:
+            if self._stage is not Stage.RUNNING:
+                return False
+            self._stage = stage
+            return True
+
+
+async def _outcome(future: Future[None]) -> None:
+    """Wait until a future is done, whatever its result; cancelling the wait leaves it alone."""
+    waiting = asyncio.wrap_future(future)
+    await asyncio.wait([waiting])
+    waiting.exception()

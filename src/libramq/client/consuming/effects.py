@@ -1,0 +1,336 @@
+"""The effects of the push consumer's core: what its shell has to do.
+
+A shell performs them in order and reports each result by the core's method named beside it. `generation` is
+returned unchanged: an answer about a queue that was lost and taken again is recognised as stale.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
+from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.fencing import Claim
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
+from libramq.remoting.body.heartbeat import HeartbeatData
+from libramq.remoting.headers import GroupJoinHeader
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRoutes:
+    """Fetch the routes of topics from a name server → `routes_fetched`."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat:
+    """Send a heartbeat to a broker → `heartbeat_answered`."""
+
+    address: str
+    data: HeartbeatData
+
+
+@dataclass(frozen=True, slots=True)
+class FetchConsumerList:
+    """Fetch the members of our group from a broker → `consumer_list_fetched`."""
+
+    address: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOffset:
+    """Query a committed offset → `committed_offset_answered`."""
+
+    queue: MessageQueue
+    generation: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """Open a queue that the coordinator granted, and query its committed offset → `opened`."""
+
+    queue: MessageQueue
+    generation: int
+    address: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class MaxOffset:
+    """Query where the queue ends → `start_offset_answered`."""
+
+    queue: MessageQueue
+    generation: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOffset:
+    """Query the first message stored at or after a time → `start_offset_answered`."""
+
+    queue: MessageQueue
+    generation: int
+    address: str
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Pull messages from an offset on → `pulled`.
+
+    claim: under which the queue is open in a coordinated group.
+    The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
+    """
+
+    queue: MessageQueue
+    generation: int
+    address: str
+    offset: int
+    count_max: int = PULL_BATCH_SIZE
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Run handlers → `handled`."""
+
+    deliveries: Sequence[Delivery]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Abandon handlers that do not return, and free their places."""
+
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """Have a message redelivered later → `sent_back`. delay_level: see handling/send_back.py."""
+
+    delivery: Delivery
+    message: MessageExt
+    address: str
+    delay_level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendCopy:
+    """Send a copy to the group's retry topic, if a send-back failed → `copy_sent`. delay_level: as there."""
+
+    delivery: Delivery
+    message: MessageExt
+    queue: MessageQueue
+    address: str
+    delay_level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffset:
+    """Commit → `committed`. claim: as in a pull."""
+
+    queue: MessageQueue
+    generation: int
+    offset: int
+    address: str
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOffset:
+    """Read an offset from the local offset store → `committed_offset_answered`."""
+
+    queue: MessageQueue
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOffsets:
+    """Write offsets to the local offset store; what cannot be written is written with the next call."""
+
+    offsets: tuple[tuple[MessageQueue, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LockQueues:
+    """Lock queues at a broker, each with its generation → `locks_answered`."""
+
+    address: str
+    queues: tuple[tuple[MessageQueue, int], ...]
+    requested_ms: MonotonicMs
+
+
+@dataclass(frozen=True, slots=True)
+class UnlockQueues:
+    """Unlock queues."""
+
+    address: str
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """Notify the listener of queues that are ours now."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """Notify the listener of queues that are no longer ours: drained, or out of time.
+
+    → `revoke_hook_done`, if there is a listener: until then the queues are not released.
+    """
+
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Notify the listener of queues that others have, or may have, before we could commit."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Report a problem that stops deliveries. keeps_out: it stops all, until others act."""
+
+    error: LibraError
+    keeps_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Report that nothing keeps us out any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindGroup:
+    """Query a broker for the coordinator of our group → `group_found`. number: of the request."""
+
+    address: str
+    number: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Join the group, or rejoin it → `group_joined`. requested_ms: when the lease begins."""
+
+    address: str
+    number: int
+    timeout_ms: int
+    requested_ms: MonotonicMs
+    header: GroupJoinHeader
+    body: GroupJoinBody
+
+
+@dataclass(frozen=True, slots=True)
+class PollGroup:
+    """Poll the coordinator: a sign of life, and a request for the assignment → `group_polled`."""
+
+    address: str
+    number: int
+    timeout_ms: int
+    requested_ms: MonotonicMs
+    member: str
+    epoch: int
+    body: GroupPollBody
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseQueues:
+    """Notify the coordinator of released queues. leaving: we stop.
+
+    uncommitted: queues whose last handled messages are not committed.
+    """
+
+    address: str
+    member: str
+    queues: tuple[QueueGrant, ...]
+    leaving: bool = False
+    uncommitted: tuple[QueueGrant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Leave the group → `group_left`. queues: released just now, drained and committed."""
+
+    address: str
+    member: str
+    reason: str
+    queues: tuple[QueueGrant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Unregister from brokers → `unregistered`."""
+
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Report the end: no further effects will come."""
+
+
+Effect = (
+    FetchRoutes
+    | SendHeartbeat
+    | FetchConsumerList
+    | QueryOffset
+    | OpenQueue
+    | MaxOffset
+    | SearchOffset
+    | Pull
+    | Deliver
+    | Abandon
+    | SendBack
+    | SendCopy
+    | CommitOffset
+    | ReadOffset
+    | StoreOffsets
+    | LockQueues
+    | UnlockQueues
+    | Assigned
+    | Revoked
+    | Lost
+    | Trouble
+    | Recovered
+    | FindGroup
+    | JoinGroup
+    | PollGroup
+    | ReleaseQueues
+    | LeaveGroup
+    | Unregister
+    | Stopped
+)
+Effects = list[Effect]
+
+
+def merged(effects: Sequence[Effect]) -> list[Effect]:
+    """Merge effects: one call of the listener, and one request per broker, not one per queue."""
+    if len(effects) < 2:  # As after most events.
+        return list(effects)
+    places: dict[tuple[type, str], int] = {}
+    found: list[Effect] = []
+    for effect in effects:
+        if not isinstance(effect, Assigned | Revoked | Lost | UnlockQueues):
+            found.append(effect)
+            continue
+        key = (type(effect), effect.address if isinstance(effect, UnlockQueues) else "")
+        place = places.setdefault(key, len(found))
+        if place == len(found):
+            found.append(effect)
+        else:
+            first = found[place]
+            assert isinstance(first, Assigned | Revoked | Lost | UnlockQueues)
+            found[place] = replace(first, queues=first.queues + effect.queues)
+    return found

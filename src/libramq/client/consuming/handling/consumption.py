@@ -1,0 +1,198 @@
+"""The consumption: what happens after a handler has returned.
+
+        done               ─► removed, offset advances
+        retried, rejected  ─► sent back to the broker ─► removed
+          if that fails    ─► a copy sent to the retry topic ─► removed
+            if that fails  ─► passed to a handler again, after a while
+
+Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.due import Due, RedeliverDue
+from libramq.client.consuming.handling.delivering import Delivering
+from libramq.client.consuming.handling.duplicates import Duplicates
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
+from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
+from libramq.client.consuming.ownership.giving_up import GivingUp
+from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.pulling.pulling import Pulling
+from libramq.client.consuming.timers import DueItems
+from libramq.client.routing.route_table import RouteTable
+from libramq.clock import MonotonicMs
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+from libramq.message.names import retry_topic
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
+REDELIVER_MS: Final = 5_000
+
+
+class Consumption:
+    """Turns the results of handlers into offsets and redeliveries."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        routes: RouteTable,
+        offsets: OffsetStore,
+        timers: DueItems[Due],
+        table: QueueTable,
+        delivering: Delivering,
+        duplicates: Duplicates,
+        giving_up: GivingUp,
+        pulling: Pulling,
+    ) -> None:
+        self._settings = settings
+        self._retry_topic = retry_topic(settings.group)
+        self._routes = routes
+        self._offsets = offsets
+        self._timers = timers
+        self._table = table
+        self._delivering = delivering
+        self._duplicates = duplicates
+        self._giving_up = giving_up
+        self._pulling = pulling
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Handle the results of handlers."""
+        found: list[fx.Effect] = []
+        for delivery, ending in results:
+            owned = delivery.process_queue
+            owned.deliveries.discard(delivery)
+            is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
+            if ending is HandlerOutcome.SKIPPED:
+                if is_current:
+                    found += self._delivering.not_begun(delivery) + self._go_on(delivery, now_ms)
+                continue
+            not_done = _not_done(ending, delivery.messages)
+            done = not_done.done(delivery.messages) if not_done else delivery.messages
+            if done:
+                self._duplicates.handled(owned.queue, done)
+            if is_current:
+                self._done(delivery, done)
+                if not_done:
+                    found += self._failed(delivery, not_done, now_ms)
+                found += self._go_on(delivery, now_ms)
+        return found
+
+    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
+        """Handle the result of a send-back."""
+        if not ok:
+            return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
+        return self._returned(sent.delivery, sent.message, now_ms)
+
+    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
+        """Handle the result of sending a copy to the retry topic."""
+        what_follows = self._returned if ok else self._keep
+        return what_follows(sent.delivery, sent.message, now_ms)
+
+    def redeliver(self, delivery: Delivery) -> list[fx.Effect]:
+        """Deliver messages again after their send-back failed and their pause is over."""
+        owned = delivery.process_queue
+        if owned.dropped or not self._table.is_current(owned):
+            return []
+        owned.deliveries.add(delivery)
+        return [fx.Deliver((delivery,))]
+
+    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> list[fx.Effect]:
+        messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
+        if self._settings.broadcasting:
+            # As upstream: the retry topic belongs to the whole group, so broadcasting has no redelivery.
+            log.warning(
+                "messages of a failed handler are dropped: a broadcasting group has no redelivery",
+                messages=len(messages),
+            )
+            self._done(delivery, messages)
+            return []
+        return self._retry(delivery, not_done.retries, now_ms) + self._reject(
+            delivery, not_done.rejects, now_ms
+        )
+
+    def _retry(
+        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        found: list[fx.Effect] = []
+        for message, after_ms in retries:
+            found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
+        return found
+
+    def _reject(
+        self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        found: list[fx.Effect] = []
+        for message in messages:
+            log.warning(
+                "a handler rejected a message; it becomes a dead letter",
+                topic=message.topic,
+                message_id=message.message_id,
+            )
+            found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
+        return found
+
+    def _send_back(
+        self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        delivery.process_queue.sending_back += 1
+        address = self._routes.master(message.broker_name or delivery.process_queue.queue.broker_name)
+        if address is None:
+            return self._send_copy(delivery, message, level, now_ms)
+        return [fx.SendBack(delivery, message, address, level)]
+
+    def _send_copy(
+        self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        info = self._routes.publish_info(self._retry_topic)
+        if info is not None and info.queues:
+            queue = info.queues[message.queue_offset % len(info.queues)]
+        else:  # A broker creates the retry topic with its first message.
+            queue = MessageQueue(self._retry_topic, delivery.process_queue.queue.broker_name, 0)
+        address = self._routes.master(queue.broker_name)
+        if address is None:
+            return self._keep(delivery, message, now_ms)
+        return [fx.SendCopy(delivery, message, queue, address, level)]
+
+    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
+        delivery.process_queue.sending_back -= 1
+        self._done(delivery, (message,))
+        return self._go_on(delivery, now_ms)
+
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
+        owned = delivery.process_queue
+        log.warning("message could not be sent back; it is redelivered locally", queue=str(owned.queue))
+        owned.sending_back -= 1
+        message.reconsume_times += 1
+        self._timers.at(now_ms + REDELIVER_MS, RedeliverDue(Delivery(owned, (message,))))
+        return self._go_on(delivery, now_ms)
+
+    def _done(self, delivery: Delivery, messages: Iterable[MessageExt]) -> None:
+        owned = delivery.process_queue
+        if self._table.is_current(owned):
+            offset = owned.remove(messages)
+            if offset is not None:
+                self._offsets.advance(owned.queue, offset)
+
+    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> list[fx.Effect]:
+        owned = delivery.process_queue
+        if not self._table.is_current(owned):
+            return []
+        if owned.dropped:
+            return self._giving_up.drained(owned, now_ms)
+        return self._delivering.next(owned) + self._pulling.resume(owned, now_ms)
+
+
+def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
+    if ending is HandlerOutcome.SUCCESS:
+        return None
+    if isinstance(ending, NotDone):
+        return ending
+    return NotDone(retries=tuple((message, None) for message in messages))

@@ -1,0 +1,98 @@
+"""The handler deadlines: a handler that does not return within consume_timeout_ms is abandoned.
+
+Only its own messages are redelivered; its place is free for others, and its result, if any, is ignored. At
+most as many handlers are abandoned at a time as may run, since threads cannot be killed.
+Upstream: ConsumeMessageConcurrentlyService.cleanExpireMsg (consumeTimeout), which leaves out orderly ones.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.due import DeadlineDue, Due
+from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.handling.consumption import Consumption
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
+from libramq.client.consuming.membership.coordination import MemberCoordination
+from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.timers import DueItems
+from libramq.clock import MonotonicMs
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Ours: how often to look, as a fraction of the allowed time, and at least.
+CHECKS: Final = 10
+CHECK_MS_MAX: Final = 60_000
+
+
+class HandlerDeadlines:
+    """Looks for overdue handlers, and remembers the abandoned ones."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        timers: DueItems[Due],
+        table: QueueTable,
+        consumption: Consumption,
+        coordination: MemberCoordination,
+    ) -> None:
+        self._settings = settings
+        self._timers = timers
+        self._table = table
+        self._consumption = consumption
+        self._coordination = coordination
+        self._abandoned: set[Delivery] = set()
+
+    def watch(self, now_ms: MonotonicMs) -> None:
+        """Set the next check."""
+        delay_ms = min(self._settings.consume_timeout_ms // CHECKS, CHECK_MS_MAX)
+        self._timers.at(now_ms + delay_ms, DeadlineDue())
+
+    def due(self, now_ms: MonotonicMs) -> Effects:
+        """Abandon overdue handlers, as if they had failed."""
+        self.watch(now_ms)
+        late = self._late(now_ms)
+        if not late:
+            return []
+        failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
+        return [fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+        """Handle results; those of abandoned handlers are ignored."""
+        counting = []
+        for result in results:
+            delivery = result[0]
+            self._table.returned(delivery)
+            if delivery in self._abandoned:
+                self._abandoned.discard(delivery)
+            else:
+                counting.append(result)
+        return self._ended(counting, now_ms)
+
+    def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+        effects = self._consumption.handled(results, now_ms)
+        return effects + self._coordination.ended((delivery for delivery, _ in results), now_ms)
+
+    def _late(self, now_ms: MonotonicMs) -> list[Delivery]:
+        timeout_ms = self._settings.consume_timeout_ms
+        late = [
+            delivery
+            for delivery in self._table.running()
+            if delivery not in self._abandoned and now_ms - delivery.began_ms > timeout_ms
+        ]
+        for delivery in late[: self._settings.threads - len(self._abandoned)]:
+            self._abandoned.add(delivery)
+        for delivery in late:
+            first = delivery.messages[0]
+            log.error(
+                "a handler does not return; its messages are redelivered"
+                if delivery in self._abandoned
+                else "a handler does not return, and the limit of abandoned handlers is reached",
+                topic=first.topic,
+                message_id=first.message_id,
+                consume_timeout_ms=timeout_ms,
+            )
+        return [delivery for delivery in late if delivery in self._abandoned]

@@ -1,0 +1,116 @@
+"""The queue listener: calls the user's hooks for queues and errors, one by one on the user's loop.
+
+        network thread ─► notify ─► hook, plain or coroutine function ─► hook_done ─► network thread
+
+Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka's ConsumerRebalanceListener.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.handling.handler_call import awaited, current_task, is_from_outside
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: Ours: how long a cancelled hook may take to end; it may never do so.
+CANCEL_SECONDS: Final = 1.0
+
+#: Called with queues; a plain function or a coroutine function.
+QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
+#: Called with an error of LibraMQ's.
+ErrorHook = Callable[[LibraError], Any]
+Change = fx.Assigned | fx.Revoked | fx.Lost
+#: The hooks, by the change they are called for.
+Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
+
+
+class QueueListener:
+    """Calls the hooks. hook_done: called with revoked queues when their hook has returned."""
+
+    def __init__(
+        self,
+        hooks: Hooks,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        hook_done: Callable[[tuple[MessageQueue, ...]], None],
+    ) -> None:
+        self._hooks = {change: hook for change, hook in hooks.items() if hook is not None}
+        self._loop = loop
+        self._hook_done = hook_done
+        self._waiting: deque[Change | fx.Trouble] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._current: Change | fx.Trouble | None = None
+        self._is_closed = False
+
+    def notify(self, change: Change | fx.Trouble) -> None:
+        """Call the hook for a change; called on the network thread."""
+        if type(change) not in self._hooks:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._accept, change)
+        except RuntimeError:
+            log.warning("a listener was not called: the consumer's event loop is closed")
+            self._finished(change)
+
+    def let_others_go_first(self) -> None:
+        """Call the next hooks while the calling one continues: it is about to wait for their work."""
+        if self._task is not None and current_task() is self._task:
+            self._task = None
+            self._finish_current()
+            self._go_on()
+
+    async def close(self) -> None:
+        """End a hook that still runs."""
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=CANCEL_SECONDS)
+
+    def _accept(self, change: Change | fx.Trouble) -> None:
+        self._waiting.append(change)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._task is None and self._waiting and not self._is_closed:
+            self._task = self._loop.create_task(self._work())
+            self._task.add_done_callback(self._ended)
+
+    async def _work(self) -> None:
+        while self._waiting and self._task is asyncio.current_task():
+            self._current = change = self._waiting.popleft()
+            try:
+                await self._call(change)
+            finally:
+                if self._current is change:
+                    self._finish_current()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # Only Ctrl-C, which the loop has raised already.
+        if self._task is task:  # A cancelled hook does not stop the others.
+            self._task = None
+            self._go_on()
+
+    async def _call(self, change: Change | fx.Trouble) -> None:
+        try:
+            about = change.error if isinstance(change, fx.Trouble) else change.queues
+            await awaited(self._hooks[type(change)](about))
+        except BaseException as error:  # SystemExit would end the user's loop.
+            if is_from_outside(error):
+                raise
+            log.exception("a listener failed", kind=type(change).__name__)
+
+    def _finish_current(self) -> None:
+        change, self._current = self._current, None
+        if change is not None:
+            self._finished(change)
+
+    def _finished(self, change: Change | fx.Trouble) -> None:
+        if isinstance(change, fx.Revoked):
+            self._hook_done(change.queues)

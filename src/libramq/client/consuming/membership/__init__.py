@@ -1,0 +1,1 @@
+"""Membership: who is in the group, and who reads which queue."""

@@ -1,0 +1,335 @@
+"""The coordination of a member: who allocates the queues, and what that means for those we have.
+
+        mode      who allocates      queues                                   handlers and commits
+        none      we do              as with Apache's brokers                 while the queue is ours
+        epochs    the coordinator    opened; released when drained            also only while the lease holds
+        client    we do, since the   as with Apache's brokers; our queues     while the queue is ours
+                  group has a        stay
+                  stock member
+
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.due import Due, PersistDue, ReleaseDue
+from libramq.client.consuming.handling.duplicates import Duplicates
+from libramq.client.consuming.handling.overdue import Overdue
+from libramq.client.consuming.membership.broker_contacts import BrokerContacts
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
+from libramq.client.consuming.ownership.giving_up import GivingUp
+from libramq.client.consuming.ownership.opening import Opening
+from libramq.client.consuming.ownership.owned_queues import OwnedQueues
+from libramq.client.consuming.ownership.process_queue import Delivery, QueueState
+from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.timers import DueItems
+from libramq.client.consuming.troubles import Troubles
+from libramq.clock import MonotonicMs
+from libramq.errors import (
+    HandlerTooSlow,
+    LibraError,
+    MemberReplaced,
+    RequestCodeNotSupported,
+    SubscriptionsDiffer,
+    VersionNotSupported,
+)
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim
+from libramq.logs import get_logger
+from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
+from libramq.rpc.group_calls import Joined
+
+log = get_logger(__name__)
+
+#: Ours: how often changed offsets are committed under epochs. Our brokers journal all commits of a read in
+#: one write, so it costs them little, and little is redelivered when a member is killed.
+COMMIT_MS: Final = 100
+#: Ours: how long a released queue waits for others' last commits, to be reported with them.
+RELEASE_LINGER_MS: Final = 5
+
+
+class MemberCoordination:
+    """A member's part in coordination."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        membership: Membership,
+        contacts: BrokerContacts,
+        timers: DueItems[Due],
+        table: QueueTable,
+        lease: Lease,
+        duplicates: Duplicates,
+        owned: OwnedQueues,
+        opening: Opening,
+        giving_up: GivingUp,
+        troubles: Troubles,
+    ) -> None:
+        self._settings = settings
+        self._membership = membership
+        self._contacts = contacts
+        self._timers = timers
+        self._table = table
+        self._lease = lease
+        self._duplicates = duplicates
+        self._owned = owned
+        self._opening = opening
+        self._giving_up = giving_up
+        self._troubles = troubles
+        self._mode = ""
+        self._is_offered = False
+        self._release_due_ms: MonotonicMs | None = None
+        self._is_leaving = self._is_leave_sent = False
+        self._overdue = Overdue(settings, timers, table)
+        self._is_warned = False
+        #: Called when we begin to allocate for ourselves.
+        self.must_rebalance = False
+
+    @property
+    def allocates(self) -> bool:
+        """Return whether we allocate queues for ourselves."""
+        return self._mode == MODE_CLIENT or not self._is_offered
+
+    @property
+    def persist_ms(self) -> int:
+        """Return how often to commit."""
+        return (
+            min(self._settings.persist_ms, COMMIT_MS)
+            if self._mode == MODE_EPOCHS
+            else self._settings.persist_ms
+        )
+
+    # Membership.
+
+    def look(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Join the group's coordinator if all brokers offer coordination, else leave it."""
+        if self._settings.broadcasting or not self._contacts.alive:
+            return []
+        was_offered, self._is_offered = self._is_offered, self._contacts.all_offer
+        if not self._is_offered:
+            return self._withdraw(now_ms) if was_offered else []
+        if not self._overdue:
+            self._membership.begin()
+            if not was_offered:
+                self._overdue.watch(now_ms)
+        return []
+
+    def _withdraw(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        log.info(
+            "a broker offers no coordination; the members allocate queues themselves",
+            group=self._settings.group,
+        )
+        found = self._leave("member_left")
+        if self._mode == MODE_EPOCHS:
+            found += self._allocate_ourselves(now_ms)
+        self._mode = ""
+        self.must_rebalance = True
+        return found
+
+    # Requests.
+
+    def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Return the requests to send to the coordinator now."""
+        found = self._releases(now_ms)
+        question = self._membership.request(
+            self._held, self._duplicates.count, now_ms, leaving=self._is_leaving
+        )
+        return [*found, question] if question is not None else found
+
+    def rearm(self, now_ms: MonotonicMs) -> None:
+        """Set the timers again after all were cleared."""
+        self._membership.rearm(now_ms)
+
+    def begin_leaving(self) -> None:
+        """Begin to stop: each queue is released once it is drained. A static member keeps its queues."""
+        if self._mode == MODE_EPOCHS and self._settings.instance_id is None:
+            self._is_leaving = True
+            for owned in self._table.each():
+                owned.is_revocation_requested = True
+
+    def leave(self) -> list[fx.Effect]:
+        """Leave once no queue is left. The queues of a static member are kept for its session."""
+        released, uncommitted = self._owned.take_released()
+        if self._settings.instance_id is not None:
+            self._membership.end()
+            return []
+        return self._leave("member_left", tuple(each for each in released if each not in uncommitted))
+
+    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> list[fx.Effect]:
+        known = self._membership.end()
+        self._lease.lift()
+        return [] if known is None else [fx.LeaveGroup(*known, reason, queues)]
+
+    def _held(self) -> list[QueueGrant]:
+        found = []
+        for owned in self._table.each():
+            if owned.granted is not None:
+                found.append(QueueGrant.of(owned.queue, owned.granted.epoch))
+            elif owned.state not in (QueueState.LOCKING, QueueState.WAITING):
+                found.append(QueueGrant.of(owned.queue, 0))
+        return found + self._owned.released  # Until the coordinator has been notified of their release.
+
+    def _releases(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        if not self._owned.released and (self._is_leave_sent or not self._is_leaving):
+            return []
+        if not self._membership.member:
+            self._owned.take_released()
+            return []
+        if self._release_due_ms is None:
+            self._release_due_ms = now_ms + RELEASE_LINGER_MS
+            self._timers.at(self._release_due_ms, ReleaseDue())
+        follow = (QueueState.REVOKING, QueueState.LEAVING) if self._is_leaving else (QueueState.LEAVING,)
+        others_follow = any(owned.state in follow for owned in self._table.each())
+        if others_follow and now_ms < self._release_due_ms:
+            return []
+        self._release_due_ms = None
+        queues, uncommitted = self._owned.take_released()
+        self._is_leave_sent = self._is_leaving
+        known = self._membership
+        return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving, uncommitted)]
+
+    # Responses of the coordinator.
+
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Handle a broker's answer to where the coordinator is."""
+        if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
+            log.warning(
+                "the broker has no coordinator for this group; the members allocate queues themselves",
+                reason=str(outcome),
+            )
+            self._contacts.offering.discard(request.address)
+            return self.look(now_ms)
+        self._membership.found(request, outcome, now_ms)
+        return []
+
+    def joined(
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        """Handle the coordinator's answer to a join."""
+        answer = self._membership.joined(request, outcome, now_ms)
+        self._note(outcome)
+        return self._handle_answer(answer, now_ms)
+
+    def polled(
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        """Handle the coordinator's answer to a poll."""
+        answer = self._membership.polled(request, outcome, now_ms)
+        self._note(outcome)
+        if answer is not None and answer.assignment is not None:
+            self._duplicates.count -= request.body.duplicates
+        return self._handle_answer(answer, now_ms)
+
+    def _note(self, outcome: object) -> None:
+        """Report when the coordinator refuses us, and when it accepts us again."""
+        self._troubles.answered("coordinator", outcome, keeps_out=True)
+        if self._membership.is_replaced:
+            error = MemberReplaced(
+                f"another client has joined group {self._settings.group} as instance_id "
+                f"{self._settings.instance_id}; this consumer gets no messages until that one is gone, "
+                "and then continues (give each member its own instance_id)"
+            )
+            self._troubles.begin("name", error, keeps_out=True)
+        elif not isinstance(outcome, LibraError):
+            self._troubles.over("name")
+
+    def _pass_on(self, warning: str) -> None:
+        """Report the coordinator's warning about the group when it appears, and when it is over."""
+        if warning:
+            self._troubles.begin("subscriptions", SubscriptionsDiffer(warning))
+        elif self._is_warned:
+            log.info("all members have the same subscription again", group=self._settings.group)
+            self._troubles.over("subscriptions")
+        self._is_warned = bool(warning)
+
+    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
+        if answer is None:
+            return []
+        held = self._lease.holds()
+        assignment = answer.assignment
+        if assignment is not None:
+            self._pass_on(assignment.warning)
+        if assignment is None:
+            if held and self._membership.is_on:
+                return []  # We rejoin with the queues that we hold.
+            self._membership.forget_member()
+            return self._lose_all(now_ms)
+        if assignment.mode == MODE_CLIENT:
+            self._lease.lift()
+            found: list[fx.Effect] = []
+            if self._mode != MODE_CLIENT:
+                self._mode = MODE_CLIENT
+                found = self._allocate_ourselves(now_ms)
+        else:
+            self._lease.renew(answer.requested_ms + self._settings.session_ms)
+            found = self._apply(assignment, now_ms)
+        if not held:  # The lease had expired.
+            found += self._owned.go_on(now_ms) + self._giving_up.go_on(now_ms)
+        return found
+
+    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Release queues that are no longer ours, and open those that are ours now."""
+        if self._owned.closing:
+            return []
+        found: list[fx.Effect] = []
+        if self._mode != MODE_EPOCHS:
+            self._mode = MODE_EPOCHS
+            self._timers.at(now_ms + self.persist_ms, PersistDue())
+            found += self._owned.need_no_locks()
+        member = self._membership.member
+        claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
+        for owned in self._table.each():
+            owned.is_revocation_requested = owned.queue not in claims
+            if owned.is_revocation_requested:
+                drain_ms = self._settings.revoke_timeout_ms
+                found += self._giving_up.give_up(owned.queue, now_ms, drain_ms=drain_ms)
+        for queue, claim in claims.items():
+            if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
+                found += self._opening.grant(queue, claim, now_ms)
+        return found
+
+    def _allocate_ourselves(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Switch from epochs to our own allocation: our queues stay until a round decides otherwise.
+
+        This includes queues that were waiting to be opened again.
+        """
+        self._owned.take_released()
+        self._owned.forget_claims(now_ms)
+        self.must_rebalance = True
+        return self._owned.go_on(now_ms)
+
+    def _lose_all(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        found: list[fx.Effect] = []
+        for owned in self._table.each():
+            found += self._owned.lose(owned, now_ms)
+        return found
+
+    # Handlers that run too long.
+
+    def check_handlers(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Leave the group when a handler exceeds its time; we rejoin when it is done."""
+        self._overdue.watch(now_ms)
+        if self._mode != MODE_EPOCHS or self._owned.closing or not self._membership.is_on:
+            return []
+        self._overdue.look(now_ms)
+        if not self._overdue:
+            return []
+        error = HandlerTooSlow(
+            f"a handler runs longer than max_processing_ms={self._settings.max_processing_ms}; the "
+            f"consumer has left group {self._settings.group} until it is done"
+        )
+        self._troubles.begin("handler", error)
+        return self._lose_all(now_ms) + self._leave("processing_timeout")
+
+    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Note that handlers have returned."""
+        if not self._overdue:
+            return []
+        self._overdue.ended(deliveries)
+        if self._overdue:
+            return []
+        self._troubles.over("handler")
+        return self.look(now_ms)

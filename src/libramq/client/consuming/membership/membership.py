@@ -1,0 +1,278 @@
+"""The membership: a member's requests to the coordinator of a coordinated group.
+
+    OFF ─► FIND ─► JOIN ─► POLL ⟲
+                        ▲       ▲        ├► another broker is the coordinator: continue there
+                        │       └────────┼► it does not know us any more: join again
+                        ├────────────────┴► no answer: ask the next broker, after a pause
+                        │       ▲────────┴► another client has our instance id: retry until it is free
+
+One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.due import Due, MembershipDue
+from libramq.client.consuming.timers import DueItems
+from libramq.clock import MonotonicMs
+from libramq.errors import (
+    ConnectionLost,
+    Fenced,
+    LibraError,
+    NotCoordinator,
+    UnknownMember,
+    VersionNotSupported,
+)
+from libramq.filter.selector import Selector, kind_of, named_expression
+from libramq.logs import get_logger
+from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
+from libramq.remoting.headers import GroupJoinHeader
+from libramq.rpc.group_calls import Joined
+from libramq.transport.outages import log_failed_request
+
+log = get_logger(__name__)
+
+#: Ours: how soon to retry after no answer, or a useless one; doubled each time.
+ASK_AGAIN_MS: Final = 50
+ASK_AGAIN_MS_MAX: Final = 1_000
+#: Ours: a poll that is answered at once without news is not repeated at once.
+POLL_AGAIN_MS: Final = 100
+#: Ours: the shortest timeout of a request, however short the session is.
+ANSWER_MS_MIN: Final = 500
+
+
+#: Ours: how often a fenced instance checks whether its name is free; the other's session is as long or
+#: longer.
+NAME_AGAIN_MS: Final = 5_000
+
+
+class Step(Enum):
+    """The next request of a member. OFF: none; membership is not wanted."""
+
+    OFF = "off"
+    FIND = "find"
+    JOIN = "join"
+    POLL = "poll"
+
+
+class CoordinatorAnswer(NamedTuple):
+    """The meaning of a coordinator's answer. assignment: None if we are not its member any more."""
+
+    requested_ms: MonotonicMs
+    assignment: GroupAssignment | None
+
+
+class Membership:
+    """Our membership in a group, and the next request. brokers: where to query for the coordinator."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
+        timers: DueItems[Due],
+        brokers: Callable[[], Sequence[str]],
+    ) -> None:
+        self._settings = settings
+        self._subscriptions = {
+            topic: named_expression(each.expression, kind_of(each)) for topic, each in subscriptions.items()
+        }
+        self._timers = timers
+        self._brokers = brokers
+        self._step = Step.OFF
+        self._is_asking = False
+        self._number = 0
+        self._failures = 0
+        self._due_ms = MonotonicMs(0)
+        self._finds = 0
+        self._logged = ""
+        self._last: GroupAssignment | None = None
+        #: The coordinator's address, as far as known.
+        self.coordinator = ""
+        #: Our member id; "" while we are no member.
+        self.member = ""
+        #: Whether another client has our static name; we retry until it is free.
+        self.is_replaced = False
+        self._former_self = ""
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether we are a member, or will be one after the next answer."""
+        return self._step is not Step.OFF and not self.is_replaced
+
+    def begin(self) -> None:
+        """Begin to join, unless we are a member."""
+        if self._step is Step.OFF:
+            self._step = Step.FIND
+            self._failures, self._due_ms = 0, MonotonicMs(0)
+
+    def end(self) -> tuple[str, str] | None:
+        """End the membership; return the coordinator's address and our member id, or None if unknown."""
+        known = (self.coordinator, self.member) if self.member and self.coordinator else None
+        self._step, self._is_asking, self._last = Step.OFF, False, None
+        self.member, self.is_replaced = "", False
+        self._number += 1
+        return known
+
+    # Requests.
+
+    def request(
+        self,
+        held: Callable[[], list[QueueGrant]],
+        duplicates: int,
+        now_ms: MonotonicMs,
+        *,
+        leaving: bool = False,
+    ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
+        """Return the next request; None while one is under way, or during a pause."""
+        if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
+            return None
+        session_ms = self._settings.session_ms
+        timeout_ms = max(ANSWER_MS_MIN, session_ms // 3)
+        question: fx.FindGroup | fx.JoinGroup | fx.PollGroup
+        if self._step is Step.FIND:
+            brokers = self._brokers()
+            if not brokers:
+                self._pause(now_ms, ASK_AGAIN_MS_MAX)
+                return None
+            self._finds += 1
+            address = brokers[self._finds % len(brokers)]
+            question = fx.FindGroup(address, self._number + 1, timeout_ms)
+        elif self._step is Step.JOIN:
+            header = GroupJoinHeader(
+                consumer_group=self._settings.group,
+                client_id=self._settings.client_id,
+                lb_session_ms=session_ms,
+                lb_revoke_timeout_ms=self._settings.revoke_timeout_ms,
+                lb_instance=self._settings.instance_id,
+                lb_member=(self._former_self if self.is_replaced else self.member) or None,
+                lb_if_free=True if self.is_replaced else None,
+            )
+            body = GroupJoinBody(
+                subscriptions=self._subscriptions, strategy=self._settings.group_strategy, held=held()
+            )
+            question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
+        else:
+            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving)
+            # It is held for a third of the session; the second half is for finding another coordinator.
+            timeout_ms = max(session_ms // 3 + ANSWER_MS_MIN, session_ms // 2)
+            epoch = self._last.epoch if self._last is not None else 0
+            question = fx.PollGroup(
+                self.coordinator, self._number + 1, timeout_ms, now_ms, self.member, epoch, body_of_poll
+            )
+        self._number += 1
+        self._is_asking = True
+        return question
+
+    # Answers.
+
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
+        """Handle a broker's answer to where the coordinator is."""
+        if not self._is_awaited(request.number):
+            return
+        if isinstance(outcome, NotCoordinator) and outcome.remark:
+            outcome = outcome.remark
+        if isinstance(outcome, LibraError) or not outcome:
+            self._look_again(now_ms, outcome)
+            return
+        self.coordinator = outcome
+        self._step = Step.POLL if self.member else Step.JOIN
+
+    def joined(
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> CoordinatorAnswer | None:
+        """Handle the coordinator's answer to a join."""
+        if not self._is_awaited(request.number):
+            return None
+        if isinstance(outcome, Fenced):
+            return self._replaced(request.requested_ms, outcome, now_ms)
+        if isinstance(outcome, LibraError):
+            self._failed(outcome, now_ms)
+            return None
+        self.member, self.is_replaced = outcome.member, False
+        return self._answered(request.requested_ms, outcome.assignment)
+
+    def polled(
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+    ) -> CoordinatorAnswer | None:
+        """Handle the coordinator's answer to a poll."""
+        if not self._is_awaited(request.number):
+            return None
+        if isinstance(outcome, UnknownMember):
+            self._step, self._last, self._failures = Step.JOIN, None, 0
+            return CoordinatorAnswer(request.requested_ms, None)
+        if isinstance(outcome, Fenced):
+            return self._replaced(request.requested_ms, outcome, now_ms)
+        if isinstance(outcome, LibraError):
+            self._failed(outcome, now_ms)
+            return None
+        is_news = outcome != self._last
+        answer = self._answered(request.requested_ms, outcome)
+        if not is_news and now_ms - request.requested_ms < POLL_AGAIN_MS:
+            self._pause(now_ms, POLL_AGAIN_MS)
+        return answer
+
+    def rearm(self, now_ms: MonotonicMs) -> None:
+        """Set the timers again after all were cleared."""
+        if self._due_ms > now_ms:
+            self._timers.at(self._due_ms, MembershipDue())
+
+    def forget_member(self) -> None:
+        """Join as a new member next time."""
+        self.member = ""
+
+    def _is_awaited(self, number: int) -> bool:
+        is_awaited = self._is_asking and number == self._number
+        if is_awaited:
+            self._is_asking = False
+        return is_awaited
+
+    def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> CoordinatorAnswer:
+        self._step, self._last, self._failures = Step.POLL, assignment, 0
+        self._logged = ""
+        return CoordinatorAnswer(requested_ms, assignment)
+
+    def _replaced(self, requested_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> CoordinatorAnswer:
+        if not self.is_replaced:
+            log.error(
+                "another client has taken this static member's place",
+                group=self._settings.group,
+                reason=str(error),
+            )
+            self.is_replaced, self._former_self = True, self.member
+        self._step, self.member, self._last = Step.JOIN, "", None
+        self._pause(now_ms, NAME_AGAIN_MS)
+        return CoordinatorAnswer(requested_ms, None)
+
+    def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
+        if not self._failures and isinstance(error, ConnectionLost):
+            self._failures = 1  # It may still be there, and waits for us to come back.
+            return
+        if not self._failures and isinstance(error, NotCoordinator) and error.remark:
+            self.coordinator = error.remark
+            self._failures = 1
+            return
+        self._look_again(now_ms, error)
+
+    def _look_again(self, now_ms: MonotonicMs, reason: LibraError | str) -> None:
+        what = "could not be reached"
+        if isinstance(reason, VersionNotSupported):
+            what = "uses another version of the group protocol"
+        event = f"the group's coordinator {what}"
+        if str(reason) == self._logged:  # A slave whose master is away says so every time.
+            pass
+        elif isinstance(reason, LibraError):
+            log_failed_request(log, event, reason, group=self._settings.group)
+        else:
+            log.warning(event, group=self._settings.group, reason=reason)
+        self._logged = str(reason)
+        self._step = Step.FIND
+        self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
+        self._failures += 1
+
+    def _pause(self, now_ms: MonotonicMs, delay_ms: int) -> None:
+        self._due_ms = now_ms + delay_ms
+        self._timers.at(self._due_ms, MembershipDue())

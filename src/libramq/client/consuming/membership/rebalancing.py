@@ -1,0 +1,159 @@
+"""The rebalancing: when to fetch our group's members, and what follows from the answer.
+
+A round begins at the start, when a broker reports that members changed, when routes (queues, brokers) change,
+when a broker answers again, every 20 s, and 1 s after an incomplete round. A broadcasting consumer reads
+every queue and asks nobody.
+Upstream: RebalanceService.java, RebalanceImpl.doRebalance.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.due import Due, RebalanceDue
+from libramq.client.consuming.membership.broker_contacts import BrokerContacts
+from libramq.client.consuming.membership.rebalance import allocate, change
+from libramq.client.consuming.ownership.giving_up import GivingUp
+from libramq.client.consuming.ownership.owned_queues import OwnedQueues
+from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.timers import DueItems
+from libramq.client.routing.route_table import RouteTable
+from libramq.clock import MonotonicMs
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: RebalanceService.minInterval: how soon an incomplete round is repeated.
+REBALANCE_SOON_MS: Final = 1_000
+
+
+class Rebalancing:
+    """Runs one round at a time; changes during a round begin the next."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        topics: Iterable[str],
+        routes: RouteTable,
+        contacts: BrokerContacts,
+        timers: DueItems[Due],
+        table: QueueTable,
+        owned: OwnedQueues,
+        giving_up: GivingUp,
+    ) -> None:
+        self._settings = settings
+        self._topics = tuple(topics)
+        self._routes = routes
+        self._contacts = contacts
+        self._timers = timers
+        self._table = table
+        self._owned = owned
+        self._giving_up = giving_up
+        self._lists_awaited: set[str] = set()
+        self._again = False
+        self._balanced = True
+        self._due_ms = MonotonicMs(0)
+        #: Set when queues were taken or given up.
+        self.changed = False
+
+    def abandon(self) -> None:
+        """Drop the round under way: a coordinator allocates."""
+        self._lists_awaited.clear()
+        self._again = False
+
+    def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Begin a scheduled round."""
+        return self.begin(now_ms) if now_ms >= self._due_ms else []
+
+    def begin(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """Fetch the group's members."""
+        if self._settings.broadcasting:
+            return self._take_all(now_ms)
+        if self._lists_awaited:
+            self._again = True
+            return []
+        self._again = False
+        self._balanced = True
+        by_address: dict[str, list[str]] = {}
+        for topic in self._topics:
+            addresses = self._routes.readers_of_topic(topic)
+            if addresses:
+                chosen = next((each for each in addresses if each in self._contacts.alive), addresses[0])
+                by_address.setdefault(chosen, []).append(topic)
+        self._lists_awaited = set(by_address)
+        if not by_address:
+            self._schedule(now_ms, REBALANCE_SOON_MS)
+        return [fx.FetchConsumerList(address, tuple(topics)) for address, topics in by_address.items()]
+
+    def list_fetched(
+        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        """Handle the group's member list; None if the broker did not answer."""
+        self._lists_awaited.discard(address)
+        found: list[fx.Effect] = []
+        if not client_ids:
+            self._balanced = False
+        else:
+            # A broker that has forgotten us gives our queues to others.
+            self._balanced &= self._settings.client_id in client_ids
+            for topic in topics:
+                found += self._allocate(topic, client_ids, now_ms)
+        return found
+
+    def end(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        """End the round when all lists are here, and schedule the next."""
+        if self._lists_awaited:
+            return []
+        self._schedule(now_ms, self._settings.rebalance_ms if self._balanced else REBALANCE_SOON_MS)
+        return self.begin(now_ms) if self._again else []
+
+    def soon(self, now_ms: MonotonicMs) -> None:
+        """Repeat soon: a queue could not be taken."""
+        self._balanced = False
+        if not self._lists_awaited:
+            self._schedule(now_ms, REBALANCE_SOON_MS)
+
+    def _take_all(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+        self._balanced = True
+        found: list[fx.Effect] = []
+        for topic in self._topics:
+            found += self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
+        self._schedule(now_ms, self._settings.rebalance_ms)
+        return found
+
+    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> list[fx.Effect]:
+        try:
+            allocated = allocate(
+                self._settings.strategy,
+                self._settings.client_id,
+                self._routes.subscribe_queues(topic),
+                client_ids,
+            )
+        except Exception:  # A user's strategy may raise anything.
+            log.exception("the strategy failed", topic=topic, members=len(client_ids))
+            self._balanced = False
+            return []
+        # If we are alone, no other member has anything left to commit.
+        delay_ms = self._settings.takeover_delay_ms if len(client_ids) > 1 else 0
+        return self._apply(topic, allocated, now_ms, takeover_delay_ms=delay_ms)
+
+    def _apply(
+        self, topic: str, allocated: Sequence[MessageQueue], now_ms: MonotonicMs, *, takeover_delay_ms: int
+    ) -> list[fx.Effect]:
+        idle = [queue for queue in self._table.idle(now_ms) if queue.topic == topic]
+        wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
+        found: list[fx.Effect] = []
+        for queue in (*wanted.give, *idle):
+            found += self._giving_up.give_up(queue, now_ms, drain_ms=self._settings.drain_ms)
+        for queue in wanted.take:
+            found += self._owned.take(queue, now_ms, delay_ms=takeover_delay_ms)
+        if wanted.take or wanted.give:
+            log.info("rebalanced", topic=topic, taken=len(wanted.take), released=len(wanted.give))
+            self.changed = True
+        return found
+
+    def _schedule(self, now_ms: MonotonicMs, delay_ms: int) -> None:
+        self._due_ms = now_ms + delay_ms
+        self._timers.at(self._due_ms, RebalanceDue())

@@ -1,0 +1,48 @@
+"""The subscriptions of a consumer, and the heartbeat that declares them to brokers.
+
+Upstream: impl/consumer/RebalanceImpl.subscriptionInner, common/filter/FilterAPI.java.
+"""
+
+from collections.abc import Mapping
+
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.filter.selector import Selector, Sql
+from libramq.filter.sql import SQL92
+from libramq.filter.subscription import BROADCASTING, CLUSTERING, SubscriptionData
+from libramq.filter.tag import EVERYTHING
+from libramq.message.names import retry_topic
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
+
+Subscriptions = Mapping[str, Selector]
+
+
+def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, Selector]:
+    """Return the user's subscriptions and that of the group's retry topic, which is read whole."""
+    return {**subscriptions, retry_topic(group): EVERYTHING}
+
+
+def heartbeat_data(settings: ConsumerSettings, subscriptions: Subscriptions, version: int) -> HeartbeatData:
+    """Return the subscription for heartbeats; brokers keep the one with the highest version."""
+    consumer = ConsumerData(
+        group_name=settings.group,
+        message_model=BROADCASTING if settings.broadcasting else CLUSTERING,
+        consume_from_where=settings.consume_from.value,
+        subscription_data_set=[
+            _subscription(topic, selector, version) for topic, selector in subscriptions.items()
+        ],
+    )
+    return HeartbeatData(client_id=settings.client_id, consumer_data_set=[consumer])
+
+
+def _subscription(topic: str, selector: Selector, version: int) -> SubscriptionData:
+    if isinstance(selector, Sql):
+        return SubscriptionData(
+            topic=topic, sub_string=selector.expression, sub_version=version, expression_type=SQL92
+        )
+    return SubscriptionData(
+        topic=topic,
+        sub_string=selector.expression,
+        tags_set=sorted(selector.tags),
+        code_set=sorted(selector.codes or ()),
+        sub_version=version,
+    )

@@ -1,0 +1,1 @@
+"""The queues that a consumer owns, from assigned to released or lost."""

@@ -1,0 +1,1 @@
+"""Pulling: the requests for messages, and how many may wait."""

@@ -1,0 +1,51 @@
+"""Flow control: whether a queue may be pulled now, or holds enough already.
+
+Upstream: DefaultMQPushConsumerImpl.pullMessage, RebalancePushImpl.messageQueueChanged.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.ownership.process_queue import ProcessQueue
+
+#: PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL: look again after.
+THROTTLED_MS: Final = 50
+#: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL.
+BROKER_BUSY_MS: Final = 20
+#: pullTimeDelayMillsWhenException.
+PULL_FAILED_MS: Final = 1_000
+_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PullLimits:
+    """The limits on the messages held for one queue."""
+
+    count_max: int
+    mib_max: int
+    span_max: int
+
+    def exceeded_by(self, queue: ProcessQueue) -> str | None:
+        """Return the limit that the queue exceeds; None if it may be pulled."""
+        if queue.count > self.count_max:
+            return f"{queue.count} messages wait, over {self.count_max}"
+        if queue.size // _MIB > self.mib_max:
+            return f"{queue.size // _MIB} MiB wait, over {self.mib_max}"
+        # Few messages cannot have a wide span; computing it costs a look at all of them.
+        if queue.count and queue.span > self.span_max:
+            return f"the offsets that wait span {queue.span}, over {self.span_max}"
+        return None
+
+
+def pull_limits(settings: ConsumerSettings, owned_of_topic: int) -> PullLimits:
+    """Return the limits of each queue of a topic of which we own so many."""
+
+    def share(of_topic: int, of_queue: int) -> int:
+        return of_queue if of_topic == -1 or not owned_of_topic else max(1, of_topic // owned_of_topic)
+
+    return PullLimits(
+        share(settings.pull_threshold_for_topic, settings.pull_threshold_for_queue),
+        share(settings.pull_threshold_mib_for_topic, settings.pull_threshold_mib_for_queue),
+        settings.span_max,
+    )

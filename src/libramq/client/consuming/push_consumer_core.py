@@ -1,0 +1,413 @@
+"""The push consumer's core: one method per event; each returns the effects to perform.
+
+    start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
+                                   └► coordination ─┘
+
+Time is an argument; `next_due_ms` is when `tick` has something to do.
+Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Final
+
+from libramq.client.consuming import due
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.handling.orderly_consumption import OrderlyConsumption
+from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
+from libramq.client.consuming.parts import Parts
+from libramq.clock import MonotonicMs, Now
+from libramq.errors import Fenced, LibraError, NotYetGranted
+from libramq.fencing import Claim, Opened
+from libramq.filter.selector import Selector
+from libramq.formats.route import TopicRouteData
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import GroupAssignment
+from libramq.rpc.broker_calls import PullReply
+from libramq.rpc.group_calls import Joined
+
+#: ClientConfig.persistConsumerOffsetInterval: how often even unchanged offsets are committed, in case the
+#: last owner's commit came after our first.
+PERSIST_ALL_MS: Final = 5_000
+#: Ours: how long commits and unregistering may take after the drain time.
+LEAVE_TIMEOUT_MS: Final = 1_000
+
+
+class Phase(Enum):
+    """The phases of a consumer's life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    STOPPED = "stopped"
+
+
+class PushConsumerCore:
+    """Makes the decisions; its shell performs them."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
+        monotonic_ms: Callable[[], MonotonicMs],
+    ) -> None:
+        """monotonic_ms: the clock that the times of events come from; handler threads read it, too."""
+        parts = Parts.of(settings, subscriptions, monotonic_ms)
+        self._settings = settings
+        self._timers = parts.timers
+        self._offsets = parts.offsets
+        self.routes = parts.routes
+        self._contacts = parts.contacts
+        self._presence = parts.presence
+        self._table = parts.table
+        self._pulling = parts.pulling
+        self._locking = parts.locking
+        self._commits = parts.commits
+        self._owned = parts.owned
+        self._opening = parts.opening
+        self._giving_up = parts.giving_up
+        self._consumption = parts.consumption
+        self._deadlines = parts.deadlines
+        self._rebalancing = parts.rebalancing
+        self._coordination = parts.coordination
+        self._troubles = parts.troubles
+        self._phase = Phase.NEW
+        self._persisted_ms = self._persist_all_due_ms = MonotonicMs(0)
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `tick` has to be called."""
+        return self._timers.next_ms
+
+    @property
+    def phase(self) -> Phase:
+        """Return the phase of its life."""
+        return self._phase
+
+    def owned(self) -> list[MessageQueue]:
+        """Return our queues, sorted."""
+        return self._table.ours()
+
+    def process_queues(self) -> list[ProcessQueue]:
+        """Return the queues that are ours or being given up, with what is left of each."""
+        return self._table.each()
+
+    # Start and time.
+
+    def start(self, now: Now) -> Effects:
+        """Start by fetching the routes."""
+        self._phase = Phase.RUNNING
+        self._persist_later(now.monotonic_ms)
+        self._persist_all_due_ms = now.monotonic_ms + PERSIST_ALL_MS
+        self._locking.renew(now.monotonic_ms)
+        self._deadlines.watch(now.monotonic_ms)
+        return self._presence.start(now)
+
+    def tick(self, now_ms: MonotonicMs) -> Effects:
+        """Perform everything that is due."""
+        found: Effects = []
+        while (item := self._timers.take_due(now_ms)) is not None:
+            found += self._do(item, now_ms)
+        return self._settled(found, now_ms)
+
+    def _do(self, item: due.Due, now_ms: MonotonicMs) -> Effects:
+        match item:
+            case due.PullDue(queue, generation):
+                return self._pulling.due(queue, generation, now_ms)
+            case due.PersistDue():
+                return self._persist(now_ms)
+            case due.LoadDue(queue, generation):
+                return self._owned.load(queue, generation, now_ms)
+            case due.DrainOver(queue, generation):
+                return self._giving_up.drain_over(queue, generation, now_ms)
+            case due.RedeliverDue(delivery):
+                return self._consumption.redeliver(delivery)
+            case due.RebalanceDue():
+                return self._rebalance_due(now_ms)
+            case due.LocksDue():
+                self._locking.renew(now_ms)
+                return []
+            case due.LockDue(queue, generation):
+                self._locking.due(queue, generation)
+                return []
+            case due.SuspendOver(queue, generation):
+                assert isinstance(self._consumption, OrderlyConsumption), "nothing else suspends queues"
+                return self._consumption.suspend_over(queue, generation)
+            case due.RevokeOver(queue, generation):
+                return self._giving_up.revoke_over(queue, generation, now_ms)
+            case due.RoutesDue():
+                return self._presence.due(now_ms)
+            case due.HeartbeatDue():
+                return self._presence.regular(now_ms)
+            case due.ReconnectDue(address):
+                return self._presence.heartbeats([address]) if self._contacts.reconnect(address) else []
+            case due.DeadlineDue():
+                return self._deadlines.due(now_ms)
+            case due.ProcessingDue():
+                return self._coordination.check_handlers(now_ms)
+            case due.MembershipDue() | due.ReleaseDue():
+                return []  # `_settled` collects the requests to the coordinator.
+            case due.StopDue():
+                return self._stop_now(now_ms)
+
+    # Routes and heartbeats.
+
+    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> Effects:
+        """Handle fetched routes; None for a topic that the name server does not know."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        if not self._presence.routes_fetched(found, now_ms):
+            return []
+        effects = self._presence.heartbeats(self._contacts.take_new())
+        # The last broker that did not may be gone: no answer will show it.
+        if self._contacts.all_named_offer:
+            effects += self._coordination.look(now_ms)
+        if self._contacts.alive:
+            effects += self._rebalance(now_ms)
+        return self._settled(effects, now_ms)
+
+    def heartbeat_answered(
+        self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool = False
+    ) -> Effects:
+        """Handle the result of a heartbeat. offers: the broker has coordinators for groups."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        if not self._contacts.answered(address, now_ms, ok=ok, offers=offers):
+            return []
+        effects = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
+        self._locking.confirm(address)
+        return self._settled(effects + self._rebalance(now_ms), now_ms)
+
+    @property
+    def subscription_version(self) -> int:
+        """Return how new a broker's idea of the subscriptions must be at least."""
+        return self._presence.first_version
+
+    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> Effects:
+        """Report to the user if a request was denied."""
+        self._troubles.answered(about, outcome, keeps_out=keeps_out)
+        return self._troubles.take()
+
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
+        """Handle the end of a connection: the broker has dropped us, or has died."""
+        self._locking.doubt(address)
+        if self._phase is Phase.RUNNING:
+            self._contacts.lost(address, now_ms)
+        return []
+
+    # Rebalance.
+
+    def members_changed(self, now_ms: MonotonicMs) -> Effects:
+        """Handle a broker's notification that the group's members have changed (request code 40)."""
+        return self._settled(self._rebalance(now_ms), now_ms)
+
+    def consumer_list_fetched(
+        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the group's member list; None if the broker did not answer."""
+        if self._phase is not Phase.RUNNING or not self._coordination.allocates:
+            return []
+        effects: Effects = []
+        if client_ids and self._settings.client_id not in client_ids:
+            effects += self._presence.heartbeats([address])
+        effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
+        effects += self._notify_of_change(now_ms)
+        effects += self._rebalancing.end(now_ms)
+        return self._settled(effects, now_ms)
+
+    def locks_answered(
+        self, request: fx.LockQueues, outcome: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the answer to a lock request."""
+        return self._settled(self._owned.locks_answered(request, outcome, now_ms), now_ms)
+
+    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
+        if self._phase is not Phase.RUNNING:
+            return []
+        if not self._coordination.allocates:
+            self._rebalancing.abandon()
+            return []
+        return self._rebalancing.begin(now_ms) + self._notify_of_change(now_ms)
+
+    def _rebalance_due(self, now_ms: MonotonicMs) -> Effects:
+        allocates = self._coordination.allocates
+        return self._rebalancing.due(now_ms) + self._notify_of_change(now_ms) if allocates else []
+
+    def _notify_of_change(self, now_ms: MonotonicMs) -> Effects:
+        if not self._rebalancing.changed:
+            return []
+        self._rebalancing.changed = False
+        return self._presence.changed(now_ms)
+
+    # Coordination.
+
+    def group_found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
+        """Handle a broker's answer to where the coordinator of our group is."""
+        return self._settled(self._coordination.found(request, outcome, now_ms), now_ms)
+
+    def group_joined(
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the coordinator's answer to a join."""
+        return self._settled(self._coordination.joined(request, outcome, now_ms), now_ms)
+
+    def group_polled(
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the coordinator's answer to a poll."""
+        return self._settled(self._coordination.polled(request, outcome, now_ms), now_ms)
+
+    def group_left(self) -> Effects:
+        """Handle the end of leaving: the coordinator has answered or cannot be reached."""
+        return self._unregister() if self._phase is Phase.LEAVING else []
+
+    def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Effects:
+        """Handle the answer to an opening."""
+        return self._settled(self._opening.opened(request, outcome, now_ms), now_ms)
+
+    # Queues and messages.
+
+    def committed_offset_answered(
+        self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the committed offset of a queue (None: nothing is committed)."""
+        return self._settled(
+            self._owned.committed_offset_answered(queue, generation, outcome, now_ms), now_ms
+        )
+
+    def start_offset_answered(
+        self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
+        """Handle the offset of a queue's end, or of a time."""
+        return self._settled(self._owned.start_offset_answered(queue, generation, outcome, now_ms), now_ms)
+
+    def pulled(
+        self,
+        queue: MessageQueue,
+        generation: int,
+        outcome: PullReply | LibraError,
+        messages: Sequence[MessageExt],
+        now_ms: MonotonicMs,
+        *,
+        claim: Claim | None = None,
+    ) -> Effects:
+        """Handle the result of a pull. claim: the claim under which it was sent."""
+        if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
+            effects = self._opening.pull_refused(queue, generation, claim, outcome, now_ms)
+        else:
+            effects = self._owned.pulled(queue, generation, outcome, messages, now_ms)
+        return self._settled(effects, now_ms)
+
+    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+        """Handle an operator's reset of the group's offsets (request code 220)."""
+        return self._settled(self._owned.offsets_set(topic, offsets, now_ms), now_ms)
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+        """Handle the results of handlers."""
+        return self._settled(self._deadlines.handled(results, now_ms), now_ms)
+
+    def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
+        """Note that the listener has finished with revoked queues."""
+        return self._settled(self._giving_up.revoke_hook_done(queues, now_ms), now_ms)
+
+    def pause(self, queues: Iterable[MessageQueue] | None) -> None:
+        """Start no more handlers and pulls for queues (None: for any); they stay ours."""
+        self._table.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
+        """Continue queues (None: all)."""
+        effects: Effects = []
+        for owned in self._table.resume(queues, now_ms):
+            effects += self._pulling.go_on(owned, now_ms)
+        return self._settled(effects, now_ms)
+
+    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Effects:
+        """Handle the result of a send-back."""
+        return self._settled(self._consumption.sent_back(sent, now_ms, ok=ok), now_ms)
+
+    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Effects:
+        """Handle the result of sending a copy to the retry topic."""
+        return self._settled(self._consumption.copy_sent(sent, now_ms, ok=ok), now_ms)
+
+    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
+        """Handle the result of a commit."""
+        return self._settled(self._giving_up.committed(commit, outcome, now_ms), now_ms)
+
+    def _persist(self, now_ms: MonotonicMs) -> Effects:
+        if now_ms - self._persisted_ms < self._coordination.persist_ms:
+            return []  # The period has become shorter; another timer came up before.
+        self._persist_later(now_ms)  # If a coordinator allocates, no former owner commits after us.
+        all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
+        if all_of_them:
+            self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
+        return self._commits.commit(self._table.each(), all_of_them=all_of_them)
+
+    def _persist_later(self, now_ms: MonotonicMs) -> None:
+        self._persisted_ms = now_ms
+        self._timers.at(now_ms + self._coordination.persist_ms, due.PersistDue())
+
+    # Stop.
+
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
+        """Let running handlers finish, commit, unregister; takes little longer than the timeout."""
+        if self._phase is Phase.NEW:
+            self._phase = Phase.STOPPED
+            return [fx.Stopped()]
+        if self._phase is not Phase.RUNNING:
+            return []
+        self._phase = Phase.DRAINING
+        self._owned.closing = True
+        self._timers.clear()
+        self._timers.at(now_ms + timeout_ms, due.StopDue())
+        self._coordination.rearm(now_ms)
+        self._coordination.begin_leaving()
+        effects: Effects = []
+        for queue in self._table.all():
+            effects += self._giving_up.give_up(queue, now_ms, drain_ms=timeout_ms)
+        return self._settled(effects, now_ms)
+
+    def unregistered(self) -> Effects:
+        """Handle the end of unregistering: the brokers have answered or cannot be reached."""
+        self._phase = Phase.STOPPED
+        self._timers.clear()
+        return [fx.Stopped()]
+
+    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
+        if self._phase is not Phase.DRAINING:
+            return []
+        effects: Effects = []
+        for queue in self._table.all():
+            effects += self._giving_up.give_up(queue, now_ms, drain_ms=0)
+        if len(self._table):
+            self._timers.at(now_ms + LEAVE_TIMEOUT_MS, due.StopDue())
+        return effects
+
+    def _unregister(self) -> Effects:
+        return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
+
+    def _settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
+        if self._coordination.must_rebalance:
+            self._coordination.must_rebalance = False
+            effects += self._rebalance(now_ms)
+        effects += self._locking.requests(now_ms)
+        if self._pulling.unaware_brokers:
+            effects += self._presence.heartbeats(self._pulling.unaware_brokers)
+            self._pulling.unaware_brokers.clear()
+        if self.routes.lacks_broker:
+            self.routes.lacks_broker = False
+            effects += self._presence.look_soon(now_ms)
+        if self._table.needs_rebalance:
+            self._table.needs_rebalance = False
+            if self._phase is Phase.RUNNING and self._coordination.allocates:
+                self._rebalancing.soon(now_ms)
+        if self._phase is Phase.DRAINING and not len(self._table):
+            self._phase = Phase.LEAVING
+            effects += self._coordination.leave() or self._unregister()
+        elif self._phase in (Phase.RUNNING, Phase.DRAINING):
+            effects += self._coordination.requests(now_ms)
+        return fx.merged(effects + self._troubles.take())

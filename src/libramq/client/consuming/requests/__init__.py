@@ -1,0 +1,1 @@
+"""Requests: what a consumer asks brokers, and what brokers ask it."""

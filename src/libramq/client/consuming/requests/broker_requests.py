@@ -1,0 +1,188 @@
+"""The requests of brokers to a consumer: notices, resets and operators' queries.
+
+Upstream: impl/ClientRemotingProcessor.java.
+"""
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq import __version__
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.handling.direct_delivery import DirectDelivery
+from libramq.client.consuming.membership.subscription import Subscriptions, with_retry_topic
+from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.client.consuming.running_info import held_offsets, running_info
+from libramq.clock import Clock, read_clock
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import LibraError, RemoteProtocolError
+from libramq.formats.document import decode_body, encode_body
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+from libramq.message.names import retry_topic
+from libramq.message.properties import RETRY_TOPIC
+from libramq.message.record import decode_records
+from libramq.remoting.body.administration import ConsumeDirectlyResult, ConsumerStatus
+from libramq.remoting.body.consumers import ResetOffsetBody
+from libramq.remoting.command import Command, reply_to
+
+log = get_logger(__name__)
+
+#: Ours: messages that operators have handlers process at a time.
+DIRECT_MAX: Final = 16
+#: Ours: the text of all threads' stacks, which a broker passes on.
+THREADS_CHARACTERS_MAX: Final = 256 * 1024
+
+#: The requests of brokers that a consumer serves.
+SERVED: Final = (
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
+
+Answer = Callable[[Command], None]
+
+
+class BrokerRequests:
+    """Handles requests of brokers. perform: performs effects; deliver: runs handlers."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Subscriptions,
+        core: PushConsumerCore,
+        clock: Clock,
+        *,
+        name_servers: Sequence[str],
+        perform: Callable[[Sequence[fx.Effect]], None],
+        deliver: Callable[[Sequence[Delivery]], None],
+    ) -> None:
+        self._settings = settings
+        self._subscriptions = (
+            subscriptions if settings.broadcasting else with_retry_topic(settings.group, subscriptions)
+        )
+        self._core = core
+        self._clock = clock
+        self._name_servers = name_servers
+        self._perform = perform
+        self._deliver = deliver
+        self._started_ms = clock.wall_ms()
+        self._direct_count = 0
+        handlers = (
+            self._members_changed, self._offsets_set, self._status, self._running_info, self._consume_directly
+        )  # fmt: skip
+        self._by_code: dict[int, Callable[[Command, Answer], None]] = dict(zip(SERVED, handlers, strict=True))
+
+    def handle(self, request: Command, answer: Answer) -> None:
+        """Handle a request to a consumer that runs."""
+        handler = self._by_code.get(request.code)
+        if handler is not None:
+            handler(request, answer)
+        elif not request.is_oneway:
+            remark = f"request type {request.code} is not supported by this client"
+            answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+
+    def _members_changed(self, request: Command, answer: Answer) -> None:
+        if request.ext.get("consumerGroup") == self._settings.group:
+            self._perform(self._core.members_changed(self._clock.monotonic_ms()))
+
+    def _offsets_set(self, request: Command, answer: Answer) -> None:
+        if request.ext.get("group") == self._settings.group:
+            try:
+                offsets = decode_body(request.body, ResetOffsetBody).offset_table
+            except LibraError as error:
+                log.warning("offsets that an operator set cannot be read", reason=str(error))
+                return
+            topic, now_ms = request.ext.get("topic", ""), self._clock.monotonic_ms()
+            self._perform(self._core.offsets_set(topic, offsets, now_ms))
+
+    def _status(self, request: Command, answer: Answer) -> None:
+        """Answer with the offsets that it holds in a topic."""
+        offsets = {}
+        if request.ext.get("group") == self._settings.group:
+            offsets = dict(held_offsets(self._core.process_queues(), request.ext.get("topic", "")))
+        answer(
+            reply_to(
+                request, ResponseCode.SUCCESS, body=encode_body(ConsumerStatus(message_queue_table=offsets))
+            )
+        )
+
+    def _running_info(self, request: Command, answer: Answer) -> None:
+        """Answer with its settings, subscriptions and queues; brokers probe silent members with this, too."""
+        group = request.ext.get("consumerGroup")
+        if group != self._settings.group:
+            answer(self._not_here(request, group))
+            return
+        info = running_info(
+            self._settings,
+            self._subscriptions,
+            self._core.process_queues(),
+            name_servers=self._name_servers,
+            version=f"LibraMQ {__version__}",
+            started_ms=self._started_ms,
+            now=read_clock(self._clock),
+            threads=_threads() if request.ext.get("jstackEnable") == "true" else None,
+        )
+        answer(reply_to(request, ResponseCode.SUCCESS, body=encode_body(info)))
+
+    def _consume_directly(self, request: Command, answer: Answer) -> None:
+        """Run the handler on one message, and answer with what became of it."""
+        group = request.ext.get("consumerGroup")
+        if group != self._settings.group:
+            answer(self._not_here(request, group))
+            return
+        if self._direct_count >= DIRECT_MAX:
+            remark = f"{DIRECT_MAX} messages are processed directly already; try again"
+            answer(reply_to(request, ResponseCode.SYSTEM_BUSY, remark=remark))
+            return
+        try:
+            message = self._message(request)
+        except LibraError as error:
+            answer(reply_to(request, ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return
+
+        def ended(result: ConsumeDirectlyResult) -> None:
+            self._direct_count -= 1
+            answer(reply_to(request, ResponseCode.SUCCESS, body=encode_body(result)))
+
+        self._direct_count += 1
+        delivery = DirectDelivery(
+            (message,),
+            orderly=self._settings.orderly,
+            monotonic_ms=self._clock.monotonic_ms,
+            ended=ended,
+        )
+        log.info("an operator has a message processed", topic=message.topic, id=message.message_id)
+        self._deliver((delivery,))
+
+    def _message(self, request: Command) -> MessageExt:
+        """Return the message of a request; raises LibraError if it is not for this consumer."""
+        messages = decode_records(request.body, broker_name=request.ext.get("brokerName", ""))
+        if len(messages) != 1:
+            raise RemoteProtocolError(f"{len(messages)} messages, not one")
+        (message,) = messages
+        if message.topic == retry_topic(self._settings.group):
+            message.topic = message.properties.get(RETRY_TOPIC, message.topic)
+        if message.topic not in self._subscriptions:
+            raise RemoteProtocolError(f"this consumer has no handler for topic {message.topic}")
+        return message
+
+    def _not_here(self, request: Command, group: str | None) -> Command:
+        remark = f"The Consumer Group <{group}> not exist in this consumer"
+        return reply_to(request, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+def _threads() -> str:
+    """Return what every thread of the process does, for mqadmin consumerStatus -s."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    return "\n".join(parts)[:THREADS_CHARACTERS_MAX]

@@ -1,0 +1,215 @@
+"""The requests of a push consumer: one for each effect of its core that needs a broker, with the response's
+receiver.
+
+Upstream: impl/MQClientAPIImpl.java.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from libramq.client.ask import Ask
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
+from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.client.producing.send_request import send_call
+from libramq.clock import Clock, MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, FilterRefused, LibraError
+from libramq.filter.selector import Selector, kind_of
+from libramq.filter.sql import SQL92
+from libramq.filter.tag import TAG
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+from libramq.remoting.headers import PullMessageHeader
+from libramq.rpc import broker_calls as calls
+from libramq.rpc.call import Call
+from libramq.transport.outages import log_failed_request
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+
+log = get_logger(__name__)
+
+#: DefaultMQPushConsumerImpl: how long the broker may hold a pull, and how long we wait for it.
+HOLD_MS: Final = 15_000
+PULL_TIMEOUT_MS: Final = 30_000
+#: RemoteBrokerOffsetStore, and sendMessageBack.
+OFFSET_TIMEOUT_MS: Final = 5_000
+SEND_BACK_TIMEOUT_MS: Final = 5_000
+#: The answers to a pull that its expression is the cause of. SYSTEM_ERROR: enablePropertyFilter is off.
+_FILTER_REFUSED: Final = frozenset({
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+})  # fmt: skip
+#: RebalanceImpl.lock.
+LOCK_TIMEOUT_MS: Final = 1_000
+
+
+class ConsumerRequests:
+    """Sends the requests: one method per effect."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
+        core: PushConsumerCore,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._settings = settings
+        self._kinds = {topic: kind_of(selector) for topic, selector in subscriptions.items()}
+        self._core = core
+        self._clock = clock
+        self._ask = ask
+
+    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Return the method that performs each effect."""
+        return {
+            fx.SendHeartbeat: self._send_heartbeat,
+            fx.FetchConsumerList: self._fetch_consumer_list,
+            fx.QueryOffset: self._query_offset,
+            fx.MaxOffset: self._max_offset,
+            fx.SearchOffset: self._search_offset,
+            fx.Pull: self._pull,
+            fx.SendBack: self._send_back,
+            fx.SendCopy: self._send_copy,
+            fx.CommitOffset: self._commit_offset,
+            fx.LockQueues: self._lock_queues,
+            fx.UnlockQueues: self._unlock_queues,
+        }
+
+    def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
+        def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            ok = not isinstance(outcome, LibraError)
+            if isinstance(outcome, LibraError):
+                log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
+            offers = isinstance(outcome, calls.HeartbeatReply) and outcome.coordinates
+            effects = self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
+            return [*effects, *self._core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
+
+        call = calls.heartbeat(effect.data, coordinated=not self._settings.broadcasting)
+        self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
+
+    def _fetch_consumer_list(self, effect: fx.FetchConsumerList) -> None:
+        def answered(outcome: list[str] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            client_ids = None if isinstance(outcome, LibraError) else outcome
+            return self._core.consumer_list_fetched(effect.address, effect.topics, client_ids, now_ms)
+
+        self._ask(effect.address, calls.consumer_list(self._settings.group), answered, REQUEST_TIMEOUT_MS)
+
+    def _query_offset(self, effect: fx.QueryOffset) -> None:
+        # A young queue is read from its start even if nothing is committed, as upstream's brokers decide:
+        # otherwise messages that arrived before a new queue's first reader would be lost.
+        self._ask(
+            effect.address,
+            calls.query_consumer_offset(self._settings.group, effect.queue, zero_if_not_found=True),
+            lambda outcome, now_ms: self._core.committed_offset_answered(
+                effect.queue, effect.generation, outcome, now_ms
+            ),
+            OFFSET_TIMEOUT_MS,
+        )
+
+    def _max_offset(self, effect: fx.MaxOffset) -> None:
+        self._ask_start(effect, calls.max_offset(effect.queue))
+
+    def _search_offset(self, effect: fx.SearchOffset) -> None:
+        self._ask_start(effect, calls.search_offset(effect.queue, effect.timestamp_ms))
+
+    def _ask_start(self, effect: fx.MaxOffset | fx.SearchOffset, call: Call[int]) -> None:
+        self._ask(
+            effect.address,
+            call,
+            lambda outcome, now_ms: self._core.start_offset_answered(
+                effect.queue, effect.generation, outcome, now_ms
+            ),
+            OFFSET_TIMEOUT_MS,
+        )
+
+    def _pull(self, effect: fx.Pull) -> None:
+        queue = effect.queue
+        kind = self._kinds.get(queue.topic, TAG)
+        is_by_sql = kind == SQL92
+        header = PullMessageHeader(
+            consumer_group=self._settings.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            queue_offset=effect.offset,
+            max_msg_nums=effect.count_max,
+            sys_flag=calls.PULL_SUSPEND,
+            commit_offset=0,
+            suspend_timeout_millis=HOLD_MS,
+            max_msg_bytes=self._settings.pull_batch_bytes,
+            expression_type=kind,
+            sub_version=self._core.subscription_version if is_by_sql else 0,
+            lb_member=effect.claim.member if effect.claim else None,
+            lb_queue_epoch=effect.claim.epoch if effect.claim else None,
+        )
+
+        def answered(outcome: calls.PullReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            messages: Sequence[MessageExt] = ()
+            if not isinstance(outcome, LibraError) and outcome.code == ResponseCode.SUCCESS:
+                try:
+                    messages = decode_records(outcome.body, broker_name=queue.broker_name)
+                except LibraError as error:
+                    outcome = error
+            elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:
+                outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
+            effects = self._core.pulled(
+                queue, effect.generation, outcome, messages, now_ms, claim=effect.claim
+            )
+            return [*effects, *self._core.answered(f"topic {queue.topic}", outcome)]
+
+        self._ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS)
+
+    def _send_back(self, effect: fx.SendBack) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:
+                log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
+            return self._core.sent_back(effect, now_ms, ok=outcome is None)
+
+        header = send_back_header(effect.message, self._settings, effect.delay_level)
+        self._ask(effect.address, calls.send_back(header), answered, SEND_BACK_TIMEOUT_MS)
+
+    def _send_copy(self, effect: fx.SendCopy) -> None:
+        def answered(outcome: calls.SendReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            ok = not isinstance(outcome, LibraError)
+            return self._core.copy_sent(effect, now_ms, ok=ok)
+
+        prepared = retry_copy(effect.message, self._settings, effect.delay_level)
+        call = send_call(prepared, effect.queue, INNER_PRODUCER, born_ms=self._clock.wall_ms())
+        self._ask(effect.address, call, answered, SEND_BACK_TIMEOUT_MS)
+
+    def _commit_offset(self, effect: fx.CommitOffset) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:
+                log_failed_request(log, "commit failed", outcome, queue=str(effect.queue))
+            return self._core.committed(effect, outcome, now_ms)
+
+        call = calls.update_consumer_offset(
+            self._settings.group,
+            effect.queue,
+            effect.offset,
+            member=effect.claim.member if effect.claim else None,
+            epoch=effect.claim.epoch if effect.claim else None,
+        )
+        self._ask(effect.address, call, answered, OFFSET_TIMEOUT_MS)
+
+    def _lock_queues(self, effect: fx.LockQueues) -> None:
+        def answered(outcome: list[MessageQueue] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            granted = outcome if isinstance(outcome, LibraError) else frozenset(outcome)
+            return self._core.locks_answered(effect, granted, now_ms)
+
+        queues = [queue for queue, _ in effect.queues]
+        call = calls.lock_batch(self._settings.group, self._settings.client_id, queues)
+        self._ask(effect.address, call, answered, LOCK_TIMEOUT_MS)
+
+    def _unlock_queues(self, effect: fx.UnlockQueues) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:  # The broker frees them when our session ends.
+                log_failed_request(log, "queues not unlocked", outcome, queues=len(effect.queues))
+            return ()
+
+        call = calls.unlock_batch(self._settings.group, self._settings.client_id, list(effect.queues))
+        self._ask(effect.address, call, answered, LOCK_TIMEOUT_MS)

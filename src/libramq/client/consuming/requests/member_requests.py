@@ -1,0 +1,98 @@
+"""The requests of a member of a coordinated group: one for each effect for its coordinator or a fence.
+
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from libramq.client.ask import Ask
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.push_consumer_core import LEAVE_TIMEOUT_MS, PushConsumerCore
+from libramq.client.consuming.requests.consumer_requests import OFFSET_TIMEOUT_MS
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.rpc import group_calls as calls
+from libramq.transport.outages import log_failed_request
+
+log = get_logger(__name__)
+
+#: Ours: a lost release is requested again by the response to the next poll.
+RELEASE_TIMEOUT_MS: Final = 3_000
+
+
+class MemberRequests:
+    """Sends the requests: one method per effect."""
+
+    def __init__(self, group: str, core: PushConsumerCore, ask: Ask) -> None:
+        self._group = group
+        self._core = core
+        self._ask = ask
+
+    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Return the method that performs each effect."""
+        return {
+            fx.FindGroup: self._find,
+            fx.JoinGroup: self._join,
+            fx.PollGroup: self._poll,
+            fx.ReleaseQueues: self._release,
+            fx.LeaveGroup: self._leave,
+            fx.OpenQueue: self._open,
+        }
+
+    def _find(self, effect: fx.FindGroup) -> None:
+        self._ask(
+            effect.address,
+            calls.find_group(self._group),
+            lambda outcome, now_ms: self._core.group_found(effect, outcome, now_ms),
+            effect.timeout_ms,
+        )
+
+    def _join(self, effect: fx.JoinGroup) -> None:
+        self._ask(
+            effect.address,
+            calls.join_group(effect.header, effect.body),
+            lambda outcome, now_ms: self._core.group_joined(effect, outcome, now_ms),
+            effect.timeout_ms,
+        )
+
+    def _poll(self, effect: fx.PollGroup) -> None:
+        self._ask(
+            effect.address,
+            calls.poll_group(self._group, effect.member, effect.epoch, effect.body),
+            lambda outcome, now_ms: self._core.group_polled(effect, outcome, now_ms),
+            effect.timeout_ms,
+        )
+
+    def _release(self, effect: fx.ReleaseQueues) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:
+                log_failed_request(log, "queues not released", outcome, queues=len(effect.queues))
+            return ()
+
+        call = calls.release_queues(
+            self._group,
+            effect.member,
+            effect.queues,
+            uncommitted=effect.uncommitted,
+            leaving=effect.leaving,
+        )
+        self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
+
+    def _leave(self, effect: fx.LeaveGroup) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
+            if outcome is not None:  # Our session will expire.
+                log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
+            return self._core.group_left()
+
+        call = calls.leave_group(self._group, effect.member, effect.reason, effect.queues)
+        self._ask(effect.address, call, answered, LEAVE_TIMEOUT_MS)
+
+    def _open(self, effect: fx.OpenQueue) -> None:
+        self._ask(
+            effect.address,
+            calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
+            lambda outcome, now_ms: self._core.opened(effect, outcome, now_ms),
+            OFFSET_TIMEOUT_MS,
+        )

@@ -1,0 +1,42 @@
+"""The troubles: problems that stop deliveries to a consumer, each reported to its user once.
+
+Some keep it out of its group until somebody else acts: another client has its name, or a broker refuses it.
+From those it recovers by itself when they are over.
+"""
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.effects import Effects
+from libramq.errors import FilterRefused, LibraError, NoPermission
+
+
+class Troubles:
+    """The current troubles, by subject."""
+
+    def __init__(self) -> None:
+        self._present: dict[str, bool] = {}  # By subject: whether it keeps the consumer out.
+        self._effects: Effects = []
+
+    def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
+        """Report a trouble, unless it is known already."""
+        if about not in self._present:
+            self._present[about] = keeps_out
+            self._effects.append(fx.Trouble(error, keeps_out))
+
+    def over(self, about: str) -> None:
+        """Clear a trouble, if there was one."""
+        if self._present and self._present.pop(about, False) and not any(self._present.values()):
+            self._effects.append(fx.Recovered())
+
+    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
+        """Handle a result: a denied request or filter is a trouble, until another is not denied."""
+        if isinstance(outcome, NoPermission | FilterRefused):
+            self.begin(about, outcome, keeps_out=keeps_out)
+        elif not isinstance(outcome, LibraError):
+            self.over(about)
+
+    def take(self) -> Effects:
+        """Return the reports for the user."""
+        if not self._effects:
+            return []
+        effects, self._effects = self._effects, []
+        return effects

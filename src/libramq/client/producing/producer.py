@@ -1,0 +1,325 @@
+"""The producer: sends messages to topics.
+
+    async with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
+        result = await producer.send(Message("Orders", b"...", keys="17"))
+
+`send` waits for the broker's response; `send_nowait` collects messages into batches and is meant for many.
+Upstream: client/producer/DefaultMQProducer.java.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Self
+
+from libramq.client.awaiting import answer_of, to_the_end
+from libramq.client.identity import local_address, name_server_addresses, new_client_id
+from libramq.client.options import instance_of, whole_number
+from libramq.client.producing.accumulator import Waiting, split
+from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
+from libramq.client.producing.producer_network import (
+    A_QUEUE,
+    HEARTBEAT_MS,
+    RETRIES,
+    ROUTE_REFRESH_MS,
+    SEND_TIMEOUT_MS,
+    ProducerNetwork,
+    ProducerSettings,
+    wanted_queue,
+)
+from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
+from libramq.client.producing.send_request import check_batch, encode_item, prepare_batch, prepare_one
+from libramq.client.producing.send_result import SendResult
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.clock import Clock, MonotonicMs, SystemClock
+from libramq.errors import BufferFull, ConfigError, LibraError, LocalProtocolError
+from libramq.message.ids import UniqueIdGenerator
+from libramq.message.message import BODY_BYTES_MAX, Message, validate
+from libramq.message.names import validate_group
+from libramq.message.queue import MessageQueue
+from libramq.remoting.credentials import Credentials
+from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.transport.access import Access
+from libramq.transport.asyncio_remotes import SocketDialer
+from libramq.transport.tls import Tls
+
+
+class Producer:
+    """Sends messages. One per process is enough; it belongs to the event loop it was started on.
+
+    namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
+    retries: further attempts, at other brokers, within send_timeout_ms.
+    latency_fault: avoid brokers that were slow or failed, for the times of back_off_table.
+    linger_ms: how long `send_nowait` waits for more messages. buffer_bytes_max: how much may wait.
+    credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str = "LIBRA_PRODUCER",
+        namesrv: str | Sequence[str] | None = None,
+        send_timeout_ms: int = SEND_TIMEOUT_MS,
+        retries: int = RETRIES,
+        retry_when_not_safe: bool = False,
+        latency_fault: bool = False,
+        back_off_table: Sequence[BackOff] = BACK_OFF_TABLE,
+        body_bytes_max: int = BODY_BYTES_MAX,
+        compress_over_bytes: int = 4096,
+        default_topic_queue_nums: int = 4,
+        route_refresh_ms: int = ROUTE_REFRESH_MS,
+        heartbeat_ms: int = HEARTBEAT_MS,
+        linger_ms: float = 1,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self.group = validate_group(group)
+        self._name_server_addresses = name_server_addresses(namesrv)
+        self._access = Access(credentials, tls)
+        self._clock = clock or SystemClock()
+        self._random = randomness or random.Random()
+        ip = local_address(self._name_server_addresses[0])
+        self.client_id = new_client_id(ip, self._clock)
+        self._settings = ProducerSettings(
+            group=group,
+            client_id=self.client_id,
+            send_timeout_ms=send_timeout_ms,
+            retries=retries,
+            retry_when_not_safe=retry_when_not_safe,
+            latency_fault=latency_fault,
+            back_off_table=back_off_table,
+            body_bytes_max=body_bytes_max,
+            compress_over_bytes=compress_over_bytes,
+            default_topic_queue_nums=default_topic_queue_nums,
+            route_refresh_ms=route_refresh_ms,
+            heartbeat_ms=heartbeat_ms,
+            linger_ms=linger_ms,
+            buffer_bytes_max=buffer_bytes_max,
+        )
+        self._next_id = UniqueIdGenerator(ip, os.getpid(), self._clock, self._random)
+        self._running = self._stopping = False
+
+    async def start(self) -> None:
+        """Start; brokers are contacted when there is something to send."""
+        if self._running or self._stopping:
+            state = "is being stopped" if self._stopping else "runs already"
+            raise LocalProtocolError(f"this producer {state}")
+        self._loop = asyncio.get_running_loop()
+        self._dialer = SocketDialer(self._access.tls)
+        self._network = ProducerNetwork(
+            self._settings,
+            name_server_addresses=self._name_server_addresses,
+            dialer=self._dialer,
+            timers=LoopTimers(),
+            clock=self._clock,
+            randomness=self._random,
+            next_id=self._next_id,
+            access=self._access,
+        )
+        self._network.start()
+        self._running = True
+
+    async def stop(self) -> None:
+        """Send the buffered messages, unregister from the brokers, and close."""
+        if not self._running:
+            return
+        self._check_loop()
+        self._running, self._stopping = False, True
+        flushed = asyncio.ensure_future(answer_of(self._network.pipeline.flush))
+        await to_the_end(self._end_after(flushed), flushed.cancel)
+
+    async def _end_after(self, flushed: asyncio.Future[None]) -> None:
+        try:
+            await flushed
+        finally:
+            try:
+                await answer_of(self._network.stop)
+                await self._dialer.wait_closed()
+            finally:
+                self._stopping = False
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message and wait until the broker has stored it; raises LibraError."""
+        validate(message, self._settings.body_bytes_max)
+        began_ms = self._clock.monotonic_ms()
+        info = await self._info(message.topic)
+        sending = _Sending()
+        self._network.send(
+            message,
+            info,
+            sending.sent,
+            queue=queue,
+            selector=selector,
+            timeout_ms=self._left_ms(timeout_ms, began_ms),
+        )
+        return (await sending.future)[0]
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic together: in one request, or as many as their size requires."""
+        check_batch(messages)
+        if queue is not None:
+            instance_of("queue", queue, MessageQueue, A_QUEUE)
+        for message in messages:
+            validate(message, self._settings.body_bytes_max)
+        topic = messages[0].topic
+        info = await self._info(topic)
+        waiting = [Waiting(*encode_item(message, self._next_id), None) for message in messages]
+        results = []
+        for run in split(waiting):
+            prepared = prepare_batch(topic, [each.unique_id for each in run], [each.item for each in run])
+            sending = _Sending()
+            left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
+            self._network.sender.send(prepared, info, queue, sending.sent, timeout_ms=left_ms)
+            results += await sending.future
+        return results
+
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
+    ) -> None:
+        """Send a message without waiting for a response: it may be lost."""
+        validate(message, self._settings.body_bytes_max)
+        info = await self._info(message.topic)
+        queue = wanted_queue(message, info, queue, selector)
+        prepared = prepare_one(message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes)
+        self._network.sender.send_oneway(prepared, info, queue)
+
+    def send_nowait(
+        self,
+        message: Message,
+        callback: Callback | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Queue a message for sending in a batch. Raises BufferFull if the buffer is full.
+
+        callback: called with the SendResult or the LibraError. Errors of messages without a callback are
+        raised by the next `flush`.
+        """
+        self.check(message)
+        check_hand_over(callback, queue)
+        pipeline = self._network.pipeline
+        if not pipeline.has_room:
+            raise BufferFull(
+                f"{pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
+            )
+        pipeline.send(message, callback, queue, selector)
+
+    def check(self, message: Message) -> None:
+        """Raise InvalidMessage for a message that no broker would accept."""
+        self._check_running()
+        validate(message, self._settings.body_bytes_max)
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether `send_nowait` accepts a message now."""
+        return self._network.pipeline.has_room
+
+    async def flush(self) -> None:
+        """Wait until everything passed to `send_nowait` has been answered."""
+        self._check_running()
+        self._check_loop()
+        await answer_of(self._network.pipeline.flush)
+
+    async def wait_for_room(self) -> None:
+        """Wait until `send_nowait` accepts more messages."""
+        self._check_running()
+        pipeline = self._network.pipeline
+        if pipeline.take_pause():
+            await asyncio.sleep(0)
+        if pipeline.is_half_full:
+            await answer_of(pipeline.when_half_empty)
+
+    async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues to which a topic's messages can be sent, in route order."""
+        return (await self._info(topic)).queues
+
+    async def _info(self, topic: str) -> TopicPublishInfo:
+        self._check_running()
+        self._check_loop()
+        info = self._network.routes.table.publish_info(topic)
+        if info is not None and info.queues:
+            return info
+        return await answer_of(partial(self._network.routes.publish_info, topic))
+
+    def _left_ms(self, timeout_ms: int | None, began_ms: MonotonicMs) -> int:
+        """Return how much time is left for a send, at least 1 ms."""
+        if timeout_ms is not None:
+            whole_number("timeout_ms", timeout_ms, 1)
+        budget_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
+        return max(1, budget_ms - (self._clock.monotonic_ms() - began_ms))
+
+    def _check_running(self) -> None:
+        if not self._running:
+            raise LocalProtocolError("this producer does not run; use `async with` or await start()")
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError(
+                "this producer was started on another event loop; make one for each loop, or use libramq.sync"
+            )
+
+
+class _Sending:
+    """One request under way, with a coroutine that waits for it."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
+
+    def sent(self, outcome: list[SendResult] | LibraError) -> None:
+        if self.future.done():  # The waiting task was cancelled.
+            return
+        if isinstance(outcome, LibraError):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+def check_hand_over(callback: object, queue: object) -> None:
+    """Raise ConfigError for an invalid callback or queue argument of `send_nowait`."""
+    if callback is not None and not callable(callback):
+        raise ConfigError(f"the callback is a function, not {callback!r}")
+    if queue is not None:
+        instance_of("queue", queue, MessageQueue, A_QUEUE)
+
+
+def hand_over(
+    producer: Producer,
+    message: Message,
+    callback: Callback | None,
+    queue: MessageQueue | None,
+    selector: QueueSelector | None,
+) -> None:
+    """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
+    producer._network.pipeline.send(message, callback, queue, selector)
+
+
+def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:
+    """Report a message that could not be queued as `send_nowait` reports one that was not sent."""
+    producer._network.pipeline.fail(callback, error)

@@ -1,0 +1,228 @@
+"""The network side of a producer: routes, sends and their retries, batches, heartbeats.
+
+It uses neither sockets nor loops itself: `Producer` runs it on the user's loop, the simulator in virtual
+time.
+Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.client.options import instance_of, whole_number
+from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, FaultStrategy
+from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
+from libramq.client.producing.send_request import SendSettings, prepare_one
+from libramq.client.producing.sender import Sender, Sent
+from libramq.client.routing.name_servers import NameServers
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.client.routing.routes import Routes
+from libramq.clock import Clock
+from libramq.errors import ConfigError, RemoteError
+from libramq.logs import get_logger
+from libramq.message.message import Message
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
+from libramq.remoting.command import Command
+from libramq.rpc.broker_calls import heartbeat, unregister_client
+from libramq.runtime.seams import Dialer, Timer, Timers
+from libramq.transport.access import OPEN, Access
+from libramq.transport.outages import Outages, log_failed_request
+from libramq.transport.remotes import Remotes
+
+log = get_logger(__name__)
+
+#: DefaultMQProducer.sendMsgTimeout and retryTimesWhenSendFailed.
+SEND_TIMEOUT_MS: Final = 3_000
+RETRIES: Final = 2
+#: ClientConfig.pollNameServerInterval and heartbeatBrokerInterval.
+ROUTE_REFRESH_MS: Final = 30_000
+HEARTBEAT_MS: Final = 30_000
+#: Ours: how long unregistering may take.
+UNREGISTER_TIMEOUT_MS: Final = 1_000
+
+A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(SendSettings):
+    """The settings of a producer; see `Producer`. Raises ConfigError for invalid values."""
+
+    client_id: str
+    send_timeout_ms: int = SEND_TIMEOUT_MS
+    retries: int = RETRIES
+    retry_when_not_safe: bool = False
+    latency_fault: bool = False
+    back_off_table: Sequence[BackOff] = BACK_OFF_TABLE
+    route_refresh_ms: int = ROUTE_REFRESH_MS
+    heartbeat_ms: int = HEARTBEAT_MS
+    linger_ms: float = 1
+    buffer_bytes_max: int = BUFFER_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        for name, low in _LOWEST.items():
+            whole_number(name, getattr(self, name), low)
+        instance_of("retry_when_not_safe", self.retry_when_not_safe, bool, "True or False")
+        instance_of("latency_fault", self.latency_fault, bool, "True or False")
+        instance_of("back_off_table", self.back_off_table, Sequence, "a sequence of BackOff(…)")
+        for each in self.back_off_table:
+            instance_of("an entry of back_off_table", each, BackOff, "a BackOff(…)")
+        linger_ms = self.linger_ms
+        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
+            raise ConfigError(f"linger_ms is a number of milliseconds, 0 or more, not {linger_ms!r}")
+
+
+_LOWEST: Final = {
+    "send_timeout_ms": 1,
+    "retries": 0,
+    "body_bytes_max": 1,
+    "compress_over_bytes": 0,
+    "default_topic_queue_nums": 1,
+    "route_refresh_ms": 1,
+    "heartbeat_ms": 1,
+    "buffer_bytes_max": 1,
+}
+
+
+class ProducerNetwork:
+    """One run of a producer, from `start` to `stop`. All methods are called on one thread."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        name_server_addresses: Sequence[str],
+        dialer: Dialer,
+        timers: Timers,
+        clock: Clock,
+        randomness: random.Random,
+        next_id: Callable[[], str],
+        access: Access = OPEN,
+    ) -> None:
+        self._settings = settings
+        self._timers = timers
+        self._next_id = next_id
+        self._contacted: set[str] = set()
+        self._remotes = Remotes(
+            dialer,
+            timers,
+            clock.monotonic_ms,
+            lost=self._contacted.discard,
+            access=access,
+            outages=Outages(clock.monotonic_ms, of_known_only=True),
+        )
+        name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self.routes = Routes(name_servers, default_queue_count=settings.default_topic_queue_nums)
+        strategy = FaultStrategy(randomness, enabled=settings.latency_fault, table=settings.back_off_table)
+        self.sender = Sender(
+            self._remotes,
+            self.routes.table,
+            strategy,
+            settings,
+            clock,
+            retries=settings.retries,
+            retry_when_not_safe=settings.retry_when_not_safe,
+        )
+        self.pipeline = SendPipeline(
+            self.sender,
+            self.routes,
+            timers,
+            next_id,
+            timeout_ms=settings.send_timeout_ms,
+            linger_ms=settings.linger_ms,
+            compress_over_bytes=settings.compress_over_bytes,
+            buffer_bytes_max=settings.buffer_bytes_max,
+        )
+        self._refreshing: Timer | None = None
+        self._heartbeat_timer: Timer | None = None
+        self._is_stopped = False
+
+    def start(self) -> None:
+        """Start; brokers are contacted when there is something to send."""
+        self._refresh_later()
+        self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
+
+    def stop(self, stopped: Callable[[None], None]) -> None:
+        """Unregister from the brokers, and close; messages that still wait are not sent."""
+        self._is_stopped = True
+        for timer in (self._refreshing, self._heartbeat_timer):
+            if timer is not None:
+                timer.cancel()
+        self.pipeline.close()
+        self.routes.close()
+
+        def unregistered() -> None:
+            self._remotes.close()
+            stopped(None)
+
+        self._unregister(unregistered)
+
+    def send(
+        self,
+        message: Message,
+        info: TopicPublishInfo,
+        sent: Sent,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int,
+    ) -> None:
+        """Send a message to a queue of its topic, or to the one chosen for it."""
+        queue = wanted_queue(message, info, queue, selector)
+        prepared = prepare_one(message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes)
+        self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+
+    def _refresh_later(self) -> None:
+        if not self._is_stopped:
+            self._refreshing = self._timers.after(self._settings.route_refresh_ms, self._refresh)
+
+    def _refresh(self) -> None:
+        self.routes.refresh(self._refresh_later)
+
+    def _send_heartbeats(self) -> None:
+        """Send a heartbeat to the masters of our topics; it also keeps the connections open."""
+        self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
+        data = HeartbeatData(
+            client_id=self._settings.client_id,
+            producer_data_set=[ProducerData(group_name=self._settings.group)],
+        )
+        for address in self.routes.table.masters():
+            self._contacted.add(address)
+
+            def answered(outcome: Command | RemoteError, address: str = address) -> None:
+                if isinstance(outcome, RemoteError):
+                    log_failed_request(log, "heartbeat failed", outcome, broker=address)
+
+            self._remotes.send(address, heartbeat(data).command(), answered)
+
+    def _unregister(self, unregistered: Callable[[], None]) -> None:
+        call = unregister_client(
+            self._settings.client_id, producer_group=self._settings.group, consumer_group=None
+        )
+        addresses = [address for address in self._contacted if self._remotes.is_connected(address)]
+        waiting = len(addresses)
+
+        def answered(_: object) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting:
+                unregistered()
+
+        for address in sorted(addresses):
+            self._remotes.send(address, call.command(), answered, timeout_ms=UNREGISTER_TIMEOUT_MS)
+        if not addresses:
+            unregistered()
+
+
+def wanted_queue(
+    message: Message, info: TopicPublishInfo, queue: MessageQueue | None, selector: QueueSelector | None
+) -> MessageQueue | None:
+    """Return the user's choice of queue; None for any. Raises ConfigError for anything but a queue."""
+    wanted = selector(info.queues, message) if selector is not None else queue
+    if wanted is not None:
+        instance_of(
+            "queue" if selector is None else "what the selector returned", wanted, MessageQueue, A_QUEUE
+        )
+    return wanted

@@ -1,0 +1,117 @@
+"""The attempts of one send: the next queue, and what follows from each outcome.
+
+        outcome                                   free choice of queue          fixed queue
+    stored                                    done                          done
+    stored, not safe yet                      done, or next if asked for    done
+    cannot connect, timeout, connection lost  next                          next, same queue
+    error answer, code worth another broker   next                          done
+    error answer, any other code              done                          done
+
+Upstream: DefaultMQProducerImpl.sendDefaultImpl (free choice), MQClientAPIImpl.onExceptionImpl (given queue).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.client.producing.fault_strategy import FaultStrategy
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.clock import MonotonicMs
+from libramq.errors import BrokerError, LibraError, RemoteError
+from libramq.message.queue import MessageQueue
+
+#: DefaultMQProducer.retryResponseCodes: topic not there, not available, system error, busy, no permission,
+#: no buyer id, not in current unit, go away.
+RETRY_RESPONSE_CODES: Final = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Send to this queue; the answer must come within the time."""
+
+    queue: MessageQueue
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Stop: this is the error."""
+
+    error: LibraError
+
+
+class SendAttempts:
+    """The attempts of one send, from the first to the last."""
+
+    def __init__(
+        self,
+        strategy: FaultStrategy,
+        info: TopicPublishInfo,
+        *,
+        chosen_queue: MessageQueue | None,
+        retries: int,
+        timeout_ms: int,
+        now_ms: MonotonicMs,
+        retry_when_not_safe: bool = False,
+    ) -> None:
+        self._strategy = strategy
+        self._info = info
+        self._chosen_queue = chosen_queue
+        self._left = 1 + retries
+        self._deadline_ms = now_ms + timeout_ms
+        self._retry_when_not_safe = retry_when_not_safe
+        self._queue: MessageQueue | None = None
+        self._began_ms = now_ms
+
+    def first(self, now_ms: MonotonicMs) -> Attempt:
+        """Return the first attempt."""
+        attempt = self._next(now_ms)
+        assert isinstance(attempt, Attempt), "a send starts before its time is up"
+        return attempt
+
+    def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
+        """Handle a stored message; return None if that is the end."""
+        self._remember(now_ms, isolated=False, reachable=True)
+        if safe or not self._retry_when_not_safe or self._chosen_queue is not None:
+            return None
+        following = self._next(now_ms)
+        return following if isinstance(following, Attempt) else None
+
+    def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | Fail:
+        """Handle a failed attempt."""
+        if isinstance(error, BrokerError):
+            self._remember(now_ms, isolated=True, reachable=False)
+            if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
+                return Fail(error)
+        elif isinstance(error, RemoteError):
+            # Without the detector, only another attempt can show whether it is reachable again.
+            self._remember(now_ms, isolated=True, reachable=True)
+        else:
+            return Fail(error)
+        following = self._next(now_ms)
+        return following if following is not None else Fail(error)
+
+    def _next(self, now_ms: MonotonicMs) -> Attempt | None:
+        left_ms = self._deadline_ms - now_ms
+        if self._left <= 0 or left_ms <= 0:
+            return None
+        self._left -= 1
+        if self._chosen_queue is not None:
+            queue = self._chosen_queue
+        else:
+            last_broker = None
+            if self._queue is not None:
+                last_broker = self._queue.broker_name
+                self._strategy.start_anew()
+            queue = self._strategy.select(self._info, last_broker, now_ms)
+        self._queue, self._began_ms = queue, now_ms
+        return Attempt(queue, left_ms)
+
+    def _remember(self, now_ms: MonotonicMs, *, isolated: bool, reachable: bool) -> None:
+        assert self._queue is not None, "an outcome follows an attempt"
+        self._strategy.update(
+            self._queue.broker_name,
+            now_ms - self._began_ms,
+            isolated=isolated,
+            reachable=reachable,
+            now_ms=now_ms,
+        )

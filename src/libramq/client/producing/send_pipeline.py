@@ -1,0 +1,265 @@
+"""The send pipeline: messages queued without waiting, collected, sent in batches, several in flight.
+
+    send_nowait ─► encoded item ─► accumulator ─► at most IN_FLIGHT_BYTES_MAX in flight ─► callbacks
+
+Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A message
+costs about 5 µs here. Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from libramq.client.producing.accumulator import Accumulator, Batch, Waiting
+from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.send_request import (
+    Prepared,
+    encode_item,
+    prepare_batch,
+    prepare_one,
+    why_not_in_batch,
+)
+from libramq.client.producing.send_result import SendResult
+from libramq.client.producing.sender import Sender
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.client.routing.routes import Routes, not_writable
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.message.message import Message
+from libramq.message.queue import MessageQueue
+from libramq.runtime.seams import Timer, Timers
+
+log = get_logger(__name__)
+
+#: ProduceAccumulator.totalHoldSize.
+BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Ours: as much as a broker stores well within sendMsgTimeout.
+IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
+
+#: Called with the result of a message, or its error.
+Callback = Callable[[SendResult | LibraError], None]
+_Unrouted = tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]
+
+
+class SendPipeline:
+    """Collects messages, sends batches, and reports results."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        routes: Routes,
+        timers: Timers,
+        next_id: Callable[[], str],
+        *,
+        timeout_ms: int,
+        linger_ms: float,
+        compress_over_bytes: int,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> None:
+        self._sender = sender
+        self._routes = routes
+        self._timers = timers
+        self._next_id = next_id
+        self._timeout_ms = timeout_ms
+        self._linger_ms = linger_ms
+        self._compress_over_bytes = compress_over_bytes
+        self._buffer_bytes_max = buffer_bytes_max
+        self._accumulator: Accumulator[Callback | None] = Accumulator()
+        self._unrouted: dict[str, list[_Unrouted]] = {}
+        self._timer: Timer | None = None
+        self._buffered_bytes = 0
+        self._in_flight_bytes = 0
+        self._sent_since_pause = False
+        self._waiting_for_room: list[Callable[[None], None]] = []
+        self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
+        self._unreported_error: LibraError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Return how many bytes wait or are in flight."""
+        return self._buffered_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether the buffer is not full."""
+        return self._buffered_bytes < self._buffer_bytes_max
+
+    def send(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+    ) -> None:
+        """Take a message, even if the buffer is full."""
+        info = self._routes.table.publish_info(message.topic)
+        if info is None or not info.queues or message.topic in self._unrouted:
+            self._hold(message, callback, queue, selector)
+        else:
+            self._place(message, callback, queue, selector, info)
+
+    def fail(self, callback: Callback | None, error: Exception) -> None:
+        """Report that a message could not be taken."""
+        if not isinstance(error, LibraError):
+            error = LibraError(f"the queue selector failed: {error!r}")
+        self._complete(callback, error)
+
+    def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
+        """Send what waits; `flushed` is called after all responses, with the first unreported error."""
+        self._linger_over()
+        if self._buffered_bytes:
+            self._waiting_for_all.append(flushed)
+        else:
+            flushed(self._take_error())
+
+    def take_pause(self) -> bool:
+        """Return whether anything was sent since the last call: then responses should be read."""
+        has_sent, self._sent_since_pause = self._sent_since_pause, False
+        return has_sent
+
+    @property
+    def is_half_full(self) -> bool:
+        """Return whether the buffer is more than half full."""
+        return self._buffered_bytes > self._buffer_bytes_max // 2
+
+    def when_half_empty(self, ready: Callable[[None], None]) -> None:
+        """Call back when the buffer is at most half full."""
+        if self.is_half_full:
+            self._waiting_for_room.append(ready)
+        else:
+            ready(None)
+
+    def close(self) -> None:
+        """Stop; messages that still wait are not sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _place(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        info: TopicPublishInfo,
+    ) -> None:
+        if selector is not None:
+            queue = selector(info.queues, message)
+        if why_not_in_batch(message) is not None:
+            prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
+            self._buffered_bytes += len(prepared.body)
+            self._start(prepared, info, queue, [callback], len(prepared.body))
+            return
+        unique_id, item = encode_item(message, self._next_id)
+        self._buffered_bytes += len(item)
+        is_full = self._accumulator.add(message.topic, queue, Waiting(unique_id, item, callback))
+        if self._timer is None:
+            self._timer = self._timers.after(self._linger_ms, self._linger_over)
+        if is_full:
+            self._dispatch()
+
+    def _hold(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+    ) -> None:
+        """Hold a message until its topic has a route."""
+        topic = message.topic
+        self._buffered_bytes += len(message.body)
+        held = self._unrouted.setdefault(topic, [])
+        held.append((message, callback, queue, selector))
+        if len(held) == 1:
+            self._routes.publish_info(topic, partial(self._routed, topic))
+
+    def _routed(self, topic: str, info: TopicPublishInfo | LibraError) -> None:
+        for message, callback, queue, selector in self._unrouted.pop(topic):
+            try:
+                if isinstance(info, LibraError):
+                    self._complete(callback, info)
+                else:
+                    self._place(message, callback, queue, selector, info)
+            except Exception as error:  # A user's selector may raise anything.
+                self.fail(callback, error)
+            self._finished(len(message.body))
+        if self._waiting_for_all:
+            self._linger_over()
+
+    def _linger_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Send full batches, and the others too unless they still wait for more messages."""
+        only_full = self._timer is not None
+        while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+            batch = self._accumulator.take(only_full=only_full)
+            if batch is None:
+                return
+            self._send_batch(batch)
+
+    def _send_batch(self, batch: Batch[Callback | None]) -> None:
+        info = self._routes.table.publish_info(batch.topic)
+        assert info is not None, "messages are placed when their topic has a route"
+        waiting = batch.messages
+        if not info.queues and batch.queue is None:
+            for each in waiting:  # They were queued before the topic lost its permission.
+                self._complete(each.token, not_writable(batch.topic))
+            self._finished(batch.size)
+            return
+        prepared = prepare_batch(
+            batch.topic, [each.unique_id for each in waiting], [each.item for each in waiting]
+        )
+        self._start(prepared, info, batch.queue, [each.token for each in waiting], batch.size)
+
+    def _start(
+        self,
+        prepared: Prepared,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        callbacks: list[Callback | None],
+        size: int,
+    ) -> None:
+        self._in_flight_bytes += size
+        self._sent_since_pause = True
+
+        def sent(outcome: list[SendResult] | LibraError) -> None:
+            self._in_flight_bytes -= size
+            if isinstance(outcome, LibraError):
+                for callback in callbacks:
+                    self._complete(callback, outcome)
+            else:
+                for callback, result in zip(callbacks, outcome, strict=True):
+                    if callback is not None:
+                        self._complete(callback, result)
+            self._finished(size)
+            self._dispatch()
+
+        self._sender.send(prepared, info, queue, sent, timeout_ms=self._timeout_ms)
+
+    def _complete(self, callback: Callback | None, outcome: SendResult | LibraError) -> None:
+        if callback is None:
+            if isinstance(outcome, LibraError):
+                self._unreported_error = self._unreported_error or outcome
+            return
+        try:
+            callback(outcome)
+        except Exception:
+            log.exception("a send callback failed")
+
+    def _finished(self, size: int) -> None:
+        self._buffered_bytes -= size
+        if not self._buffered_bytes and self._waiting_for_all:
+            waiting_for_all, self._waiting_for_all = self._waiting_for_all, []
+            for flushed in waiting_for_all:
+                flushed(self._take_error())
+        if self._waiting_for_room and not self.is_half_full:
+            waiting_for_room, self._waiting_for_room = self._waiting_for_room, []
+            for ready in waiting_for_room:
+                ready(None)
+
+    def _take_error(self) -> LibraError | None:
+        error, self._unreported_error = self._unreported_error, None
+        return error

@@ -1,0 +1,129 @@
+"""The sender: sends prepared messages to brokers, attempt by attempt, and reports the result.
+
+Callbacks and no tasks: one send of a fast producer costs a request and a closure.
+Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.
+"""
+
+from collections.abc import Callable
+
+from libramq.client.producing.fault_strategy import FaultStrategy
+from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
+from libramq.client.producing.send_request import Prepared, SendSettings, send_call
+from libramq.client.producing.send_result import SendResult, send_results
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.client.routing.route_table import RouteTable
+from libramq.clock import Clock
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, ConnectFailed, LibraError, RemoteError, RemoteProtocolError
+from libramq.message.queue import MessageQueue
+from libramq.remoting.command import Command
+from libramq.transport.remotes import Remotes
+
+#: Called with one result per message, or the error.
+Sent = Callable[[list[SendResult] | LibraError], None]
+
+
+class Sender:
+    """Sends prepared requests."""
+
+    def __init__(
+        self,
+        remotes: Remotes,
+        table: RouteTable,
+        strategy: FaultStrategy,
+        settings: SendSettings,
+        clock: Clock,
+        *,
+        retries: int,
+        retry_when_not_safe: bool,
+    ) -> None:
+        self._remotes = remotes
+        self._table = table
+        self._strategy = strategy
+        self._settings = settings
+        self._clock = clock
+        self._retries = retries
+        self._retry_when_not_safe = retry_when_not_safe
+
+    def send(
+        self,
+        prepared: Prepared,
+        info: TopicPublishInfo,
+        chosen_queue: MessageQueue | None,
+        sent: Sent,
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """Send to a queue of the topic, or to the given one; `sent` is called exactly once."""
+        now_ms = self._clock.monotonic_ms()
+        attempts = SendAttempts(
+            self._strategy,
+            info,
+            chosen_queue=chosen_queue,
+            retries=self._retries,
+            timeout_ms=timeout_ms,
+            now_ms=now_ms,
+            retry_when_not_safe=self._retry_when_not_safe,
+        )
+        self._try(prepared, attempts, attempts.first(now_ms), sent)
+
+    def send_oneway(
+        self, prepared: Prepared, info: TopicPublishInfo, chosen_queue: MessageQueue | None
+    ) -> None:
+        """Send once, without a response."""
+        queue = (
+            chosen_queue
+            if chosen_queue is not None
+            else self._strategy.select(info, None, self._clock.monotonic_ms())
+        )
+        address = self._table.master(queue.broker_name)
+        if address is None:
+            raise _no_master(queue)
+        call = send_call(prepared, queue, self._settings, born_ms=self._clock.wall_ms(), oneway=True)
+        self._remotes.send_oneway(address, call.command())
+
+    def _try(self, prepared: Prepared, attempts: SendAttempts, attempt: Attempt, sent: Sent) -> None:
+        queue = attempt.queue
+        address = self._table.master(queue.broker_name)
+        if address is None:
+            self._failed(prepared, attempts, _no_master(queue), sent)
+            return
+        call = send_call(prepared, queue, self._settings, born_ms=self._clock.wall_ms())
+
+        def done(outcome: Command | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                self._failed(prepared, attempts, outcome, sent)
+                return
+            try:
+                reply = call.result(outcome, where=f"broker {queue.broker_name} at {address}")
+                results = send_results(prepared.ids, queue, reply)
+            except BrokerError as error:
+                if error.response_code == ResponseCode.GO_AWAY:
+                    self._remotes.close_connection(address)
+                self._failed(prepared, attempts, error, sent)
+                return
+            except (KeyError, ValueError) as error:
+                sent(RemoteProtocolError(f"the answer of {address} to a send cannot be read: {error!r}"))
+                return
+            safe = reply.code == ResponseCode.SUCCESS
+            following = attempts.stored(self._clock.monotonic_ms(), safe=safe)
+            if following is None:
+                sent(results)
+            else:
+                self._try(prepared, attempts, following, sent)
+
+        self._remotes.send(address, call.command(), done, timeout_ms=attempt.timeout_ms)
+
+    def _failed(self, prepared: Prepared, attempts: SendAttempts, error: LibraError, sent: Sent) -> None:
+        following = attempts.failed(error, self._clock.monotonic_ms())
+        if isinstance(following, Fail):
+            sent(following.error)
+        else:
+            self._try(prepared, attempts, following, sent)
+
+
+def _no_master(queue: MessageQueue) -> ConnectFailed:
+    return ConnectFailed(
+        f"broker {queue.broker_name} has no master now, so queue {queue} cannot be written; start it, or "
+        "let the producer choose another queue"
+    )

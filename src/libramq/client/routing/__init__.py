@@ -1,0 +1,1 @@
+"""Routes: where topics live, from name servers, and what producers and consumers make of it."""

@@ -1,0 +1,175 @@
+"""The name servers: any of them can answer; the last one that did is tried first.
+
+Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from libramq.client.routing.publish_info import as_template
+from libramq.errors import (
+    BrokerError,
+    LibraError,
+    NameServerUnavailable,
+    RemoteError,
+    RouteNotFound,
+    TopicNotExist,
+)
+from libramq.formats.route import TopicRouteData
+from libramq.logs import get_logger
+from libramq.message.names import AUTO_CREATE_TOPIC
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call
+from libramq.rpc.name_server_calls import name_server_result, topic_route
+from libramq.transport.outages import log_failed_request
+from libramq.transport.remotes import Remotes
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+#: Called with a route, or the reason why there is none.
+Routed = Callable[[TopicRouteData | LibraError], None]
+#: Called with the routes of topics (None for no route), and the error if no name server answered.
+Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None], None]
+
+
+class NameServers:
+    """Queries one name server, and the next if it does not answer."""
+
+    def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
+        self._remotes = remotes
+        self._addresses = list(addresses)
+        randomness.shuffle(self._addresses)
+        self._current = 0
+
+    def ask(
+        self,
+        call: Call[T],
+        answered: Callable[[T | LibraError], None],
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Make a call; `answered` gets the result, its error, or NameServerUnavailable."""
+        failures: list[str] = []
+
+        def ask_current() -> None:
+            address = self._addresses[self._current]
+
+            def done(reply: Command | RemoteError) -> None:
+                outcome = _outcome(call, reply, address)
+                if not isinstance(outcome, LibraError) or isinstance(outcome, BrokerError):
+                    answered(outcome)
+                    return
+                failures.append(str(outcome))
+                if address == self._addresses[self._current]:  # Else another request has switched already.
+                    self._current = (self._current + 1) % len(self._addresses)
+                if len(failures) < len(self._addresses):
+                    ask_current()
+                else:
+                    answered(_unavailable(failures))
+
+            self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+
+        ask_current()
+
+    def ask_each(
+        self,
+        call: Call[None],
+        answered: Callable[[LibraError | None], None],
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Send a request to every name server; `answered` gets the first failure at the end."""
+        waiting = dict.fromkeys(self._addresses)
+        failures: list[LibraError] = []
+
+        def done(address: str, reply: Command | RemoteError) -> None:
+            outcome = _outcome(call, reply, address)
+            if outcome is not None:
+                failures.append(outcome)
+            del waiting[address]
+            if not waiting:
+                answered(failures[0] if failures else None)
+
+        for address in self._addresses:
+            self._remotes.send(address, call.command(), partial(done, address), timeout_ms=timeout_ms)
+
+    def route(self, topic: str, routed: Routed) -> None:
+        """Look up a topic; RouteNotFound if no broker has it."""
+
+        def answered(outcome: TopicRouteData | LibraError) -> None:
+            if isinstance(outcome, TopicNotExist):
+                namesrv = self._addresses[self._current]
+                outcome = RouteNotFound(
+                    f"no broker has the topic {topic}; create it "
+                    f"(libra admin updateTopic -n {namesrv} -c CLUSTER -t {topic}) or check its name"
+                )
+            routed(outcome)
+
+        self.ask(topic_route(topic), answered)
+
+    def route_to_send(self, topic: str, routed: Routed, *, queue_count: int) -> None:
+        """Look up a topic; if brokers create topics on the first send, return where it will be."""
+
+        def found(outcome: TopicRouteData | LibraError) -> None:
+            if not isinstance(outcome, RouteNotFound):
+                routed(outcome)
+                return
+
+            def template(found: TopicRouteData | LibraError) -> None:
+                if isinstance(found, RouteNotFound):
+                    routed(outcome)
+                elif isinstance(found, LibraError):
+                    routed(found)
+                else:
+                    routed(as_template(found, queue_count))
+
+            self.route(AUTO_CREATE_TOPIC, template)
+
+        self.route(topic, found)
+
+    def routes(self, topics: Sequence[str], found: Found) -> None:
+        """Look up topics one after the other; the search ends if no name server answers."""
+        routes: dict[str, TopicRouteData | None] = dict.fromkeys(topics)
+        rest = iter(topics)
+
+        def look_up_next() -> None:
+            topic = next(rest, None)
+            if topic is None:
+                found(routes, None)
+            else:
+                self.route(topic, lambda outcome: routed(topic, outcome))
+
+        def routed(topic: str, outcome: TopicRouteData | LibraError) -> None:
+            if isinstance(outcome, NameServerUnavailable):
+                found(routes, outcome)
+                return
+            if isinstance(outcome, RouteNotFound):
+                log.debug("no route", topic=topic, reason=str(outcome))
+            elif isinstance(outcome, LibraError):
+                log_failed_request(log, "route not refreshed", outcome, topic=topic)
+            else:
+                routes[topic] = outcome
+            look_up_next()
+
+        look_up_next()
+
+
+def _outcome(call: Call[T], reply: Command | RemoteError, address: str) -> T | LibraError:
+    """Return the result in a name server's response, or its error."""
+    if isinstance(reply, RemoteError):
+        return reply
+    try:
+        return name_server_result(call, reply, address)
+    except LibraError as error:
+        return error
+
+
+def _unavailable(failures: Sequence[str]) -> NameServerUnavailable:
+    return NameServerUnavailable(
+        f"no name server answered: {'; '.join(failures)}. Check that it runs and that the address "
+        "(namesrv, NAMESRV_ADDR) is right"
+    )

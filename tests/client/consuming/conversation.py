@@ -1,0 +1,131 @@
+"""A push consumer's core, its brokers played by the test."""
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.clock import Now
+from libramq.codes import ResponseCode
+from libramq.errors import RequestTimeout
+from libramq.filter.tag import parse_tag_filter
+from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import PullReply
+from tests.client.consuming.examples import message, route
+
+WALL_MS = 1_000_000
+RETRY = "%RETRY%g"
+
+
+def q(number, *, topic="T", broker="a"):
+    return MessageQueue(topic, broker, number)
+
+
+def found(*offsets, next_offset=None, tag=None, topic="T", body=b"x"):
+    """A pull reply with messages, as `pulled` takes it."""
+    reply = PullReply(0, next_offset if next_offset is not None else offsets[-1] + 1, 0, 100, 0, b"")
+    return reply, [message(offset, tag=tag, topic=topic, body=body) for offset in offsets]
+
+
+def nothing(next_offset, code=ResponseCode.PULL_NOT_FOUND, broker_id=0):
+    return PullReply(code, next_offset, 0, 100, broker_id, b""), []
+
+
+class Conversation:
+    """Feeds events, keeps the time, and collects the effects of each."""
+
+    def __init__(self, *, expression="*", topics=("T",), **settings):
+        settings = {"takeover_delay_ms": 100, "revoke_drain_ms": 75, "persist_ms": 1_000} | settings
+        self.settings = ConsumerSettings(group="g", client_id="me", **settings)
+        filters = {topic: parse_tag_filter(expression) for topic in topics}
+        self.core = PushConsumerCore(self.settings, filters, lambda: self.now_ms)
+        self.now_ms = 0
+        self.effects = []
+
+    def of(self, kind):
+        """The effects of one kind that the last event had."""
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def deliveries(self):
+        """What the last event handed to handlers."""
+        return [each for effect in self.of(fx.Deliver) for each in effect.deliveries]
+
+    def _(self, effects):
+        self.effects = list(effects)
+        return self.effects
+
+    def start(self):
+        return self._(self.core.start(Now(wall_ms=WALL_MS, monotonic_ms=self.now_ms)))
+
+    def routes(self, found=None, **topics):
+        return self._(self.core.routes_fetched(found or topics, self.now_ms))
+
+    def heartbeat(self, address="a:1", *, ok=True):
+        return self._(self.core.heartbeat_answered(address, self.now_ms, ok=ok))
+
+    def members(self, *ids, address="a:1", topics=("T",)):
+        return self._(self.core.consumer_list_fetched(address, topics, ids or None, self.now_ms))
+
+    def committed(self, queue, outcome, generation=None):
+        return self._(
+            self.core.committed_offset_answered(
+                queue, generation or self.generation(queue), outcome, self.now_ms
+            )
+        )
+
+    def start_at(self, queue, outcome):
+        return self._(self.core.start_offset_answered(queue, self.generation(queue), outcome, self.now_ms))
+
+    def pulled(self, queue, reply, generation=None):
+        outcome, messages = reply if isinstance(reply, tuple) and not hasattr(reply, "code") else (reply, [])
+        return self._(
+            self.core.pulled(queue, generation or self.generation(queue), outcome, messages, self.now_ms)
+        )
+
+    def handled(self, *results):
+        return self._(self.core.handled(results, self.now_ms))
+
+    def commit_answered(self, commit, *, ok=True):
+        outcome = None if ok else RequestTimeout("the test does not answer")
+        return self._(self.core.committed(commit, outcome, self.now_ms))
+
+    def notified(self):
+        return self._(self.core.members_changed(self.now_ms))
+
+    def lost(self, address="a:1"):
+        return self._(self.core.connection_lost(address, self.now_ms))
+
+    def stop(self, timeout_ms=1000):
+        return self._(self.core.stop(self.now_ms, timeout_ms=timeout_ms))
+
+    def at(self, now_ms, *, with_routes=False):
+        """Let time pass up to a moment; looks at the routes are left out unless asked for."""
+        assert now_ms >= self.now_ms
+        effects = []
+        while (due_ms := self.core.next_due_ms) is not None and due_ms <= now_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            effects += self.core.tick(self.now_ms)
+        self.now_ms = now_ms
+        return self._(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))
+
+    def offset(self, queue):
+        """How far a queue is, as the next commit will say; None while nothing is known."""
+        return self.core._offsets.read(queue)
+
+    def generation(self, queue):
+        owned = self.core._table.get(queue)
+        assert owned is not None, f"{queue} is not ours"
+        return owned.generation
+
+    def joined(self, queues=2, *members, route_=None):
+        """A member that has its queues and waits for their committed offsets."""
+        self.start()
+        self.routes(T=route_ or route(queues))
+        self.heartbeat()
+        self.members(*(members or ("me",)))
+        return self
+
+    def pulling(self, queues=1, offset=0):
+        """A member alone, pulling all queues from an offset."""
+        self.joined(queues)
+        for effect in self.of(fx.QueryOffset):
+            self.committed(effect.queue, offset)
+        return self

@@ -1,0 +1,117 @@
+"""A push consumer's core as a member of a coordinated group; the test plays coordinator and fences."""
+
+from libramq.client.consuming import effects as fx
+from libramq.errors import LibraError, broker_error
+from libramq.fencing import MODE_CLIENT, Claim, Opened
+from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
+from libramq.rpc.group_calls import Joined
+from tests.client.consuming.conversation import Conversation, found
+from tests.client.consuming.examples import route
+
+TOPIC_NOT_EXIST = 17
+FENCED, UNKNOWN_MEMBER, NOT_COORDINATOR, NOT_YET_GRANTED = 3100, 3101, 3102, 3103
+
+
+def assigned(*queues, epoch=1, revoke=(), warning=""):
+    """An assignment of queues under its epoch; pairs have an epoch of their own."""
+    return GroupAssignment(
+        epoch=epoch,
+        warning=warning,
+        queues=[_grant(each, epoch) for each in queues],
+        revoke=[_grant(each, epoch) for each in revoke],
+    )
+
+
+def client_mode(epoch=1):
+    return GroupAssignment(epoch=epoch, mode=MODE_CLIENT)
+
+
+def refusal(code, remark=""):
+    return broker_error(code, remark)
+
+
+def _grant(each, epoch):
+    queue, epoch = each if isinstance(each[1], int) else (each, epoch)
+    return QueueGrant.of(queue, epoch)
+
+
+class Member(Conversation):
+    """Answers the questions of a member."""
+
+    def __init__(self, **settings):
+        settings = {"route_refresh_ms": 600_000, "heartbeat_ms": 60_000} | settings
+        super().__init__(**settings)
+        self.question = None
+
+    def _(self, effects):
+        super()._(effects)
+        for effect in self.effects:
+            if isinstance(effect, fx.FindGroup | fx.JoinGroup | fx.PollGroup):
+                self.question = effect
+        return self.effects
+
+    def found_group(self, outcome="a:1"):
+        return self._(self.core.group_found(self.question, outcome, self.now_ms))
+
+    def group_joined(self, outcome=None, member="m1"):
+        if outcome is None:
+            outcome = assigned()
+        if isinstance(outcome, GroupAssignment):
+            outcome = Joined(member, outcome)
+        return self._(self.core.group_joined(self.question, outcome, self.now_ms))
+
+    def polled(self, outcome):
+        assert isinstance(self.question, fx.PollGroup), self.question
+        return self._(self.core.group_polled(self.question, outcome, self.now_ms))
+
+    def opened(self, request, outcome=0, former_epoch=None):
+        """The fence answers: an offset, or a refusal."""
+        if not isinstance(outcome, LibraError):
+            outcome = Opened(outcome, former_epoch)
+        return self._(self.core.opened(request, outcome, self.now_ms))
+
+    def pull_failed(self, pull, code):
+        return self._(
+            self.core.pulled(pull.queue, pull.generation, refusal(code), [], self.now_ms, claim=pull.claim)
+        )
+
+    def commit_refused(self, commit, code):
+        return self._(self.core.committed(commit, refusal(code), self.now_ms))
+
+    def looking(self, queues=4, *, brokers=("a",)):
+        """One whose brokers have answered: it asks for the coordinator."""
+        self.start()
+        self.routes(T=route(queues, brokers=brokers))
+        for name in brokers:
+            self._(self.core.heartbeat_answered(f"{name}:1", self.now_ms, ok=True, offers=True))
+        return self
+
+    def member(self, queues=4):
+        """One that has joined and polls."""
+        self.looking(queues)
+        self.found_group()
+        self.group_joined()
+        return self
+
+    def holding(self, *queues, offset=0, count=4):
+        """One that pulls queues under epoch 1."""
+        self.member(count)
+        self.polled(assigned(*queues))
+        for request in self.of(fx.OpenQueue):
+            self.opened(request, offset)
+        return self
+
+    def busy(self, queue, *offsets, started=1):
+        """Messages come; so many handlers begin. Returns their deliveries."""
+        self.pulled(queue, found(*offsets))
+        deliveries = self.deliveries()
+        for delivery in deliveries[:started]:
+            assert delivery.begin()
+        return deliveries
+
+    def held(self):
+        """What the question that waits says is held."""
+        return {grant.queue: grant.epoch for grant in self.question.body.held}
+
+    def claim(self, epoch=1, member="m1"):
+        return Claim(member, epoch)

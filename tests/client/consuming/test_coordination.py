@@ -1,0 +1,816 @@
+"""The coordination: queues granted, opened, asked back and fenced; the lease; the change of modes."""
+
+import pytest
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.push_consumer_core import Phase
+from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
+from libramq.remoting.body.coordination import QueueGrant
+from tests.client.consuming.conversation import found, nothing, q, route
+from tests.client.consuming.coordinated import (
+    FENCED,
+    NOT_YET_GRANTED,
+    TOPIC_NOT_EXIST,
+    UNKNOWN_MEMBER,
+    Member,
+    assigned,
+    client_mode,
+    refusal,
+)
+
+
+def grants(*queues, epoch=1):
+    return tuple(QueueGrant.of(queue, epoch) for queue in queues)
+
+
+# Taking
+
+
+def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
+    """No pause, no lock; the listener hears of all of them at once, and the poll goes on with them."""
+    talk = Member(orderly=True).member()
+    talk.polled(assigned(q(0), q(1), epoch=3))
+    assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
+    assert talk.of(fx.LockQueues) == []
+    first, second = talk.of(fx.OpenQueue)
+    assert (first.queue, first.address, first.claim) == (q(0), "a:1", talk.claim(3))
+    assert talk.held() == {q(0): 3, q(1): 3}
+    (pull,) = talk.opened(first, 42)
+    assert (pull.offset, pull.claim) == (42, talk.claim(3))
+    (question,) = talk.opened(second, None)
+    assert isinstance(question, fx.MaxOffset)
+    (pull,) = talk.start_at(q(1), 7)
+    assert (pull.offset, pull.claim) == (7, talk.claim(3))
+
+
+def test_an_opening_ahead_of_its_grant_is_repeated_soon():
+    """10 ms, twice as long each time, 200 ms at most."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    times = []
+    for _ in range(7):
+        (request,) = talk.of(fx.OpenQueue)
+        talk.opened(request, refusal(NOT_YET_GRANTED))
+        before = talk.now_ms
+        while not talk.of(fx.OpenQueue):
+            talk.at(talk.core.next_due_ms)
+        times.append(talk.now_ms - before)
+    assert times == [10, 20, 40, 80, 160, 200, 200]
+
+
+def test_a_queue_whose_broker_is_away_is_opened_on_its_return():
+    """It stays ours: the coordinator says so."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, ConnectFailed("away"))
+    assert talk.of(fx.Revoked) == talk.of(fx.Lost) == []
+    (request,) = talk.at(10)
+    talk.opened(request, 5)
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
+
+
+def test_a_claim_refused_by_a_fence_is_not_repeated():
+    """Another one is."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, refusal(FENCED))
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    talk.polled(assigned(q(0), epoch=2, revoke=[q(3)]))
+    assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [2]
+
+
+def released(*queues, epoch=1, is_committed=True):
+    """What the coordinator is told of queues that were let go."""
+    let_go = grants(*queues, epoch=epoch)
+    return fx.ReleaseQueues("a:1", "m1", let_go, uncommitted=() if is_committed else let_go)
+
+
+def stays_refused(talk, code):
+    """Grant and refusal are repeated, until the member releases the queue, or for 3 s."""
+    for _ in range(30):
+        talk.polled(assigned(q(0)))
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, refusal(code))
+        effects = talk.of(fx.ReleaseQueues)
+        until_ms = talk.now_ms + 100
+        while not effects and (talk.core.next_due_ms or until_ms) <= until_ms:
+            talk.at(talk.core.next_due_ms)
+            for request in talk.of(fx.OpenQueue):
+                talk.opened(request, refusal(code))
+            effects = talk.of(fx.ReleaseQueues)
+        if effects:
+            return effects
+        talk.at(until_ms)
+    return []
+
+
+@pytest.mark.parametrize("code", [NOT_YET_GRANTED, FENCED, TOPIC_NOT_EXIST])
+def test_a_claim_refused_for_two_seconds_is_released(code):
+    """Whatever the cause: the queue is not ours, the coordinator hears so, and grants it anew."""
+    talk = Member().member()
+    assert stays_refused(talk, code) == [released(q(0), is_committed=False)]
+    assert 2_000 <= talk.now_ms <= 2_300
+    assert talk.core.owned() == []
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 5)
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
+    """The coordinator hears that the new claim is refused; meanwhile the queue goes on."""
+    talk = Member().holding(q(0))
+    talk.polled(assigned(q(0), epoch=2))
+    while not (effects := talk.of(fx.ReleaseQueues)):
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, refusal(NOT_YET_GRANTED))
+        effects = talk.of(fx.ReleaseQueues)
+        if effects:
+            break
+        talk.at(talk.core.next_due_ms)
+    assert effects == [released(q(0), epoch=2, is_committed=False)]
+    assert talk.now_ms <= 2_300
+    assert talk.of(fx.Lost) == []
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_queue_whose_broker_is_away_is_not_refused():
+    """Nobody else could have it, and nothing is gained by another claim."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    while talk.now_ms < 3_000:
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, ConnectFailed("away"))
+        assert talk.of(fx.ReleaseQueues) == []
+        talk.at(talk.core.next_due_ms)
+    assert talk.core.owned() == [q(0)]
+
+
+def test_an_operators_reset_of_granted_queues_is_left_to_the_broker():
+    """It fences us, and lets us open them anew."""
+    talk = Member().holding(q(0))
+    assert talk._(talk.core.offsets_set("T", {q(0): 0}, talk.now_ms)) == []
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_queue_of_a_recreated_topic_starts_over():
+    """Nothing of it was committed before; its offsets mean other messages now."""
+    talk = Member().holding(q(0))
+    (pull,) = talk.pulled(q(0), found(0, 1, 2))[-1:]
+    talk.pull_failed(pull, TOPIC_NOT_EXIST)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [0]
+
+
+# Giving up
+
+
+def test_revoked_queues_are_drained_committed_and_released_together():
+    """Prefetched messages are left, what runs ends, the others do not notice."""
+    talk = Member().holding(q(0), q(1), q(2))
+    done = [talk.busy(q(number), 0, 1, 2) for number in range(3)]
+    talk.polled(assigned((q(2), 1), epoch=2, revoke=[q(0), q(1)]))
+    assert talk.of(fx.ReleaseQueues) == talk.of(fx.Revoked) == []
+    assert not done[0][1].begin()
+    assert done[2][1].begin()
+    assert talk.held() == {q(0): 1, q(1): 1, q(2): 1}
+    talk.handled((done[0][0], HandlerOutcome.SUCCESS), (done[1][0], HandlerOutcome.SUCCESS))
+    commits = talk.of(fx.CommitOffset)
+    assert [(each.queue, each.offset, each.claim) for each in commits] == [
+        (q(0), 1, talk.claim()),
+        (q(1), 1, talk.claim()),
+    ]
+    assert talk.of(fx.Revoked) == [fx.Revoked((q(0), q(1)))]
+    talk.commit_answered(commits[0])
+    assert talk.of(fx.ReleaseQueues) == []
+    assert talk.commit_answered(commits[1]) == [fx.ReleaseQueues("a:1", "m1", grants(q(0), q(1)))]
+
+
+def test_a_drained_queue_is_released_soon():
+    """5 ms: the other's broker may not answer."""
+    talk = Member().holding(q(0), q(1))
+    for number in range(2):
+        (delivery,) = talk.busy(q(number), 0)
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.polled(assigned(epoch=2, revoke=[q(0), q(1)]))
+    first, _ = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(first) == []
+    assert talk.at(talk.now_ms + 5) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+
+
+def test_an_idle_queue_is_released_in_the_same_turn():
+    """Nothing runs, nothing is to be committed."""
+    talk = Member().holding(q(0), q(1), offset=4)
+    talk.polled(assigned(q(0), revoke=[q(1)]))
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)))]
+    assert talk.held() == {q(0): 1}
+
+
+def test_a_revoked_queue_is_released_after_ten_seconds():
+    """Then the queue is released without it."""
+    talk = Member(session_ms=60_000).holding(q(0))
+    talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.at(9_999)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert released(q(0), is_committed=False) in talk.at(10_000)
+
+
+def test_the_listener_runs_before_a_queue_is_released():
+    """on_revoked."""
+    talk = Member(has_revoke_hook=True).holding(q(0))
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
+    assert talk.of(fx.ReleaseQueues) == []
+    talk._(talk.core.revoke_hook_done((q(0),), talk.now_ms))
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+
+
+def test_handlers_and_listener_share_the_revoke_timeout():
+    """The coordinator does not wait for longer than the member said."""
+    talk = Member(has_revoke_hook=True, revoke_timeout_ms=12_000, session_ms=60_000)
+    talk.looking()
+    talk.found_group()
+    assert talk.question.header.lb_revoke_timeout_ms == 12_000
+    talk.group_joined()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    (delivery,) = talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.at(9_000)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_answered(commit)
+    talk.at(11_999)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(12_000)
+
+
+def test_a_queue_granted_back_before_its_release_is_opened_again():
+    """Another member came and went; it is not released at all."""
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.polled(assigned((q(0), 1), epoch=3))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_answered(commit)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert [each.claim for each in talk.of(fx.OpenQueue)] == [talk.claim()]
+
+
+# Fences
+
+
+@pytest.mark.parametrize("by", ["pull", "commit"])
+def test_a_fenced_queue_is_lost_at_once(by):
+    """Nothing more of it is committed, and nobody is told that it is released."""
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    if by == "pull":
+        talk.pull_failed(talk.of(fx.Pull)[0], FENCED)
+    else:
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
+        (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+        talk.commit_refused(commit, FENCED)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.ReleaseQueues) == talk.of(fx.CommitOffset) == talk.of(fx.OpenQueue) == []
+    assert talk.core.owned() == []
+    assert talk.handled((delivery, HandlerOutcome.SUCCESS)) == []
+
+
+def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
+    """The coordinator took it after all."""
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_refused(commit, FENCED)
+    assert talk.of(fx.Lost) == talk.of(fx.ReleaseQueues) == []
+    assert talk.held() == {q(0): 1}
+
+
+def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_goes_on():
+    """What is prefetched stays; a pull that our own opening fenced goes out again under the new claim."""
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0, 1))
+    first, second = talk.deliveries()
+    assert first.begin()
+    (pull,) = talk.of(fx.Pull)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    assert talk.of(fx.Assigned) == talk.of(fx.Revoked) == talk.of(fx.Lost) == []
+    talk.pull_failed(pull, FENCED)
+    assert talk.effects == []
+    (again,) = talk.opened(request, 0)
+    assert (again.offset, again.claim) == (2, talk.claim(2))
+    assert second.begin()
+    talk.handled((first, HandlerOutcome.SUCCESS), (second, HandlerOutcome.SUCCESS))
+    (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+    assert (commit.offset, commit.claim) == (2, talk.claim(2))
+
+
+def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
+    """The two answers came in the other order."""
+    talk = Member().holding(q(0))
+    (pull,) = talk.of(fx.Pull)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    assert talk.opened(request, 0) == []
+    (again,) = talk.pull_failed(pull, FENCED)
+    assert again.claim == talk.claim(2)
+    talk.pull_failed(again, FENCED)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+
+
+def test_a_coordinator_with_an_old_epoch_costs_no_queues():
+    """It was away and does not know that another has granted since; unless the fence has forgotten, too."""
+    talk = Member().member()
+    talk.polled(assigned(q(0), epoch=9))
+    (request,) = talk.of(fx.OpenQueue)
+    (pull,) = talk.opened(request, 0)
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.of(fx.OpenQueue) == []
+    assert talk.held() == {q(0): 9}
+    talk.pull_failed(pull, NOT_YET_GRANTED)
+    assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [9]
+    talk.polled(assigned(q(0), epoch=4))
+    (request,) = talk.of(fx.OpenQueue)
+    assert request.claim.epoch == 4
+    (pull,) = talk.opened(request, 0)
+    assert pull.claim.epoch == 4
+
+
+@pytest.mark.parametrize("committed", [5, None])
+def test_a_queue_whose_committed_offset_moved_starts_over(committed):
+    """Somebody else has read on, or the offset was taken away: what is prefetched is of no use."""
+    talk = Member().holding(q(0), offset=3)
+    (waiting,) = talk.busy(q(0), 3, started=0)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, committed)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.Assigned) == [fx.Assigned((q(0),))]
+    assert not waiting.begin()
+    (request,) = talk.of(fx.OpenQueue)
+    (pull,) = talk.opened(request, 5)
+    assert pull.offset == 5
+
+
+@pytest.mark.parametrize("former_epoch", [0, 2])
+def test_a_topic_that_was_made_again_is_read_from_its_beginning(former_epoch):
+    """The offset fits by chance: what we have is of the deleted topic, which began with 0 as well.
+
+    The fence forgot our opening with that topic; or our request to open came twice, and the answer tells of
+    the first.
+    """
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0))
+    (delivery,) = talk.deliveries()
+    assert delivery.begin()
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.opened(request, 0, former_epoch=former_epoch)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    (request,) = talk.of(fx.OpenQueue)
+    (pull,) = talk.opened(request, 0, former_epoch=2)
+    assert pull.offset == 0
+    assert [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)] == []
+
+
+def test_a_fence_that_knows_our_opening_lets_us_go_on():
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0))
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, former_epoch=1)
+    assert talk.of(fx.Lost) == []
+    assert talk.held() == {q(0): 2}
+
+
+def test_a_fence_that_lost_its_opening_gets_it_again():
+    """NOT_YET_GRANTED to a pull: its file was lost."""
+    talk = Member().holding(q(0), offset=2)
+    (pull,) = talk.of(fx.Pull)
+    (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
+    (pull,) = talk.opened(request, 2)
+    assert (pull.offset, pull.claim) == (2, talk.claim())
+
+
+def test_every_commit_has_a_claim():
+    """From client mode: not before the queue is open, and one that was fenced before is repeated after."""
+    talk = Member().looking(1)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    talk.members("me")
+    talk.committed(q(0), 0)
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = [each for each in talk.at(1000) if isinstance(each, fx.CommitOffset)]
+    assert commit.claim is None
+    talk.polled(assigned(q(0), epoch=5))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.commit_refused(commit, FENCED)
+    assert talk.of(fx.Lost) == []
+    assert [each for each in talk.at(talk.now_ms + 999) if isinstance(each, fx.CommitOffset)] == []
+    talk.opened(request, 0)
+    (commit,) = [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)]
+    assert (commit.offset, commit.claim) == (1, talk.claim(5))
+
+
+# Commits
+
+
+def test_changed_offsets_are_committed_every_tenth_of_a_second():
+    """And what did not is left alone; there is nobody whose commit could come after ours."""
+    talk = Member(persist_ms=1_000).holding(q(0), q(1))
+    talk.at(1_000)
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = [each for each in talk.at(1_100) if isinstance(each, fx.CommitOffset)]
+    talk.commit_answered(commit)
+    later = talk.at(9_000)
+    assert [each for each in later if isinstance(each, fx.CommitOffset)] == []
+
+
+def test_a_queue_has_one_commit_under_way():
+    """A broker of many threads may work two off in any order."""
+    talk = Member().holding(q(0))
+    (first,) = talk.busy(q(0), 0)
+    talk.handled((first, HandlerOutcome.SUCCESS))
+    talk.at(1_000)
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.pulled(q(0), found(1))
+    talk.handled(*((each, HandlerOutcome.SUCCESS) for each in talk.deliveries()))
+    assert [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)] == []
+    talk.commit_answered(commit)
+    assert [each.offset for each in talk.at(2_100) if isinstance(each, fx.CommitOffset)] == [2]
+
+
+# The lease
+
+
+def asleep(session_ms=3_000):
+    """A member that was stopped for a minute, with a message handled and one that waits."""
+    talk = Member(session_ms=session_ms).holding(q(0))
+    done, waiting = talk.busy(q(0), 0, 1)
+    talk.handled((done, HandlerOutcome.SUCCESS))
+    talk.now_ms += 60_000
+    return talk, waiting
+
+
+def test_a_member_that_wakes_up_starts_no_handler_and_commits_nothing():
+    """The coordinator may have given its queues to others; only its answer tells."""
+    talk, waiting = asleep()
+    assert not waiting.begin()
+    talk.handled((waiting, HandlerOutcome.SKIPPED))
+    assert talk.deliveries() == []
+    assert talk.pulled(q(0), found(2))[-1].offset == 3
+    assert talk.deliveries() == []
+    assert not [each for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)]
+
+
+def test_a_member_whose_lease_is_renewed_continues():
+    """The coordinator had patience, or was away as well."""
+    talk, waiting = asleep()
+    assert not waiting.begin()
+    talk.handled((waiting, HandlerOutcome.SKIPPED))
+    talk.polled(ConnectionLost("after a minute"))
+    talk.polled(assigned(q(0)))
+    (delivery,) = talk.deliveries()
+    assert delivery.begin()
+    assert [each.offset for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)] == [1]
+
+
+def test_an_answer_from_before_the_sleep_renews_nothing():
+    """It lay in the socket; the lease counts from when the question was asked."""
+    talk, waiting = asleep()
+    talk.polled(assigned(q(0), epoch=1, revoke=[q(3)]))
+    assert not waiting.begin()
+    talk.polled(assigned(q(0)))
+    assert waiting.begin()
+
+
+def test_an_expelled_member_loses_everything_and_joins_again():
+    """As somebody new, with nothing."""
+    talk, _ = asleep()
+    talk.polled(refusal(UNKNOWN_MEMBER))
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.CommitOffset) == []
+    join = talk.question
+    assert (join.header.lb_member, join.body.held) == (None, [])
+    talk.group_joined(member="m2")
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    assert request.claim == talk.claim(2, "m2")
+
+
+def test_a_queue_revoked_after_the_lease_waits_with_its_commit():
+    """Until it holds again."""
+    talk, _ = asleep()
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    assert talk.of(fx.CommitOffset) == talk.of(fx.ReleaseQueues) == []
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+
+
+def test_a_member_consumes_until_its_lease_ends_while_the_coordinator_is_away():
+    """And not a millisecond longer."""
+    talk = Member(session_ms=3_000).holding(q(0))
+    waiting = talk.busy(q(0), *range(5), started=0)
+    talk.polled(ConnectionLost("down"))
+    talk.polled(ConnectFailed("down"))
+    talk.at(2_999)
+    assert waiting[0].begin()
+    talk.at(3_000)
+    assert not waiting[1].begin()
+
+
+# Handlers that run too long
+
+
+def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
+    """Its queues are for others; the reason is told."""
+    talk = Member(max_processing_ms=1_000, session_ms=600_000).holding(q(0), q(1))
+    running, other = talk.busy(q(0), 0), talk.busy(q(1), 0)
+    talk.at(500)
+    talk.handled((other[0], HandlerOutcome.SUCCESS))
+    talk.at(1_000)
+    assert talk.core.owned() == [q(0), q(1)]
+    talk.at(1_100)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0), q(1)))]
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
+    (trouble,) = talk.of(fx.Trouble)
+    assert (type(trouble.error), trouble.keeps_out) == (HandlerTooSlow, False)
+    assert talk.of(fx.CommitOffset)[1:] == []
+    assert [each for each in talk.at(10_000) if isinstance(each, fx.FindGroup)] == []
+    talk.handled((running[0], HandlerOutcome.SUCCESS))
+    assert len(talk.of(fx.FindGroup)) == 1
+
+
+def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
+    """At its deadline it is given up on, and the member comes back; its late end counts for nothing."""
+    talk = Member(max_processing_ms=1_000, consume_timeout_ms=2_000, session_ms=600_000).holding(q(0), q(1))
+    (running,) = talk.busy(q(0), 0, started=1)
+    talk.at(1_100)
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
+    assert [each for each in talk.at(2_000) if isinstance(each, fx.FindGroup)] == []
+    talk.at(2_200)
+    assert talk.of(fx.Abandon) == [fx.Abandon((running,))]
+    assert len(talk.of(fx.FindGroup)) == 1
+    assert talk.of(fx.SendBack) == []  # Its queue's next owner delivers it.
+    assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
+    assert talk.at(6_000) == []
+
+
+# Modes
+
+
+def test_in_client_mode_members_allocate_like_stock_clients():
+    """Queues that the strategy leaves us go on as they are; the polls go on, too."""
+    talk = Member().holding(q(0), q(1), count=4)
+    (waiting,) = talk.busy(q(0), 0, started=0)
+    talk.polled(client_mode(9))
+    assert [each.topics for each in talk.of(fx.FetchConsumerList)] == [("T",)]
+    assert talk.held() == {q(0): 0, q(1): 0}
+    assert talk.question.epoch == 9
+    talk.members("me", "you")
+    assert talk.of(fx.Revoked) == talk.of(fx.Assigned) == []
+    talk.now_ms += 60_000
+    assert waiting.begin()
+    (pull,) = [each for each in talk.pulled(q(1), found(0)) if isinstance(each, fx.Pull)]
+    assert pull.claim is None
+
+
+def test_in_client_mode_a_queue_waiting_to_be_reopened_continues():
+    """Its fence had forgotten us; who allocates for itself needs none."""
+    talk = Member().holding(q(0), offset=2)
+    (pull,) = talk.of(fx.Pull)
+    (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
+    talk.opened(request, refusal(NOT_YET_GRANTED))
+    talk.polled(client_mode(9))
+    (pull,) = talk.of(fx.Pull)
+    assert (pull.offset, pull.claim) == (2, None)
+
+
+def test_in_client_mode_queues_in_order_are_locked():
+    """Their broker keeps them for us until then: handlers go on."""
+    talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
+    talk.polled(client_mode(2))
+    (request,) = talk.of(fx.LockQueues)
+    talk.pulled(q(0), found(3))
+    assert len(talk.deliveries()) == 1
+    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    assert talk.of(fx.Lost) == []
+
+
+def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
+    talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
+    talk.polled(client_mode(2))
+    (request,) = talk.of(fx.LockQueues)
+    talk._(talk.core.locks_answered(request, set(), talk.now_ms))
+    assert [each.queues for each in talk.of(fx.Lost)] == [(q(0),)]
+
+
+def test_back_under_epochs_locks_are_released_and_queues_continue():
+    """Opened while they are pulled."""
+    talk = Member(orderly=True, rebalance_ms=600_000, orderly_takeover_ms=0).looking(1)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    talk.members("me")
+    (request,) = talk.of(fx.LockQueues)
+    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    talk.committed(q(0), 0)
+    assert len(talk.of(fx.Pull)) == 1
+    assert talk.polled(client_mode(2))[-1].body.held == [QueueGrant.of(q(0), 0)]
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    talk.busy(q(0), 0)
+    assert talk.of(fx.Pull)[0].claim == talk.claim(3)
+
+
+def test_a_late_member_list_is_ignored():
+    """It was asked for in client mode."""
+    talk = Member().looking(2)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.members("me") == []
+    assert talk.core.owned() == [q(0)]
+    assert talk.notified() == []
+
+
+# Stopping
+
+
+def test_a_graceful_stop_commits_leaves_and_unregisters():
+    """In this order; what is idle goes back at once, and leaving frees the rest."""
+    talk = Member().holding(q(0), q(1))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
+    assert talk.of(fx.LeaveGroup) == []
+    talk.polled(assigned(q(0), q(1), epoch=2))
+    assert talk.of(fx.PollGroup)[-1].body.leaving
+    assert talk.of(fx.OpenQueue) == []
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))]
+    assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
+    assert talk.core.unregistered() == [fx.Stopped()]
+    assert talk.core.phase is Phase.STOPPED
+
+
+def test_idle_queues_are_released_while_a_slow_handler_runs():
+    """The notice does not wait for the first of them; the last one goes with the goodbye."""
+    talk = Member().holding(q(0), q(1), q(2))
+    busy = [talk.busy(q(number), 0)[0] for number in range(3)]
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", (), leaving=True)]
+    for number in (2, 0):
+        talk.handled((busy[number], HandlerOutcome.SUCCESS))
+        (commit,) = talk.of(fx.CommitOffset)
+        assert talk.commit_answered(commit) == [
+            fx.ReleaseQueues("a:1", "m1", grants(q(number)), leaving=True)
+        ]
+    talk.handled((busy[1], HandlerOutcome.SUCCESS))
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(1)))]
+
+
+def test_an_idle_member_only_unregisters():
+    """Its commits are on their way; two requests would be one too many."""
+    talk = Member().holding(q(0), q(1))
+    for number in range(2):
+        (delivery,) = talk.busy(q(number), 0)
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == []
+    first, second = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(first) == []
+    assert talk.commit_answered(second) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0), q(1)))]
+
+
+def test_a_queue_with_an_unacknowledged_commit_is_released_as_not_committed():
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    while commits := talk.of(fx.CommitOffset):
+        talk.commit_answered(commits[0], ok=False)
+    assert talk.of(fx.ReleaseQueues) == [released(q(0), is_committed=False)]
+
+
+def test_a_member_that_stops_during_a_handler_releases_its_queue_as_not_committed():
+    talk = Member().holding(q(0), q(1))
+    talk.busy(q(0), 0)
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
+    talk.at(talk.now_ms + 5_000)
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+
+
+def test_a_static_member_keeps_its_queues_when_it_stops():
+    """It commits, and is back within its session."""
+    talk = Member(instance_id="left").holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.stop()
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.Unregister(("a:1",))]
+
+
+# Duplicates
+
+
+def test_redeliveries_after_a_move_are_counted_and_reported():
+    """What we handled ourselves, and only when the coordinator has heard of it, it is forgotten."""
+    talk = Member().holding(q(0))
+    deliveries = talk.busy(q(0), 0, 1, 2, started=0)
+    talk.handled(*((each, HandlerOutcome.SUCCESS) for each in deliveries))
+    talk.pull_failed(fx.Pull(q(0), talk.generation(q(0)), "a:1", 3, claim=talk.claim()), FENCED)
+    talk.polled(assigned((q(0), 2), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 1)
+    talk.pulled(q(0), found(1, 2, 3))
+    talk.polled(assigned((q(0), 2), epoch=3))
+    assert talk.question.body.duplicates == 2
+    talk.polled(assigned((q(0), 2), epoch=4))
+    assert talk.question.body.duplicates == 0
+    talk.pulled(q(0), nothing(4))
+
+
+# What is wrong with the group
+
+
+def test_a_warning_of_the_coordinator_is_reported_once_per_occurrence():
+    """The consumer goes on: it is the group that loses messages."""
+    talk = Member().holding(q(0))
+    talk.polled(assigned(q(0), warning="of T, alice wants 'a' and bob wants 'b'"))
+    (trouble,) = talk.of(fx.Trouble)
+    talk.polled(assigned(q(0), epoch=2, warning="of T, alice wants 'a' and bob, carol want 'b'"))
+    assert talk.of(fx.Trouble) == []
+    assert (type(trouble.error), trouble.keeps_out) == (SubscriptionsDiffer, False)
+    assert "bob wants 'b'" in str(trouble.error)
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.of(fx.Trouble) == talk.of(fx.Recovered) == []
+    talk.polled(assigned(q(0), epoch=4, warning="again"))
+    assert len(talk.of(fx.Trouble)) == 1
+    assert talk.core.owned() == [q(0)]
+
+
+# A cluster with Apache's brokers
+
+
+def mixed():
+    """A member of a group with queues at a broker of ours and at one of Apache's: it allocates for itself."""
+    talk = Member()
+    talk.start()
+    talk.routes(T=route(2, brokers=("a", "b")))
+    talk._(talk.core.heartbeat_answered("a:1", talk.now_ms, ok=True, offers=True))
+    talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=False))
+    return talk
+
+
+@pytest.mark.parametrize("first", ["its connection", "its route"])
+def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first):
+    """Whichever is seen first: that its connection ended, or that name servers know it no more."""
+    talk = mixed()
+    assert talk.core._coordination.allocates
+    gone = [lambda: talk.lost("b:1"), lambda: talk.routes(T=route(2, brokers=("a",)))]
+    for step in gone if first == "its connection" else reversed(gone):
+        step()
+    talk.at(talk.now_ms + 1_000)
+    assert not talk.core._coordination.allocates
+    assert isinstance(talk.question, fx.FindGroup | fx.JoinGroup)
+
+
+def test_no_broker_coordinates_beside_an_apache_broker():
+    talk = mixed()
+    talk.at(talk.now_ms + 30_000)
+    assert talk.core._coordination.allocates
+
+
+def test_an_apache_broker_that_is_only_away_is_awaited():
+    """Its connection ended, and it is registered: it may be back in a moment, and all would change again."""
+    talk = mixed()
+    talk.lost("b:1")
+    talk.routes(T=route(3, brokers=("a", "b")))
+    talk.at(talk.now_ms + 50)
+    assert talk.core._coordination.allocates

@@ -1,0 +1,252 @@
+"""The membership: how a member finds its coordinator, joins, polls, and comes back."""
+
+import pytest
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.membership.membership import ASK_AGAIN_MS, NAME_AGAIN_MS
+from libramq.codes import ResponseCode
+from libramq.errors import ConnectFailed, ConnectionLost, MemberReplaced, NoPermission, RequestTimeout
+from tests.client.consuming.conversation import RETRY, q
+from tests.client.consuming.coordinated import (
+    FENCED,
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER,
+    Member,
+    assigned,
+    refusal,
+)
+from tests.client.consuming.examples import route
+
+NO_PERMISSION = ResponseCode.NO_PERMISSION
+
+
+def test_a_member_finds_joins_and_polls():
+    """With its subscriptions, its session, and the epoch of what it was told."""
+    talk = Member(session_ms=6_000).looking()
+    assert talk.of(fx.FetchConsumerList) == []
+    assert talk.question == fx.FindGroup("a:1", 1, 2_000)
+    talk.found_group("b:1")
+    join = talk.question
+    assert isinstance(join, fx.JoinGroup)
+    assert (join.address, join.header.lb_session_ms, join.header.lb_member) == ("b:1", 6_000, None)
+    assert join.body.subscriptions == {"T": "*", RETRY: "*"}
+    assert (join.body.strategy, join.body.held) == ("balanced_sticky", [])
+    talk.group_joined(assigned(epoch=7))
+    poll = talk.question
+    assert isinstance(poll, fx.PollGroup)
+    assert (poll.address, poll.member, poll.epoch, poll.timeout_ms) == ("b:1", "m1", 7, 3_000)
+    assert talk.polled(assigned(epoch=8))[-1].epoch == 8
+
+
+def test_without_coordinators_members_allocate_for_themselves():
+    """Apache's; and where one of several is such a one."""
+    talk = Member()
+    talk.start()
+    talk.routes(T=route(2, brokers=("a", "b")))
+    talk.heartbeat("a:1")
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    talk._(talk.core.heartbeat_answered("b:1", 0, ok=True, offers=True))
+    assert talk.of(fx.FindGroup) == []
+
+
+def test_a_broker_without_coordinators_ends_the_membership():
+    """It joined the cluster later: nobody can keep its queues for a coordinator."""
+    talk = Member().holding(q(0))
+    talk.heartbeat("b:1")
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_broker_that_does_not_know_group_find_has_no_coordinator():
+    """Whatever its heartbeat said."""
+    talk = Member().looking()
+    talk.found_group(refusal(3, "not supported"))
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+
+
+def test_a_broker_of_another_protocol_version_has_no_coordinator():
+    """The member allocates for itself, and with it the whole group."""
+    talk = Member().looking()
+    talk.found_group(refusal(15, "GROUP_FIND is written in version 1 of the group protocol"))
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+
+
+def test_a_coordinator_of_another_protocol_version_is_retried_after_a_pause():
+    """It may be the next to be upgraded."""
+    talk = Member().looking()
+    talk.found_group("b:1")
+    talk.group_joined(refusal(15, "GROUP_JOIN is written in version 1 of the group protocol"))
+    assert talk.effects == []
+    talk.at(talk.now_ms + ASK_AGAIN_MS)
+    assert len(talk.of(fx.FindGroup)) == 1
+
+
+def test_a_broadcasting_consumer_joins_no_group():
+    """It shares nothing."""
+    talk = Member(broadcasting=True).looking()
+    assert talk.question is None
+
+
+def test_brokers_are_queried_for_the_coordinator_in_turn():
+    """Pauses of 50 ms, twice as long each time, a second at most."""
+    talk = Member().looking(brokers=("a", "b"))
+    asked, times = [talk.question.address], []
+    for _ in range(8):
+        talk.found_group(ConnectFailed("nobody"))
+        before = talk.now_ms
+        number = talk.question.number
+        while talk.question.number == number:
+            talk.at(talk.core.next_due_ms)
+        times.append(talk.now_ms - before)
+        asked.append(talk.question.address)
+    assert times == [50, 100, 200, 400, 800, 1000, 1000, 1000]
+    assert set(asked[:4]) == {"a:1", "b:1"}
+
+
+@pytest.mark.parametrize("asked_first", ["join", "poll"])
+def test_a_member_follows_a_redirect_to_the_coordinator(asked_first):
+    """Asked at once, there; from one to the other and on only after a pause."""
+    talk = Member().looking()
+    talk.found_group()
+    if asked_first == "poll":
+        talk.group_joined()
+    answer = talk.group_joined if asked_first == "join" else talk.polled
+    answer(refusal(NOT_COORDINATOR, "b:1"))
+    assert (talk.question.address, type(talk.question).__name__.lower()) == ("b:1", f"{asked_first}group")
+    answer(refusal(NOT_COORDINATOR, "a:1"))
+    assert talk.effects == []
+    talk.at(talk.now_ms + 100)
+    assert len(talk.of(fx.FindGroup)) == 1
+
+
+def test_a_coordinator_not_known_yet_is_queried_again():
+    """Its address is empty."""
+    talk = Member().looking()
+    talk.found_group(refusal(NOT_COORDINATOR, ""))
+    assert len(talk.at(50)) == 1
+
+
+def test_a_lost_connection_is_reopened_within_the_grace():
+    """At once, at the same coordinator; then at whoever is asked for it, and as the same member."""
+    talk = Member().holding(q(0))
+    talk.polled(ConnectionLost("gone"))
+    (poll,) = talk.effects
+    assert (poll.address, poll.member) == ("a:1", "m1")
+    talk.polled(ConnectFailed("gone"))
+    assert [type(each) for each in talk.at(talk.now_ms + 100)] == [fx.FindGroup]
+    talk.found_group("b:1")
+    (poll,) = talk.effects
+    assert (poll.address, poll.member) == ("b:1", "m1")
+    assert talk.held() == {q(0): 1}
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_forgotten_member_joins_again_with_its_queues():
+    """The coordinator's memory is gone, its session was not over."""
+    talk = Member().holding(q(0), q(1))
+    talk.polled(refusal(UNKNOWN_MEMBER))
+    join = talk.question
+    assert join.header.lb_member == "m1"
+    assert talk.held() == {q(0): 1, q(1): 1}
+    assert talk.of(fx.Lost) == []
+    talk.group_joined(assigned(q(0), q(1)))
+    assert talk.of(fx.OpenQueue) == []
+    assert talk.core.owned() == [q(0), q(1)]
+
+
+def test_queues_are_opened_again_under_a_new_member_id():
+    """Somebody else has got it; the queues go on meanwhile."""
+    talk = Member().holding(q(0))
+    talk.polled(refusal(UNKNOWN_MEMBER))
+    talk.group_joined(assigned((q(0), 2), epoch=2), member="m2")
+    (request,) = talk.of(fx.OpenQueue)
+    assert request.claim == talk.claim(2, "m2")
+    assert talk.of(fx.Lost) == []
+
+
+def test_a_late_answer_to_an_earlier_request_is_ignored():
+    """The poll had timed out."""
+    talk = Member().holding(q(0))
+    late = talk.question
+    talk.polled(RequestTimeout("late"))
+    assert talk._(talk.core.group_polled(late, assigned(), talk.now_ms)) == []
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():
+    """Whatever is wrong between the two, it is no reason to ask a thousand times a second."""
+    talk = Member().holding(q(0))
+    assert talk.polled(assigned(q(0))) == []
+    assert talk.at(99) == []
+    talk.at(100)
+    assert len(talk.of(fx.PollGroup)) == 1
+
+
+def test_a_replaced_static_member_leaves_the_group():
+    """Two with the same instance id would throw each other out for ever."""
+    talk = Member(instance_id="left").holding(q(0))
+    talk.polled(refusal(FENCED))
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.JoinGroup) == talk.of(fx.FindGroup) == []
+    talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=True))
+    assert talk.of(fx.FindGroup) == talk.of(fx.FetchConsumerList) == []
+
+
+def test_a_replaced_static_member_waits_for_its_name():
+    """It takes nobody's place; its user hears when it is kept out, and when it is back."""
+    talk = Member(instance_id="left").holding(q(0))
+    talk.polled(refusal(FENCED))
+    (trouble,) = talk.of(fx.Trouble)
+    assert (type(trouble.error), trouble.keeps_out) == (MemberReplaced, True)
+    for _ in range(3):
+        talk.at(talk.now_ms + NAME_AGAIN_MS - 1)
+        assert talk.of(fx.JoinGroup) == []
+        talk.at(talk.now_ms + 1)
+        (join,) = talk.of(fx.JoinGroup)
+        header = join.header
+        assert (header.lb_instance, header.lb_member, header.lb_if_free) == ("left", "m1", True)
+        assert join.body.held == []
+        talk.group_joined(refusal(FENCED))
+        assert talk.of(fx.Trouble) == talk.of(fx.Lost) == []
+    talk.at(talk.now_ms + NAME_AGAIN_MS)
+    talk.group_joined(assigned(q(1), epoch=5), member="m2")
+    assert talk.of(fx.Recovered) == [fx.Recovered()]
+    assert talk.question.member == "m2"
+    assert [each.queue for each in talk.of(fx.OpenQueue)] == [q(1)]
+
+
+def test_a_denied_member_is_reported_until_permitted():
+    """Told once, however often it is asked."""
+    talk = Member().looking()
+    talk.found_group()
+    talk.group_joined(refusal(NO_PERMISSION, "not for you"))
+    (trouble,) = talk.of(fx.Trouble)
+    assert (type(trouble.error), trouble.keeps_out) == (NoPermission, True)
+    talk.at(talk.now_ms + 2_000)
+    talk.found_group()
+    talk.group_joined(refusal(NO_PERMISSION, "not for you"))
+    assert talk.of(fx.Trouble) == []
+    talk.at(talk.now_ms + 2_000)
+    talk.found_group()
+    talk.group_joined()
+    assert talk.of(fx.Recovered) == [fx.Recovered()]
+
+
+def test_a_denied_heartbeat_stops_membership_and_a_denied_topic_does_not():
+    """Other topics may go on; both are told."""
+    talk = Member().looking()
+    denied = refusal(NO_PERMISSION)
+    assert talk.core.answered("broker a:1", denied, keeps_out=True) == [fx.Trouble(denied, True)]
+    assert talk.core.answered("topic T", denied) == [fx.Trouble(denied, False)]
+    assert talk.core.answered("topic T", denied) == talk.core.answered("topic U", None) == []
+    assert talk.core.answered("topic T", None) == []
+    assert talk.core.answered("broker a:1", RequestTimeout("x"), keeps_out=True) == []
+    assert talk.core.answered("broker a:1", None, keeps_out=True) == [fx.Recovered()]
+
+
+def test_a_join_names_the_chosen_strategy():
+    """And the name of a static member is told."""
+    talk = Member(group_strategy="AVG_BY_CIRCLE", instance_id="left").looking()
+    talk.found_group()
+    assert (talk.question.body.strategy, talk.question.header.lb_instance) == ("AVG_BY_CIRCLE", "left")

@@ -1,0 +1,299 @@
+"""The owned queues: where they start, how they are pulled, what is refused."""
+
+import pytest
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumeFrom
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.codes import ResponseCode
+from libramq.errors import ConnectionLost, RequestTimeout, broker_error
+from tests.client.consuming.conversation import Conversation, found, nothing, q
+from tests.client.consuming.examples import route
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "question"),
+    [
+        (ConsumeFrom.LAST_OFFSET, fx.MaxOffset),
+        (ConsumeFrom.TIMESTAMP, fx.SearchOffset),
+        (ConsumeFrom.FIRST_OFFSET, fx.Pull),
+    ],
+)
+def test_a_new_group_starts_at_the_configured_position(consume_from, question):
+    """The end, a time, or the beginning."""
+    talk = Conversation(consume_from=consume_from, consume_timestamp_ms=777).joined(1)
+    (asked,) = talk.committed(q(0), None)
+    assert isinstance(asked, question)
+    if isinstance(asked, fx.SearchOffset):
+        assert asked.timestamp_ms == 777
+    if not isinstance(asked, fx.Pull):
+        (pull,) = talk.start_at(q(0), 40)
+        assert (pull.offset, talk.offset(q(0))) == (40, None)
+
+
+@pytest.mark.parametrize("error", [RequestTimeout("x"), broker_error(1, "x")])
+def test_an_offset_that_cannot_be_fetched_is_fetched_again(error):
+    """Never does a queue start from zero by accident; the next round takes it again in a second."""
+    talk = Conversation().joined(1)
+    assert talk.committed(q(0), error) == [fx.Revoked((q(0),))]
+    assert talk.core.owned() == []
+    assert talk.at(999) == []
+    assert talk.at(1000) == [fx.FetchConsumerList("a:1", ("T",))]
+    talk.members("me")
+    assert len(talk.of(fx.QueryOffset)) == 1
+
+
+def test_an_answer_for_an_earlier_ownership_is_ignored():
+    """The queue was lost and taken again meanwhile."""
+    talk = Conversation().joined(1)
+    old = talk.generation(q(0))
+    talk.committed(q(0), RequestTimeout("x"))
+    talk.at(1000)
+    talk.members("me")
+    assert talk.committed(q(0), 99, generation=old) == []
+    assert talk.committed(q(0), 5)[0].offset == 5
+
+
+def test_messages_are_cut_into_batches_and_the_next_pull_leaves_at_once():
+    """batch_size bounds what one call of a handler gets."""
+    talk = Conversation(batch_size=2).pulling()
+    talk.pulled(q(0), found(0, 1, 2))
+    assert [[m.queue_offset for m in each.messages] for each in talk.deliveries()] == [[0, 1], [2]]
+    assert talk.of(fx.Pull) == [fx.Pull(q(0), talk.generation(q(0)), "a:1", 3)]
+
+
+def test_done_messages_are_committed_with_the_next_pull_and_every_second():
+    """The smallest offset that is not done."""
+    talk = Conversation(persist_ms=1000).pulling()
+    talk.pulled(q(0), found(0, 1, 2))
+    first, second, third = talk.deliveries()
+    talk.handled((first, HandlerOutcome.SUCCESS), (third, HandlerOutcome.SUCCESS))
+    assert talk.at(1000) == [fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")]
+    talk.commit_answered(talk.effects[0])
+    talk.handled((second, HandlerOutcome.SUCCESS))
+    (pull,) = talk.pulled(q(0), nothing(3))
+    assert (pull.offset, talk.offset(q(0))) == (3, 3)
+    (commit,) = talk.at(2000)
+    assert commit.offset == 3
+    talk.commit_answered(commit)
+    assert talk.at(4000) == []
+
+
+def test_unchanged_offsets_are_committed_every_five_seconds():
+    """In case the last owner's commit came after ours."""
+    talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(offset=9)
+    assert talk.at(4999) == []
+    assert fx.CommitOffset(q(0), talk.generation(q(0)), 9, "a:1") in talk.at(5000)
+
+
+def test_a_commit_that_failed_is_repeated():
+    """Only an acknowledged commit counts."""
+    talk = Conversation().pulling()
+    talk.pulled(q(0), found(0))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
+    (commit,) = talk.at(1000)
+    talk.commit_answered(commit, ok=False)
+    assert talk.at(2000) == [commit]
+
+
+def test_an_empty_pull_moves_the_offset_only_when_nothing_waits():
+    """What the broker skipped for us need not be looked at again."""
+    talk = Conversation().pulling()
+    (pull,) = talk.pulled(q(0), nothing(8, ResponseCode.PULL_RETRY_IMMEDIATELY))
+    assert (pull.offset, talk.offset(q(0))) == (8, 8)
+    talk.pulled(q(0), found(8))
+    (pull,) = talk.pulled(q(0), nothing(20, ResponseCode.PULL_RETRY_IMMEDIATELY))
+    assert (pull.offset, talk.offset(q(0))) == (20, 8)
+
+
+def test_tags_are_compared_exactly():
+    """The broker compares hashes, and "Aa" and "BB" have the same; dropped messages hold up no offset."""
+    talk = Conversation(expression="Aa").pulling()
+    talk.pulled(q(0), found(0, 1, tag="BB"))
+    assert talk.deliveries() == []
+    assert talk.offset(q(0)) == 2
+    talk.pulled(q(0), found(2, tag="Aa"))
+    assert len(talk.deliveries()) == 1
+    talk.pulled(q(0), found(3))
+    assert talk.deliveries() == []
+
+
+def test_messages_carry_the_bounds_of_their_queue():
+    """MIN_OFFSET and MAX_OFFSET, for those who measure lag."""
+    talk = Conversation().pulling()
+    talk.pulled(q(0), found(0))
+    properties = talk.deliveries()[0].messages[0].properties
+    assert (properties["MIN_OFFSET"], properties["MAX_OFFSET"]) == ("0", "100")
+
+
+def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
+    """More than 1000 messages."""
+    talk = Conversation(batch_size=1000).pulling()
+    talk.pulled(q(0), found(*range(1001)))
+    assert talk.of(fx.Pull) == []
+    batch, single = talk.deliveries()
+    assert talk.at(49) == []
+    assert talk.at(50) == []
+    talk.handled((single, HandlerOutcome.SUCCESS))
+    assert len(talk.of(fx.Pull)) == 1
+    talk.handled((batch, HandlerOutcome.SUCCESS))
+    assert talk.of(fx.Pull) == []
+    assert talk.at(200) == []
+
+
+def test_flow_control_is_rechecked_by_a_timer():
+    """Every 50 ms, should nothing else wake it."""
+    talk = Conversation(pull_threshold_for_queue=1).pulling()
+    talk.pulled(q(0), found(0, 1))
+    owned = talk.core._table.get(q(0))
+    owned.remove([m for each in talk.deliveries() for m in each.messages])
+    assert len(talk.at(50)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "delay_ms"),
+    [
+        (broker_error(215, "flow control"), 20),
+        (broker_error(1, "something"), 1000),
+        (broker_error(16, "no permission"), 1000),
+        (RequestTimeout("x"), 1000),
+        (ConnectionLost("x"), 1000),
+    ],
+)
+def test_a_pull_that_failed_is_repeated_after_its_delay(error, delay_ms):
+    """From the same offset."""
+    talk = Conversation().pulling(offset=7)
+    assert talk.pulled(q(0), error) == []
+    assert talk.at(delay_ms - 1) == []
+    (pull,) = talk.at(delay_ms)[:1]
+    assert (pull.queue, pull.offset) == (q(0), 7)
+
+
+def test_a_broker_that_answers_again_is_pulled_from_at_once():
+    """It has restarted: its heartbeat goes through before the second is over."""
+    talk = Conversation().pulling(offset=7)
+    talk.lost()
+    talk.pulled(q(0), ConnectionLost("x"))
+    talk.at(100)
+    assert len(talk.of(fx.SendHeartbeat)) == 1
+    talk.heartbeat()
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [7]
+    assert [each for each in talk.at(1_099) if isinstance(each, fx.Pull)] == []
+
+
+@pytest.mark.parametrize("code", [24, 25])
+def test_a_broker_without_our_subscription_gets_a_heartbeat(code):
+    """It restarted, or the pull overtook the heartbeat."""
+    talk = Conversation().pulling()
+    talk.pulled(q(0), broker_error(code, "subscription"))
+    assert [effect.address for effect in talk.of(fx.SendHeartbeat)] == ["a:1"]
+    assert len(talk.at(100)) == 1
+
+
+def test_the_broker_may_suggest_a_slave():
+    """And after a failure the master is asked again."""
+    talk = Conversation().joined(1, route_=route(1, slaves=True))
+    talk.heartbeat("a:2")
+    talk.members("me")
+    talk.committed(q(0), 5)
+    (pull,) = talk.pulled(q(0), nothing(5, broker_id=1))
+    assert pull.address == "a:2"
+    talk.pulled(q(0), RequestTimeout("x"))
+    assert [effect.address for effect in talk.at(1000) if isinstance(effect, fx.Pull)] == ["a:1"]
+
+
+def test_a_refused_offset_is_replaced_committed_and_pulled_from():
+    """Frozen against late results; the queue starts again only when the broker has our word."""
+    talk = Conversation().pulling(offset=50)
+    talk.pulled(q(0), found(50))
+    late = talk.deliveries()[0]
+    assert talk.pulled(q(0), nothing(90, ResponseCode.PULL_OFFSET_MOVED)) == [
+        fx.CommitOffset(q(0), talk.generation(q(0)), 90, "a:1")
+    ]
+    (commit,) = talk.effects
+    talk.handled((late, HandlerOutcome.SUCCESS))
+    assert not late.begin()
+    (query,) = talk.commit_answered(commit)
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert talk.committed(q(0), 90)[0].offset == 90
+
+
+@pytest.mark.parametrize("committed", [50, None])
+def test_a_shortened_queue_restarts_at_the_committed_offset(committed):
+    """Its end was lost, or its topic made again: what was pulled and not handled is not passed over."""
+    talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET).pulling(offset=50)
+    talk.pulled(q(0), found(50, 51, 52))
+    late = talk.deliveries()
+    (query,) = talk.pulled(q(0), nothing(51, ResponseCode.PULL_OFFSET_MOVED))
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
+    assert not any(delivery.begin() for delivery in late)
+    assert talk.committed(q(0), committed)[0].offset == (committed or 0)
+    assert talk.offset(q(0)) == committed
+
+
+def test_a_recreated_topic_is_read_from_its_beginning():
+    """What of the former one was handled is not committed: its offsets mean other messages now."""
+    talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET, persist_ms=100).pulling(offset=0)
+    talk.pulled(q(0), found(0, 1))
+    late = talk.deliveries()
+    talk.pulled(q(0), broker_error(ResponseCode.TOPIC_NOT_EXIST, "it was deleted"))
+    talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
+    assert [type(effect) for effect in talk.at(1_000)] == [fx.Pull]
+    (query,) = talk.pulled(q(0), found(2, 3))
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert talk.committed(q(0), None)[0].offset == 0
+    assert talk.offset(q(0)) is None
+
+
+def test_a_committed_offset_beyond_the_queue_is_lowered():
+    """Of a broker that does not do so itself when its machine has lost power, as Apache's."""
+    talk = Conversation().pulling(offset=51)
+    (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
+
+
+@pytest.mark.parametrize(("newer", "begins_at"), [(0, 0), (8, 8), (12, 10)])
+def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_queue_too(newer, begins_at):
+    """The topic was made again, or the queue has lost its end, at Apache's broker, which keeps the offset.
+
+    Continuing where that broker says, at the queue's end, would skip all of it.
+    """
+    talk = Conversation().pulling(offset=50)
+    reply, messages = found(50)
+    messages[0].store_timestamp_ms = 777
+    talk.pulled(q(0), (reply, messages))
+    talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    talk.committed(q(0), 51)
+    (search,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    assert search == fx.SearchOffset(q(0), talk.generation(q(0)), "a:1", 778)
+    (commit,) = talk._(talk.core.start_offset_answered(search.queue, search.generation, newer, talk.now_ms))
+    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), begins_at, "a:1")
+
+
+def test_an_operators_reset_is_committed_and_followed():
+    """What handlers have under way changes nothing; other topics and queues are none of it."""
+    talk = Conversation().pulling(offset=50)
+    talk.pulled(q(0), found(50))
+    late = talk.deliveries()[0]
+    assert talk._(talk.core.offsets_set("U", {q(0): 7}, talk.now_ms)) == []
+    effects = talk._(talk.core.offsets_set("T", {q(0): 7, q(9): 3}, talk.now_ms))
+    assert effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 7, "a:1")]
+    (commit,) = effects
+    talk.handled((late, HandlerOutcome.SUCCESS))
+    (query,) = talk.commit_answered(commit)
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert talk.committed(q(0), 7)[0].offset == 7
+
+
+def test_a_repeatedly_refused_offset_is_retried_after_a_pause():
+    """The second time, it waits a second."""
+    talk = Conversation().pulling()
+    for turn in range(3):
+        (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+        talk.commit_answered(commit)
+        if turn:
+            assert talk.of(fx.QueryOffset) == []
+            talk.at(talk.now_ms + 1000)
+        assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(0)]
+        talk.committed(q(0), 10)

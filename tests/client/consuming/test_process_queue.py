@@ -1,0 +1,94 @@
+"""The process queue: what is left decides what is committed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
+from libramq.message.queue import MessageQueue
+from tests.client.consuming.examples import message
+
+
+def queue_with(*offsets):
+    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
+    queue.put([message(offset) for offset in offsets])
+    return queue
+
+
+def removed(queue, *offsets):
+    return queue.remove([message(offset) for offset in offsets])
+
+
+def test_the_smallest_unfinished_offset_is_committed():
+    """Later ones that are done wait for it."""
+    queue = queue_with(5, 6, 7)
+    assert removed(queue, 6) == 5
+    assert removed(queue, 5) == 7
+    assert removed(queue, 7) == 8
+
+
+def test_repeated_results_of_an_empty_queue_change_nothing():
+    """A result that comes twice moves nothing."""
+    queue = queue_with(5)
+    assert removed(queue, 5) == 6
+    assert removed(queue, 5) is None
+    assert ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0).commit_offset is None
+
+
+def test_gaps_are_skipped():
+    """Filtered messages leave holes: the offset is that of a message that is there, or the end."""
+    queue = queue_with(5, 9)
+    assert removed(queue, 5) == 9
+    assert removed(queue, 9) == 10
+
+
+def test_a_message_pulled_twice_is_kept_once():
+    """Duplicates replace."""
+    queue = queue_with(5, 6)
+    queue.put([message(6, body=b"longer")])
+    assert (queue.count, queue.size) == (2, 7)
+    assert removed(queue, 5, 6) == 7
+    assert (queue.count, queue.size) == (0, 0)
+
+
+def test_count_size_and_span_are_measured():
+    """What flow control looks at."""
+    queue = queue_with(10, 11, 30)
+    assert (queue.count, queue.size, queue.span) == (3, 3, 20)
+    removed(queue, 10)
+    assert queue.span == 19
+    removed(queue, 11, 30)
+    assert (queue.count, queue.size, queue.span) == (0, 0, 0)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1), st.randoms())
+def test_no_order_of_results_commits_unfinished_messages(offsets, randomness):
+    """Whatever arrives and ends in whatever order: nothing at or above the offset is unfinished below it."""
+    queue = queue_with(*offsets)
+    left = set(offsets)
+    for offset in randomness.sample(sorted(left), len(left)):
+        left.discard(offset)
+        committed = removed(queue, offset)
+        assert committed == (min(left) if left else max(offsets) + 1)
+
+
+def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
+    """The handler's thread asks at the last moment."""
+    queue = queue_with(1, 2)
+    first, second = Delivery(queue, [message(1)]), Delivery(queue, [message(2)])
+    queue.deliveries |= {first, second}
+    assert not queue.is_busy
+    assert first.begin()
+    assert queue.is_busy
+    queue.dropped = True
+    assert not second.begin()
+    assert second.started
+
+
+@pytest.mark.parametrize("sending_back", [0, 1])
+def test_a_message_being_sent_back_keeps_the_queue_busy(sending_back):
+    """It is not done before the broker has it."""
+    queue = queue_with(1)
+    queue.sending_back = sending_back
+    assert queue.is_busy is bool(sending_back)

@@ -1,0 +1,80 @@
+"""Flow control with the documented numbers."""
+
+import pytest
+
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.pulling.pull_flow_control import PullLimits, pull_limits
+from libramq.errors import ConfigError
+from libramq.message.queue import MessageQueue
+from tests.client.consuming.examples import message
+
+
+def settings(**changes):
+    return ConsumerSettings(group="g", client_id="c", **changes)
+
+
+def queue_with(messages):
+    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
+    queue.put(messages)
+    return queue
+
+
+def test_the_defaults_are_upstreams():
+    """1000 messages, 100 MiB, a span of 2000."""
+    assert pull_limits(settings(), 4) == PullLimits(1000, 100, 2000)
+
+
+def test_a_thousand_waiting_messages_are_allowed_and_one_more_is_not():
+    """The limit itself is allowed."""
+    limits = pull_limits(settings(), 1)
+    queue = queue_with([message(offset) for offset in range(1000)])
+    assert limits.exceeded_by(queue) is None
+    queue.put([message(1000)])
+    assert "1001 messages" in (limits.exceeded_by(queue) or "")
+
+
+def test_sizes_are_compared_in_whole_mebibytes():
+    """Upstream divides and compares: 1 MiB more, less one byte, is still allowed."""
+    limits = pull_limits(settings(pull_threshold_mib_for_queue=1), 1)
+    queue = queue_with([message(0, body=bytes(2 * 1024 * 1024 - 1))])
+    assert limits.exceeded_by(queue) is None
+    queue.put([message(1)])
+    assert "2 MiB" in (limits.exceeded_by(queue) or "")
+
+
+def test_a_wide_span_of_offsets_pauses_pulling():
+    """2000 apart is allowed, 2001 is not."""
+    limits = pull_limits(settings(), 1)
+    assert limits.exceeded_by(queue_with([message(0), message(2000)])) is None
+    assert "span 2001" in (limits.exceeded_by(queue_with([message(0), message(2001)])) or "")
+    assert limits.exceeded_by(queue_with([])) is None
+
+
+def test_a_topics_threshold_is_shared_by_its_queues():
+    """At least one message each."""
+    of_topic = settings(pull_threshold_for_topic=100, pull_threshold_mib_for_topic=8)
+    assert pull_limits(of_topic, 4) == PullLimits(25, 2, 2000)
+    assert pull_limits(of_topic, 500) == PullLimits(1, 1, 2000)
+    assert pull_limits(of_topic, 0).count_max == 1000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch_size": 0}, {"batch_size": 1025}, {"pull_batch_size": 1025}, {"span_max": 0},
+        {"pull_threshold_for_queue": 65_536}, {"pull_threshold_mib_for_queue": 1025},
+        {"pull_interval_ms": -1}, {"heartbeat_ms": 1}, {"max_reconsume_times": -2},
+    ],
+)  # fmt: skip
+def test_settings_outside_upstreams_ranges_are_refused(change):
+    """The text names the setting and the range."""
+    with pytest.raises(ConfigError, match=f"{next(iter(change))} is between"):
+        settings(**change)
+
+
+def test_the_default_is_sixteen_retries():
+    """maxReconsumeTimes −1."""
+    assert settings().retries_max == 16
+    assert settings(max_reconsume_times=0).retries_max == 0

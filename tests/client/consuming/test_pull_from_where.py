@@ -1,0 +1,31 @@
+"""Where to pull from: the whole table."""
+
+import pytest
+
+from libramq.client.consuming.consumer_settings import ConsumeFrom
+from libramq.client.consuming.ownership.pull_from_where import OffsetQuery, StartAt, where_to_pull_from
+
+
+@pytest.mark.parametrize("consume_from", ConsumeFrom)
+@pytest.mark.parametrize("is_retry_topic", [False, True])
+@pytest.mark.parametrize("committed", [0, 17])
+def test_a_committed_offset_always_wins(consume_from, is_retry_topic, committed):
+    """Zero is an offset too."""
+    decision = where_to_pull_from(consume_from, is_retry_topic=is_retry_topic, committed=committed)
+    assert decision == StartAt(committed)
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "is_retry_topic", "decision"),
+    [
+        (ConsumeFrom.LAST_OFFSET, False, OffsetQuery.MAXIMUM),
+        (ConsumeFrom.LAST_OFFSET, True, StartAt(0)),
+        (ConsumeFrom.FIRST_OFFSET, False, StartAt(0)),
+        (ConsumeFrom.FIRST_OFFSET, True, StartAt(0)),
+        (ConsumeFrom.TIMESTAMP, False, OffsetQuery.BY_TIME),
+        (ConsumeFrom.TIMESTAMP, True, OffsetQuery.MAXIMUM),
+    ],
+)
+def test_without_a_commit_the_groups_setting_decides(consume_from, is_retry_topic, decision):
+    """Mind the retry topic: from its start with LAST, from its end with TIMESTAMP."""
+    assert where_to_pull_from(consume_from, is_retry_topic=is_retry_topic, committed=None) == decision

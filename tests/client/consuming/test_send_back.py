@@ -1,0 +1,71 @@
+"""The send-back and its copy."""
+
+import pytest
+
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.handling.send_back import (
+    CHOSEN_BY_BROKER,
+    DEAD_LETTER,
+    INNER_PRODUCER,
+    delay_level,
+    retry_copy,
+    send_back_header,
+)
+from libramq.client.producing.send_request import send_call
+from libramq.message.properties import properties_from_text
+from libramq.message.queue import MessageQueue
+from libramq.remoting.headers import encode_header
+from tests.client.consuming.examples import message
+
+SETTINGS = ConsumerSettings(group="g", client_id="c")
+
+
+def test_the_request_names_the_stored_message():
+    """The broker takes its body from the log; level 0 lets it choose the delay."""
+    assert encode_header(send_back_header(message(7), SETTINGS, CHOSEN_BY_BROKER)) == {
+        "offset": "1007", "group": "g", "delayLevel": "0", "originMsgId": "id-7", "originTopic": "T",
+        "maxReconsumeTimes": "16",
+    }  # fmt: skip
+
+
+def test_the_copy_equals_the_brokers():
+    """Retry topic, one more try, a delay that grows with the tries; the unique id stays."""
+    failed = message(7, tag="a")
+    failed.reconsume_times = 2
+    failed.properties |= {"MIN_OFFSET": "0", "MAX_OFFSET": "9", "TRAN_MSG": "true"}
+    copy = retry_copy(failed, SETTINGS, CHOSEN_BY_BROKER)
+    assert properties_from_text(copy.properties) == {
+        "UNIQ_KEY": "id-7", "TAGS": "a", "ORIGIN_MESSAGE_ID": "id-7", "RETRY_TOPIC": "T", "DELAY": "5",
+    }  # fmt: skip
+    call = send_call(copy, MessageQueue("%RETRY%g", "a", 0), INNER_PRODUCER, born_ms=1)
+    assert (call.ext["b"], call.ext["j"], call.ext["l"]) == ("%RETRY%g", "3", "16")
+    assert call.ext["a"] == "CLIENT_INNER_PRODUCER"
+
+
+def test_a_copy_of_a_copy_keeps_the_first_id():
+    """ORIGIN_MESSAGE_ID is set once."""
+    failed = message(7)
+    failed.properties["ORIGIN_MESSAGE_ID"] = "first"
+    copy = retry_copy(failed, SETTINGS, CHOSEN_BY_BROKER)
+    assert properties_from_text(copy.properties)["ORIGIN_MESSAGE_ID"] == "first"
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "level"),
+    [(None, 0), (0, 1), (1, 1), (1000, 1), (1001, 2), (60_000, 5), (3_600_001, 18), (7_200_000, 18)],
+)
+def test_a_delay_becomes_the_next_level(after_ms, level):
+    """Never earlier than was asked for; no delay leaves it to the broker."""
+    assert delay_level(after_ms) == level
+
+
+def test_a_copy_carries_the_requested_delay():
+    """Instead of the one that grows with the tries."""
+    copy = retry_copy(message(7), SETTINGS, 9)
+    assert properties_from_text(copy.properties)["DELAY"] == "9"
+
+
+def test_a_copy_of_a_rejected_message_exceeds_the_maximum_attempts():
+    """So that the broker puts it among the dead letters."""
+    copy = retry_copy(message(7), SETTINGS, DEAD_LETTER)
+    assert copy.reconsume_times > copy.max_reconsume_times
