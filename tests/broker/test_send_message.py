@@ -244,6 +244,15 @@ def test_a_batch_with_a_bad_message_is_refused_whole(talk, peer):
     assert talk.messages("T") == []
 
 
+def test_a_batch_brings_no_handle_of_a_pop(talk, peer):
+    """Who pops the message would acknowledge whatever the handle names."""
+    named = item(b"1", POP_CK="0 1 1 0 0 broker-a 0 7", a="b")
+    talk.give(peer, batch_command(talk, named))
+    (message,) = talk.messages("T")
+    assert "POP_CK" not in message.properties
+    assert message.properties["a"] == "b"
+
+
 def test_a_batch_to_a_retry_topic_an_empty_one_and_a_torn_one_are_refused(talk, peer):
     for body, topic, code in (
         (encode_batch([item(b"1")]), "%RETRY%G", C.MESSAGE_ILLEGAL),

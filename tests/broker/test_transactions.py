@@ -154,6 +154,14 @@ def test_a_delay_begins_with_the_commit(talk, peer):
     assert bodies(talk) == [b"order"]
 
 
+@pytest.mark.parametrize("wrong", [{"TIMER_DELAY_MS": "x"}, {"TIMER_DELAY_SEC": "9999999"}])
+def test_a_time_that_can_never_be_is_refused_with_the_half_message(talk, peer, wrong):
+    """Not with the commit, whose answer no producer waits for."""
+    reply = talk.send(peer, properties={"TRAN_MSG": "true", "PGROUP": "P"} | wrong, sys_flag=4)
+    assert reply.code == C.MESSAGE_ILLEGAL, reply.remark
+    assert talk.messages(TRANS_HALF_TOPIC) == []
+
+
 def test_transactions_may_be_refused(tmp_path, peer):
     talk = Conversation(tmp_path, reject_transaction_message=True)
     reply = talk.send(peer, properties={"TRAN_MSG": "true", "PGROUP": "P"}, sys_flag=4)

@@ -25,7 +25,11 @@ from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, encode_host
 from libramq.message.message import MessageExt
 from libramq.message.properties import (
+    CLUSTER,
+    FIRST_POP_TIME,
+    MSG_REGION,
     PROPERTIES_BYTES_MAX,
+    TRACE_ON,
     decode_properties,
     encode_properties,
     properties_to_text,
@@ -55,6 +59,8 @@ HEADS: Final = {
     HOST_BITS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
 }
 _SYS_FLAG_AT = 36
+#: What a message can be consumed without.
+_FOR_TOOLS: Final = frozenset({MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME})
 _FRAME = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">H")
@@ -323,7 +329,11 @@ def _topic(name: bytes) -> str:
 
 
 def with_topic(record: bytes, topic: str, added: Mapping[str, str]) -> bytes:
-    """Return a stored record under another topic, with more properties; those it has already stay."""
+    """Return a stored record under another topic, with more properties; those it has already stay.
+
+    Where they do not fit, they take the place of properties that only tools show, or are left out: for Java's
+    clients their length is a signed number, and one that is too large spoils the records behind.
+    """
     head = peek_record(record)
     if head is None:
         raise StoreCorrupt("a record is cut off")
@@ -332,6 +342,11 @@ def with_topic(record: bytes, topic: str, added: Mapping[str, str]) -> bytes:
     text = properties_to_text({name: value for name, value in added.items() if name not in have})
     separator = b"\x02" if head.properties and not head.properties.endswith(b"\x02") else b""
     properties = head.properties + separator + text.encode()
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        needed = {name: value for name, value in have.items() if name not in _FOR_TOOLS}
+        properties = encode_properties({**added, **needed})
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            properties = head.properties
     size = head.body_end + len(topic_bytes) + 2 + len(properties)
     return b"".join((
         size.to_bytes(4), magic.to_bytes(4), record[8 : head.body_end], topic_bytes,

@@ -78,9 +78,7 @@ class Timers:
 
         text: its properties. BrokerError if its time is invalid or its slot is full.
         """
-        properties = p.properties_from_text(text)
-        deliver_ms = requested_ms(properties, wall_ms)
-        waits_until = None if deliver_ms is None else slot_ms(deliver_ms, properties, self._options, wall_ms)
+        waits_until = self.slot_of(text, wall_ms)
         if waits_until is None:
             return None
         slot = self._wheel.get(waits_until // self._options.precision_ms)
@@ -96,6 +94,12 @@ class Timers:
         }).encode()  # fmt: skip
         message.topic, message.queue_id = TIMER_TOPIC, 0
         return str(waits_until + 1)  # SendMessageProcessor.attachRecallHandle: it is rounded down again.
+
+    def slot_of(self, text: str, wall_ms: WallMs) -> int | None:
+        """Return the time of the slot that properties ask for; None: none. BrokerError if it is invalid."""
+        properties = p.properties_from_text(text)
+        deliver_ms = requested_ms(properties, wall_ms)
+        return None if deliver_ms is None else slot_ms(deliver_ms, properties, self._options, wall_ms)
 
     # Time.
 
@@ -270,5 +274,5 @@ def _due(due: DueMessage, wall_ms: WallMs) -> StoreMessage:
     else:
         topic = properties.get(p.REAL_TOPIC, topic)
         queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-    expendable = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS)
+    expendable = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES)
     return stored_again(message, topic, queue_id, properties, expendable=expendable)

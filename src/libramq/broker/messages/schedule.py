@@ -164,5 +164,5 @@ def _restored(message: MessageExt) -> StoreMessage:
     properties = dict(message.properties)
     properties[p.WAIT] = "false"
     topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
-    queue_id = int(properties.get(p.REAL_QUEUE_ID, "0"))
+    queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
     return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))  # It has no meaning here.

@@ -74,7 +74,7 @@ class Loaded:
     def _add(self, entry: CheckPointEntry, message: MessageExt, place: int, now: Now) -> None:
         revive_queue = message.queue_id
         if message.topic == names.TIMER_TOPIC:
-            revive_queue = int(message.properties.get(p.REAL_QUEUE_ID, "0"))
+            revive_queue = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
         # The wall clock alone went on while no broker ran; set back, it must not hide a message for longer.
         left_ms = entry.pop_time_ms + entry.invisible_ms - int(now.wall_ms)
         due_ms = now.monotonic_ms + max(0, min(left_ms, entry.invisible_ms))

@@ -206,9 +206,7 @@ class SendMessage:
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
-        if p.POP_CK in text:
-            text = text_properties.without(text, p.POP_CK)
-        text, unique_key = self._appending.completed(text)
+        text, unique_key = self._appending.completed(_without_handle(text))
         message = StoreMessage(
             name,
             queue_id,
@@ -222,7 +220,9 @@ class SendMessage:
             max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
         )
         recall_handle = ""
-        if is_half:  # A delay begins when it is committed.
+        if is_half:  # A delay begins when it is committed; an impossible one could never be.
+            if "TIMER_D" in text:
+                self._timers.slot_of(text, request.wall_ms)
             self._transactions.create_topics(request.now)
             half.prepare(message, unique_key)
         elif "DEL" in text:
@@ -306,7 +306,7 @@ class SendMessage:
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"
             )
-        properties = self._appending.completed(text)[0].encode("utf-8", "replace")
+        properties = self._appending.completed(_without_handle(text))[0].encode("utf-8", "replace")
         if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -375,6 +375,11 @@ class SendMessage:
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
         return stored_reply(self._log, later, last, waits=sent.waits)
+
+
+def _without_handle(text: str) -> str:
+    """Return properties without the handle of a pop: a consumer would acknowledge what that names."""
+    return text_properties.without(text, p.POP_CK) if p.POP_CK in text else text
 
 
 def _prepared_batch(

@@ -201,8 +201,10 @@ class Checking:
             self._discard(message, now)
             return True
         copy = self._transactions.renew(message, times_checked(message) + 1)
-        if verdict is Verdict.ASK:
-            self._ask(copy)
+        if copy is None:  # Its producer is asked this once, about the message where it is.
+            self._discard(message, now)
+        if verdict is Verdict.ASK or copy is None:
+            self._ask(copy or message)
         return True
 
     def _discard(self, message: MessageExt, now: Now) -> None:

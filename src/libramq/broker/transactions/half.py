@@ -14,6 +14,8 @@ from typing import Final
 
 from libramq.broker.messages import stored_properties
 from libramq.clock import WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -27,6 +29,13 @@ TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 ENDED_TAG: Final = "d"
 #: Both topics have one queue.
 QUEUE_ID: Final = 0
+#: Ours: what a copy of a half message, or its delayed commit, has more in its properties.
+COPY_PROPERTIES_BYTES: Final = len(
+    p.properties_to_text({
+        p.TRANSACTION_PREPARED_QUEUE_OFFSET: str(2**63 - 1),
+        p.TRANSACTION_CHECK_TIMES: "9" * 9,
+    })
+)  # fmt: skip
 
 
 def is_marked(text: str, reconsume_times: int) -> bool:
@@ -45,7 +54,10 @@ def is_redelivered(text: str, reconsume_times: int) -> bool:
 
 
 def prepare(message: StoreMessage, unique_key: str) -> None:
-    """Turn a message that is about to be stored into a half message."""
+    """Turn a message that is about to be stored into a half message.
+
+    BrokerError if its properties leave no room for what its copies have more: it could not be checked.
+    """
     text = message.properties_text.decode()
     for name, value in (
         (p.TRANSACTION_ID, unique_key),
@@ -53,7 +65,13 @@ def prepare(message: StoreMessage, unique_key: str) -> None:
         (p.REAL_QUEUE_ID, str(message.queue_id)),
     ):
         text = stored_properties.with_property(text, name, value)
-    message.properties_text = text.encode()
+    message.properties_text = text.encode("utf-8", "replace")
+    if len(message.properties_text) > p.PROPERTIES_BYTES_MAX - COPY_PROPERTIES_BYTES:
+        raise broker_error(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{len(message.properties_text)} bytes of properties in a transaction; at most"
+            f" {p.PROPERTIES_BYTES_MAX - COPY_PROPERTIES_BYTES} leave room for the broker's checks",
+        )
     message.sys_flag &= ~TRANSACTION_MASK
     message.topic, message.queue_id = names.TRANS_HALF_TOPIC, QUEUE_ID
 
@@ -92,11 +110,17 @@ def committed(message: MessageExt) -> StoreMessage:
     return copy
 
 
-def renewed(message: MessageExt, times_checked: int) -> StoreMessage:
-    """Return a half message for the end of its topic; it carries its first offset along."""
-    message.properties[p.TRANSACTION_PREPARED_QUEUE_OFFSET] = str(first_offset(message))
-    message.properties[p.TRANSACTION_CHECK_TIMES] = str(times_checked)
-    return stored_again(message, message.topic, QUEUE_ID, message.properties)
+def renewed_properties(message: MessageExt, times_checked: int) -> dict[str, str]:
+    """Return the properties of a half message's next copy; it carries its first offset along."""
+    return message.properties | {
+        p.TRANSACTION_PREPARED_QUEUE_OFFSET: str(first_offset(message)),
+        p.TRANSACTION_CHECK_TIMES: str(times_checked),
+    }
+
+
+def renewed(message: MessageExt, properties: dict[str, str]) -> StoreMessage:
+    """Return a half message for the end of its topic."""
+    return stored_again(message, message.topic, QUEUE_ID, properties)
 
 
 def discarded(message: MessageExt) -> StoreMessage:

@@ -22,7 +22,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
-from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
 from libramq.timers.request import TIMER_REQUESTS
 from libramq.timers.timers import Timers
 
@@ -81,18 +81,28 @@ class Transactions:
             self._schedule.delay(final, delay, now=now)
         elif any(name in message.properties for name in TIMER_REQUESTS):
             self._timers.accept(final, final.properties_text.decode("utf-8", "replace"), now.wall_ms)
+        if len(final.properties_text) > p.PROPERTIES_BYTES_MAX:  # Its end may not be stored without it.
+            raise self._log.refused(PROPERTIES_SIZE_EXCEEDED)
         return final
 
     def has_ended(self, message: MessageExt) -> bool:
         """Return whether a half message, or one that it is a copy of, is known to have ended."""
         return self._open.has_ended(message.queue_offset) or self._open.has_ended(half.first_offset(message))
 
-    def renew(self, message: MessageExt, times_checked: int) -> MessageExt:
-        """Copy a half message to the end of its topic; return it as it is there. Raises BrokerError."""
-        (result,) = self._log.append([half.renewed(message, times_checked)])
+    def renew(self, message: MessageExt, times_checked: int) -> MessageExt | None:
+        """Copy a half message to the end of its topic; return it as it is there. Raises BrokerError.
+
+        None: a copy has no room for its properties (Apache's broker takes such half messages).
+        """
+        properties = half.renewed_properties(message, times_checked)
+        copy = half.renewed(message, properties)
+        if len(copy.properties_text) > p.PROPERTIES_BYTES_MAX:
+            return None
+        (result,) = self._log.append([copy])
         if not result.is_ok:
             raise self._log.refused(result)
         self._open.was_renewed(half.first_offset(message), result.queue_offset)
+        message.properties = properties
         message.queue_offset, message.physical_offset = result.queue_offset, result.physical_offset
         return message
 
