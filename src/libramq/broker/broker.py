@@ -361,8 +361,8 @@ class Broker:
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)
-        timed = (self._delivery, self._timer_delivery, self.transactions)
-        arrivals = Arrivals(self.store, (self.reading, *timed, self.pop.popping))
+        timed = (self._delivery, self._timer_delivery, self.transactions.checking)
+        arrivals = Arrivals(self.store, (self.reading, self.pop.popping), timed)
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,

@@ -78,10 +78,6 @@ class TransactionParts:
             )
         ]
 
-    def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Handle new messages of a queue; an `arrivals.Listener`."""
-        self.checking.arrived(topic, queue_id, end)
-
     def _ask(self, message: MessageExt) -> None:
         """Ask one of the group's producers, each in its turn."""
         group = message.properties.get(p.PRODUCER_GROUP, "")

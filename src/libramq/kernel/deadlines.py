@@ -36,7 +36,7 @@ class Deadline:
     def __init__(self, deadlines: "Deadlines", action: Action, name: str) -> None:
         self._deadlines = deadlines
         self._action = action
-        self._name = name
+        self._name = name  # Empty: the action's, which takes time to find out.
         #: How often in a row it was due again when it had acted; until when it rests if that was too often.
         self._turns = 0
         self._not_before_ms: MonotonicMs | None = None
@@ -69,7 +69,11 @@ class Deadline:
             overdue_ms = self._rest_if_due(now_ms)
         if overdue_ms is not None:
             often = "" if overdue_ms else f" for the {TURNS_MAX}th time in a row"
-            raise StaysDue(f"{self._name} is due, since {overdue_ms} ms{often}, after its turn: our error")
+            raise StaysDue(f"{self._called} is due, since {overdue_ms} ms{often}, after its turn: our error")
+
+    @property
+    def _called(self) -> str:
+        return self._name or getattr(self._action, "__qualname__", repr(self._action))
 
     def _rest_if_due(self, now_ms: MonotonicMs) -> int | None:
         """Let it rest if it is due again in the past (return since how long), or too often; else None."""
@@ -104,7 +108,7 @@ class Deadlines:
 
     def new(self, action: Action, name: str = "") -> Deadline:
         """Return a new deadline, which is not set yet. name: for the log."""
-        return Deadline(self, action, name or getattr(action, "__qualname__", repr(action)))
+        return Deadline(self, action, name)
 
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
         """Return a new deadline that runs the action at the given time."""

@@ -152,7 +152,13 @@ class TimerFiles:
     @property
     def has_changes(self) -> bool:
         """Return whether the files are out of date."""
-        return (self.timers.version, self._pop.place) != self._saved or self._log.has_unwritten
+        saved = self._saved
+        return (
+            saved is None
+            or self.timers.version != saved[0]
+            or self._log.has_unwritten
+            or self._pop.place != saved[1]
+        )
 
     def take(self) -> TimerWrite | None:
         """Return the next content of the files; None if they are up to date."""

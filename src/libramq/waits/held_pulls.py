@@ -170,7 +170,7 @@ class HeldPulls(Generic[T]):
         if queue is None:
             return []
         known: dict[int, frozenset[int] | None] = {}
-        passes = _Passes(new_properties)
+        passes: _Passes | None = None
         woken = []
         for pull in queue.pulls:
             offset, tag_codes = pull.offset, pull.tag_codes
@@ -183,9 +183,11 @@ class HeldPulls(Generic[T]):
                 if codes is not None and codes.isdisjoint(tag_codes):
                     pull.offset = max_offset
                     continue
-            if pull.message_filter is not None and not passes.any(offset, pull.message_filter):
-                pull.offset = max_offset
-                continue
+            if pull.message_filter is not None:
+                passes = passes or _Passes(new_properties)
+                if not passes.any(offset, pull.message_filter):
+                    pull.offset = max_offset
+                    continue
             woken.append(pull)
         return self._release(woken)
 

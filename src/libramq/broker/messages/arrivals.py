@@ -21,18 +21,30 @@ class Listener(Protocol):
         ...
 
 
-class Arrivals:
-    """Reports what the store collects, until nothing is left: listeners may store messages themselves."""
+class TopicListener(Listener, Protocol):
+    """A component that waits for messages of one topic only."""
 
-    def __init__(self, store: MessageStore, listeners: Sequence[Listener]) -> None:
+    topic: str
+
+
+class Arrivals:
+    """Reports what the store collects, until nothing is left: listeners may store messages themselves.
+
+    listeners: of every topic, in their order; those of one topic come after them.
+    """
+
+    def __init__(
+        self, store: MessageStore, listeners: Sequence[Listener], of_one_topic: Sequence[TopicListener] = ()
+    ) -> None:
         self._store = store
-        self._listeners = listeners
+        self._listeners = tuple(listeners)
+        self._by_topic = {listener.topic: (*listeners, listener) for listener in of_one_topic}
 
     def settle(self) -> None:
         """Notify all listeners."""
         while self._store.touched:
             for (topic, queue_id), end in self._store.drain_touched().items():
-                for listener in self._listeners:
+                for listener in self._by_topic.get(topic, self._listeners):
                     try:
                         listener.arrived(topic, queue_id, end)
                     except Exception:  # The store reports it only once: the other listeners need it now.

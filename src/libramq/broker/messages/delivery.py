@@ -14,7 +14,9 @@ AGAIN_MS: Final = 100
 
 
 class Delivery:
-    """Delivers due messages; an `arrivals.Listener`. A slave leaves that to its master."""
+    """Delivers due messages; an `arrivals.TopicListener`. A slave leaves that to its master."""
+
+    topic = SCHEDULE_TOPIC
 
     def __init__(self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel) -> None:
         self._schedule = schedule
@@ -26,7 +28,7 @@ class Delivery:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a delay level has a new message."""
-        if topic == SCHEDULE_TOPIC and not self._store.config.is_copy:
+        if not self._store.config.is_copy:
             self._schedule.level_grew(queue_id)
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
 

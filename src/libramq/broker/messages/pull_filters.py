@@ -62,6 +62,8 @@ class PullFilters:
 
     def own(self, expression: str, expression_type: str | None) -> Wanted:
         """Return the filter of an expression; raises BrokerError."""
+        if expression == ALL and is_tag(expression_type):  # Nearly all of them.
+            return _EVERYTHING
         try:
             if is_tag(expression_type):
                 return self._by_codes(parse_tag_filter(expression).codes)

@@ -232,7 +232,6 @@ class Reading:
     ) -> None:
         """Read, and answer or hold. warmings: how many times a thread has read cold data for this pull."""
         may_wait = warmings >= WARMINGS_MAX
-        finish = partial(self._finish, pull, hold_until_ms, now_ms, cause, warmings)
         if pull.message_filter is None:
             result = self._store.read(
                 pull.topic,
@@ -243,8 +242,9 @@ class Reading:
                 pull.tag_codes,
                 may_wait=may_wait,
             )
-            finish(result)
+            self._finish(pull, hold_until_ms, now_ms, cause, warmings, result)
         else:
+            finish = partial(self._finish, pull, hold_until_ms, now_ms, cause, warmings)
             self._read_filtered(pull, pull.message_filter, finish, may_wait=may_wait)
 
     def _read_filtered(
@@ -361,6 +361,8 @@ class Reading:
 def _status(pull: Pull, result: ReadResult) -> PullStatus:
     if result.status is ReadStatus.FOUND:  # Enumerations are slow keys: 0.4 µs.
         return PullStatus.FOUND
+    if result.status is ReadStatus.OFFSET_OVERFLOW_ONE:
+        return PullStatus.NOTHING_YET
     if result.status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):
         return PullStatus.OFFSET_MOVED if pull.offset else PullStatus.NOTHING_YET
     return _STATUSES[result.status]

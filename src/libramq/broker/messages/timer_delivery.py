@@ -16,7 +16,9 @@ LOOK_MS: Final = 10_000
 
 
 class TimerDelivery:
-    """Delivers timer messages; an `arrivals.Listener`."""
+    """Delivers timer messages; an `arrivals.TopicListener`."""
+
+    topic = TIMER_TOPIC
 
     def __init__(self, files: TimerFiles, store: MessageStore, kernel: Kernel) -> None:
         self._is_slave = store.config.is_copy  # Its master delivers them.
@@ -30,7 +32,7 @@ class TimerDelivery:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a timer message was stored."""
-        if topic == TIMER_TOPIC and not self._is_slave:
+        if not self._is_slave:
             self._rounds.by(self._clock.monotonic_ms())
 
     def _advance(self, now_ms: MonotonicMs) -> None:

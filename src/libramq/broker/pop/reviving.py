@@ -71,7 +71,7 @@ class Reviving:
 
         A slave leaves both to its master.
         """
-        if self._store.config.is_copy:
+        if not self._in_flight or self._store.config.is_copy:
             return
         due_ms = self._in_flight.next_due_ms
         if due_ms is not None and not (self._rounds.is_reading or self._is_refused):

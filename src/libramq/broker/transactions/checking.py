@@ -88,7 +88,12 @@ def immunity_of(message: MessageExt) -> int | None:
 
 
 class Checking:
-    """The rounds. ask: sends a check to a producer of a half message's group. is_active: False at a slave."""
+    """The rounds, an `arrivals.TopicListener`. is_active: False at a slave.
+
+    ask: sends a check to a producer of a half message's group.
+    """
+
+    topic = names.TRANS_HALF_TOPIC
 
     def __init__(
         self,
@@ -124,7 +129,7 @@ class Checking:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note a new half message, to be looked at after an interval."""
-        if topic == names.TRANS_HALF_TOPIC and self._is_active and not self._rounds.is_reading:
+        if self._is_active and not self._rounds.is_reading:
             self._rounds.by(self._clock.monotonic_ms() + self._rules.interval_ms)
 
     def _act(self, now_ms: MonotonicMs) -> None:
