@@ -64,6 +64,10 @@ class SlotReader:
         self._deletions: list[TimerUnit] = []
         self._deleted: set[str] = set()
         self._is_walked = False
+        #: Where the chain led to no unit.
+        self.broken_at: int | None = None
+        #: The messages of units that were walked: a message that was collected again has two.
+        self._walked: set[int] = set()
         self._read_count = 0
         #: Where messages should be that the log does not have.
         self._missing: set[int] = set()
@@ -132,12 +136,13 @@ class SlotReader:
             budget -= 1
             unit = self._log.unit_at(self._next)
             if unit is None or unit.previous >= self._next:
-                self._missing.add(-self._next)
+                self.broken_at = self._next
                 self._is_walked = True
                 break
             if unit.deletes and not unit.rolls:
                 self._deletions.append(unit)
-            else:
+            elif unit.physical_offset not in self._walked:
+                self._walked.add(unit.physical_offset)
                 self._units.append(unit)
             self._next = unit.previous
         return True

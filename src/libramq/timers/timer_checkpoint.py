@@ -2,7 +2,8 @@
 
     read time (8) | end of the timer log (8) | queue offset (8) | the master's queue offset (8)
     version: state (8), time (8), counter (8)                                      Apache's: 56 bytes
-    magic (8) | a copy of Apache's 56 bytes | our queue offset (8) | POP's place (8)
+    magic (8) | a copy of Apache's 56 bytes | our queue offset (8) | POP's place (8) | the wheel's sum (8)
+    collected again up to this queue offset (8), from this time on (8)
     zeroes up to 4096
 
 Apache's broker writes its own part only. So if the copy differs, it has run since we wrote the file.
@@ -18,7 +19,7 @@ from libramq.store.config import PAGE_BYTES
 
 FILE_NAME: Final = "timercheck"
 _APACHE: Final = struct.Struct(">7q")
-_OURS: Final = struct.Struct(f">8s{_APACHE.size}sqq")
+_OURS: Final = struct.Struct(f">8s{_APACHE.size}s5q")
 _MAGIC: Final = b"LIBRATIM"
 
 
@@ -44,10 +45,17 @@ class TimerCheckpoint(NamedTuple):
 
 
 class OwnCheckpoint(NamedTuple):
-    """Our part. queue_offset: the first message to be collected. pop_place: where POP's journal begins."""
+    """Our part. queue_offset: the first message to be collected. pop_place: where POP's journal begins.
+
+    wheel_sum: of the wheel (`TimerWheel.sum`). again_until: messages before this queue offset were collected
+    before, and those for a time before `again_from_ms` were delivered.
+    """
 
     queue_offset: int
     pop_place: int
+    wheel_sum: int
+    again_until: int = 0
+    again_from_ms: int = 0
 
 
 class FoundCheckpoint(NamedTuple):
@@ -69,9 +77,9 @@ def read_timer_checkpoint(filesystem: FileSystem, path: Path) -> FoundCheckpoint
     if len(data) < _APACHE.size:
         return None
     data = data.ljust(_APACHE.size + _OURS.size, b"\0")
-    magic, copy, queue_offset, pop_place = _OURS.unpack_from(data, _APACHE.size)
+    magic, copy, *numbers = _OURS.unpack_from(data, _APACHE.size)
     is_ours = magic == _MAGIC and copy == data[: _APACHE.size]
-    own = OwnCheckpoint(queue_offset, pop_place) if is_ours else None
+    own = OwnCheckpoint(*numbers) if is_ours else None
     return FoundCheckpoint(TimerCheckpoint(*_APACHE.unpack_from(data)), own)
 
 

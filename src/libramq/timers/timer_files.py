@@ -30,8 +30,8 @@ from libramq.timers.timer_checkpoint import (
     write_timer_checkpoint,
 )
 from libramq.timers.timer_log import LogWrite, TimerLog, run_log_write
-from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, read_wheel, write_slots
-from libramq.timers.timers import Timers
+from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, is_whole, read_wheel, write_slots
+from libramq.timers.timers import Again, Timers
 from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
@@ -52,6 +52,7 @@ class TimerWrite(NamedTuple):
     own: OwnCheckpoint
     metrics: TimerMetricsFile
     removed: list[Path]
+    makes_wheel_again: bool
 
 
 class TimerFiles:
@@ -82,48 +83,84 @@ class TimerFiles:
         self._pop = pop
         self.checkpoint = found.apache if found is not None else TimerCheckpoint()
         self._own = found.own if found is not None else None
+        #: Whether the file of the wheel is not used, and written as a whole.
+        self._makes_wheel_again = False
         try:
-            queue_offset = self._open(options)
+            queue_offset, again = self._open(options)
             metrics = TimerMetrics(self._metrics_file.load(TimerMetricsFile))
         except BaseException:
             self._log.close()
             raise
         self.timers = Timers(
-            store, self._log, self._wheel, metrics, options, queue_offset=queue_offset, pop=pop
+            store, self._log, self._wheel, metrics, options, queue_offset=queue_offset, pop=pop, again=again
         )
         is_saved = found is None or (self._own is not None and self._own.pop_place == pop.place)
+        is_saved = is_saved and not (self._makes_wheel_again and len(self._wheel))
         self._saved = (self.timers.version, pop.place) if is_saved else None
 
-    def _open(self, options: TimerOptions) -> int:
+    def _open(self, options: TimerOptions) -> tuple[int, Again]:
         """Load wheel and log; return the next message of the topic to be collected."""
-        store, checkpoint, precision_ms = self._store, self.checkpoint, options.precision_ms
+        store, checkpoint, own = self._store, self.checkpoint, self._own
         self._log.open()
-        from_tick = checkpoint.read_ms // precision_ms
-        has_wheel = self._filesystem.exists(self._wheel_path)
-        if has_wheel:
-            self._wheel.load(
-                read_wheel(self._filesystem, self._wheel_path, from_tick=from_tick, slots=self._slots)
-            )
-        last = self._add_units(checkpoint.log_end if has_wheel else 0, from_tick, precision_ms)
+        from_tick = checkpoint.read_ms // options.precision_ms
+        self._makes_wheel_again = not self._load_wheel(from_tick, options.precision_ms)
+        last = self._add_units(
+            0 if self._makes_wheel_again else checkpoint.log_end, from_tick, options.precision_ms
+        )
         queue_offset = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
-        if self._own is not None:
-            queue_offset = self._own.queue_offset
+        if own is not None:
+            queue_offset = own.queue_offset
         if last is not None:
             queue_offset = max(queue_offset, self._after(last))
-        self._log.end_at(self._log.scanned_end)
-        lost, expired = self._wheel.forget_outside(self._log.start, self._log.end)
+        again = Again(own.again_until, own.again_from_ms) if own is not None else Again()
+        log_end = self._log.scanned_end
+        lost, expired = self._wheel.forget_outside(self._log.start, log_end)
         if expired:
             log.error("timer messages were removed with the log's old files before their time", count=expired)
-        if lost:
-            log.error("the timer log was cut; its messages are collected again", slots=len(lost))
-            last = self._add_units(0, from_tick, precision_ms, only=lost)
-            queue_offset = self._after(last) if last is not None else 0
+        if lost or log_end < checkpoint.log_end:
+            log.error(
+                "the timer log is damaged; what waits is collected again from the topic",
+                ends_at=log_end,
+                messages=queue_offset,
+            )
+            again = Again(max(queue_offset, again.until), checkpoint.read_ms)
+            queue_offset = 0
+            self._note(again, queue_offset)
+        self._log.end_at(log_end)
         queue_offset = max(queue_offset, store.min_offset(TIMER_TOPIC, 0))
-        return min(queue_offset, store.max_offset(TIMER_TOPIC, 0))
+        return min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), again
 
-    def _add_units(
-        self, start: int, from_tick: int, precision_ms: int, only: set[int] | None = None
-    ) -> TimerUnit | None:
+    def _load_wheel(self, from_tick: int, precision_ms: int) -> bool:
+        """Load the wheel; return False if it has to be made again from the log."""
+        filesystem, path = self._filesystem, self._wheel_path
+        if not is_whole(filesystem, path, slots=self._slots):
+            if filesystem.exists(path):
+                log.error("the timer wheel has not its size; it is made again from the timer log")
+            return False
+        self._wheel.load(read_wheel(filesystem, path, from_tick=from_tick, slots=self._slots))
+        is_right = self._own is None or self._own.wheel_sum == self._wheel.sum
+        if is_right and self._has_ticks_of(precision_ms):
+            return True
+        # After a kill between the two writes, where the file is damaged, and with another timerPrecisionMs.
+        log.warning("the timer wheel does not fit its checkpoint; it is made again from the timer log")
+        self._wheel.load(())
+        return False
+
+    def _has_ticks_of(self, precision_ms: int) -> bool:
+        """Return whether slots are as far apart as the option says."""
+        tick = self._wheel.first_tick()
+        unit = self._log.unit_at(self._wheel.last_unit(tick)) if tick is not None else None
+        return unit is None or unit.slot_ms // precision_ms == tick
+
+    def _note(self, again: Again, queue_offset: int) -> None:
+        """Note on the disk what is to be collected again, before the log looks as if nothing were missing."""
+        own = OwnCheckpoint(queue_offset, self._pop_place(), 0, *again)
+        write_timer_checkpoint(self._filesystem, self._checkpoint_path, self.checkpoint, own)
+
+    def _pop_place(self) -> int:
+        return self._own.pop_place if self._own is not None else -1
+
+    def _add_units(self, start: int, from_tick: int, precision_ms: int) -> TimerUnit | None:
         """Add the log's units to the wheel; return the last one."""
         last: TimerUnit | None = None
         for position, unit in self._log.units(start):
@@ -133,7 +170,7 @@ class TimerFiles:
                 break
             last = unit
             tick = unit.slot_ms // precision_ms
-            if tick < from_tick or (only is not None and tick not in only):
+            if tick < from_tick:
                 continue
             slot = self._wheel.get(tick)
             if slot is None or slot.last < position:
@@ -181,16 +218,23 @@ class TimerFiles:
             write,
             self._wheel.take_changes(),
             self.checkpoint,
-            OwnCheckpoint(timers.queue_offset, self._pop.place),
+            OwnCheckpoint(timers.queue_offset, self._pop.place, self._wheel.sum, *timers.again),
             timers.metrics.content(),
             self._log.drop_before(self._store.log_start),
+            self._makes_wheel_again,
         )
 
     def run(self, write: TimerWrite) -> None:
         """Write all of it; may be called in a thread. Raises OSError."""
         run_log_write(self._filesystem, write.log)
-        if write.slots:
-            write_slots(self._filesystem, self._wheel_path, write.slots, slots=self._slots)
+        if write.slots or write.makes_wheel_again:
+            write_slots(
+                self._filesystem,
+                self._wheel_path,
+                write.slots,
+                slots=self._slots,
+                made_again=write.makes_wheel_again,
+            )
         write_timer_checkpoint(self._filesystem, self._checkpoint_path, write.checkpoint, write.own)
         self._metrics_file.save(write.metrics)
         for path in write.removed:
@@ -203,6 +247,7 @@ class TimerFiles:
         """Note that it was written."""
         self._log.written(write.log)
         self._saved = write.version
+        self._makes_wheel_again = False
 
     def failed(self, write: TimerWrite) -> None:
         """Take back what could not be written."""

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.timers.unit import NO_UNIT
 
@@ -23,6 +22,7 @@ from libramq.timers.unit import NO_UNIT
 SLOTS: Final = 7 * 24 * 3600 * 2
 _FORMAT: Final = struct.Struct(">qqqii")
 SLOT_BYTES: Final = _FORMAT.size
+_SUM_MASK: Final = (1 << 63) - 1
 _READ_BYTES: Final = 2048 * SLOT_BYTES
 
 
@@ -41,6 +41,7 @@ class TimerWheel:
         self._slots: dict[int, Slot] = {}
         self._ticks: list[int] = []
         self._changed: dict[int, Slot | None] = {}
+        self._sum = 0
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -49,6 +50,11 @@ class TimerWheel:
     def pending(self) -> int:
         """Return how many messages wait; deletions are subtracted."""
         return sum(slot.messages for slot in self._slots.values())
+
+    @property
+    def sum(self) -> int:
+        """Return a number that is another one, as good as always, where slots are missing, old or damaged."""
+        return self._sum & _SUM_MASK
 
     def first_tick(self) -> int | None:
         """Return the earliest moment with pending messages."""
@@ -73,14 +79,18 @@ class TimerWheel:
         if slot is None:
             heapq.heappush(self._ticks, tick)
             changed = Slot(position, position, one)
+            self._sum += _summand(tick, changed)
         else:
             changed = Slot(slot.first, position, slot.messages + one)
+            self._sum += position - slot.last + one
         self._slots[tick] = self._changed[tick] = changed
 
     def remove(self, tick: int) -> None:
         """Forget a moment whose messages were delivered."""
-        if self._slots.pop(tick, None) is not None:
+        slot = self._slots.pop(tick, None)
+        if slot is not None:
             self._changed[tick] = None
+            self._sum -= _summand(tick, slot)
 
     def forget_outside(self, log_start: int, log_end: int) -> tuple[set[int], int]:
         """Forget slots that lead to no unit of the log.
@@ -104,6 +114,7 @@ class TimerWheel:
         self._slots = dict(slots)
         self._ticks = sorted(self._slots)
         self._changed = {}
+        self._sum = sum(_summand(tick, slot) for tick, slot in self._slots.items())
 
     def take_changes(self) -> dict[int, Slot | None]:
         """Return what changed since the last call, by tick; None: delivered."""
@@ -115,18 +126,22 @@ class TimerWheel:
         self._changed = changes | self._changed
 
 
+def _summand(tick: int, slot: Slot) -> int:
+    return 1 + tick + slot.first + slot.last + slot.messages
+
+
+def is_whole(filesystem: FileSystem, path: Path, *, slots: int = SLOTS) -> bool:
+    """Return whether a file has its size."""
+    return filesystem.exists(path) and filesystem.size(path) == slots * SLOT_BYTES
+
+
 def read_wheel(
     filesystem: FileSystem, path: Path, *, from_tick: int, slots: int = SLOTS
 ) -> Iterator[tuple[int, Slot]]:
-    """Yield the slots of a file from a moment on; raises StoreCorrupt if it has another size."""
+    """Yield the slots of a whole file from a moment on."""
     wheel_bytes = slots * SLOT_BYTES
-    if not filesystem.exists(path) or not filesystem.size(path):
-        return
     file = filesystem.open(path)
     try:
-        size = filesystem.file_size(file)
-        if size != wheel_bytes:
-            raise StoreCorrupt(f"{path} has {size} bytes instead of {wheel_bytes}")
         empty = bytes(_READ_BYTES)
         for start in range(0, wheel_bytes, _READ_BYTES):
             data = filesystem.pread(file, min(_READ_BYTES, wheel_bytes - start), start)
@@ -145,11 +160,21 @@ def _slots_of(data: bytes, index: int, from_tick: int, slots: int) -> Iterator[t
 
 
 def write_slots(
-    filesystem: FileSystem, path: Path, changes: dict[int, Slot | None], *, slots: int = SLOTS
+    filesystem: FileSystem,
+    path: Path,
+    changes: dict[int, Slot | None],
+    *,
+    slots: int = SLOTS,
+    made_again: bool = False,
 ) -> None:
-    """Write changed slots and flush the file. A slot lies within one sector, so it is never torn."""
+    """Write changed slots and flush the file. A slot lies within one sector, so it is never torn.
+
+    made_again: what the file has is not used.
+    """
     file = filesystem.open(path, write=True, create=True)
     try:
+        if made_again:
+            filesystem.truncate(file, 0)
         is_new = filesystem.file_size(file) != slots * SLOT_BYTES
         if is_new:
             filesystem.truncate(file, slots * SLOT_BYTES)

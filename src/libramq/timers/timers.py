@@ -11,7 +11,7 @@ Upstream: store/timer/TimerMessageStore.java.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
@@ -40,6 +40,16 @@ DELIVERED_PER_ROUND: Final = 128
 COLLECTED_PER_ROUND: Final = 128
 
 
+class Again(NamedTuple):
+    """What is collected again, as the timer log has lost it: the messages before a queue offset.
+
+    Of these, the ones for a time before `from_ms` were delivered.
+    """
+
+    until: int = 0
+    from_ms: int = 0
+
+
 class Timers:
     """The timer messages of a broker. queue_offset: the next message of the topic to be collected."""
 
@@ -53,6 +63,7 @@ class Timers:
         *,
         queue_offset: int,
         pop: PopEntries,
+        again: Again | None = None,
     ) -> None:
         self._store = store
         self._log = timer_log
@@ -61,6 +72,9 @@ class Timers:
         self._options = options
         self.queue_offset = queue_offset
         self._pop = pop
+        self.again = again or Again()
+        #: Units before this position of the log, if any is missing, were collected again since the start.
+        self._collected_again_end = 0
         #: Counts the changes of what the files keep.
         self.version = 0
         #: How many messages were collected, and delivered, since the start.
@@ -139,6 +153,9 @@ class Timers:
             if slot is None:
                 return self._due_tick(wall_ms) is None
             due = slot.next_messages(DELIVERED_PER_ROUND - delivered)
+            if slot.broken_at is not None and slot.broken_at >= self._collected_again_end:
+                self._collect_again(slot)
+                return False
             stored = self._store_again([_due(each, wall_ms) for each in due])
             for each in due[:stored]:
                 self.metrics.add(each.message.properties.get(p.REAL_TOPIC), -1, wall_ms)
@@ -153,6 +170,20 @@ class Timers:
                 break
             delivered += stored
         return False
+
+    def _collect_again(self, slot: SlotReader) -> None:
+        """Collect again what is not delivered: a slot leads to a unit that the log does not have."""
+        first = self._store.min_offset(TIMER_TOPIC, 0)
+        log.error(
+            "the timer log is damaged; what waits is collected again from the topic",
+            slot=slot.tick,
+            position=slot.broken_at,
+            messages=self.queue_offset - first,
+        )
+        self.again = Again(max(self.queue_offset, self.again.until), slot.tick * self._options.precision_ms)
+        self._collected_again_end = self._log.end
+        self._slot = None
+        self._reached(first)
 
     def _due_slot(self, wall_ms: WallMs) -> SlotReader | None:
         """Return the slot that is being delivered; None if none is due."""
@@ -206,7 +237,7 @@ class Timers:
             return self.queue_offset == offset
         messages = _decoded(result.data)
         for message in messages:
-            if not self._pop.owns(message):
+            if not self._pop.owns(message) and not self._was_delivered(message):
                 self._add(message, wall_ms)
         end = result.next_offset
         self.collected += end - offset
@@ -217,6 +248,13 @@ class Timers:
         if offset != self.queue_offset:
             self.queue_offset = offset
             self.version += 1
+
+    def _was_delivered(self, message: MessageExt) -> bool:
+        """Return whether a message that is collected again was delivered before."""
+        if message.queue_offset >= self.again.until:
+            return False
+        out_ms = _out_ms(message)
+        return out_ms is not None and out_ms < self.again.from_ms
 
     def _add(self, message: MessageExt, wall_ms: WallMs) -> None:
         out_ms, topic = _out_ms(message), message.properties.get(p.REAL_TOPIC)
@@ -240,7 +278,8 @@ class Timers:
             java_hash(topic), rolls, deletes,
         )  # fmt: skip
         self._wheel.add(tick, self._log.append(unit), deletes=deletes)
-        self.metrics.add(topic, -1 if deletes else 1, wall_ms)
+        if message.queue_offset >= self.again.until:  # Else it is counted.
+            self.metrics.add(topic, -1 if deletes else 1, wall_ms)
 
     def _tick(self, wall_ms: WallMs) -> int:
         return int(wall_ms) // self._options.precision_ms
