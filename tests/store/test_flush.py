@@ -8,9 +8,11 @@ import pytest
 
 from libramq.errors import SyncFailed
 from libramq.filesystem import FLUSHES_AT_ONCE, LocalFileSystem
+from libramq.store.config import FlushDiskType
 from libramq.store.flush import PATHS_MIN, FlushPlan, run_flush
 from libramq.store.recovery_point import RecoveryPointFile
-from tests.store.stores import bodies, kill, message, open_store
+from tests.fakes import ManualClock
+from tests.store.stores import Disk, bodies, kill, message, open_store
 
 
 class Waiting(LocalFileSystem):
@@ -44,6 +46,25 @@ class Failing(LocalFileSystem):
         if self._failures.get(self._names[file]) == errno.EIO:
             raise OSError(errno.EIO, "the disk is broken")
         super().fsync(file)
+
+
+class Zeroed(Disk):
+    """A disk where zeroes are written ahead, 1 KiB at a time or as told."""
+
+    def __init__(self, zeroed_bytes: int = 1024) -> None:
+        super().__init__()
+        self._zeroed_bytes = zeroed_bytes
+        #: The stretches of zeroes that were written.
+        self.zeroes: list[tuple[int, int]] = []
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> None:
+        super().pwrite(file, data, offset)
+        if not data.strip(b"\0"):
+            self.zeroes.append((offset, len(data)))
+
+    @property
+    def zeroed_bytes(self) -> int:
+        return self._zeroed_bytes
 
 
 def files(root: Path, count: int) -> tuple[Path, ...]:
@@ -154,3 +175,63 @@ def test_a_topic_deleted_during_a_round_does_not_look_lost_later(tmp_path: Path)
     assert again.recovery.start == end
     assert bodies(again) == [b"a"]
     again.close()
+
+
+def test_a_flush_finds_zeroes_where_the_next_records_go(tmp_path: Path):
+    """A flush of data in a hole waits for the file system's journal: three times as long for 32 KiB."""
+    disk = Zeroed()
+    store = open_store(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    end = store.append_batch([message("one")])[0].end
+    assert disk.zeroes == [(end, 1024 - end)]
+    while store.end < 1024:
+        assert len(disk.zeroes) == 1
+        store.append_batch([message("more")])
+    assert disk.zeroes[1:] == [(store.end, 2048 - store.end)]
+    store.close()
+    assert (tmp_path / "commitlog" / f"{0:020}").stat().st_size == 4096
+
+
+def test_zeroes_end_with_their_file(tmp_path: Path):
+    disk = Zeroed(zeroed_bytes=3000)
+    store = open_store(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    while store.end < 4096:
+        store.append_batch([message("one")])
+    assert [offset + size for offset, size in disk.zeroes] == [3000, 4096, 6000 - 4096]
+    store.flush()
+    assert len(bodies(store)) == store.max_offset("T", 0)
+
+
+def test_large_records_and_asynchronous_flushes_have_no_zeroes_written_ahead(tmp_path: Path):
+    for name, flush_disk_type, body in (
+        ("a", FlushDiskType.ASYNC_FLUSH, 10),
+        ("s", FlushDiskType.SYNC_FLUSH, 1 << 16),
+    ):
+        disk = Zeroed()
+        store = open_store(
+            tmp_path / name, disk=disk, flush_disk_type=flush_disk_type, mapped_file_size_commit_log=1 << 20
+        )
+        store.append_batch([message(b"x" * body)])
+        assert disk.zeroes == []
+
+
+def test_a_disk_that_refuses_zeroes_still_takes_records(tmp_path: Path):
+    disk = Zeroed()
+    store = open_store(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    disk.bytes_left = 700
+    assert all(store.append_batch([message("one")])[0].is_ok for _ in range(5))
+    assert store.failure is None
+
+
+def test_zeroes_are_written_again_where_a_failed_write_removed_them(tmp_path: Path):
+    disk, clock = Zeroed(), ManualClock()
+    store = open_store(tmp_path, disk=disk, clock=clock, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    store.append_batch([message("one")])
+    disk.bytes_left = 10
+    assert not store.append_batch([message("two")])[0].is_ok
+    disk.bytes_left = None
+    disk.zeroes.clear()
+    clock.advance(60_000)
+    assert store.append_batch([message("three")])[0].is_ok
+    assert disk.zeroes == [(store.end, 1024 - store.end)]
+    store.flush()
+    assert bodies(store) == [b"one", b"three"]

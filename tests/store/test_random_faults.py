@@ -15,7 +15,7 @@ from libramq.clock import WallMs
 from libramq.errors import StoreDamaged
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
-from libramq.store.config import Damaged
+from libramq.store.config import Damaged, FlushDiskType
 from libramq.store.retention import Retention
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import PowerCut
@@ -44,11 +44,14 @@ class Run:
     """One store, what was done to it, and what must be true of it."""
 
     queue_slice_cost = 256
+    flush_disk_type = FlushDiskType.ASYNC_FLUSH
+    zeroed_bytes = 0
 
     def __init__(self, seed: int, *, flips: bool) -> None:
         self.random = random.Random(seed)
         self.time = SteppingTime()
         self.disk = MemoryDisk(self.time, random.Random(seed + 1))
+        self.disk.zeroed_bytes = self.zeroed_bytes
         self.flips = flips
         #: By queue and number: what was stored there, newest last; numbers of lost messages are used again.
         self.stored: dict[Key, list[tuple[bytes, dict[str, str]]]] = {}
@@ -64,6 +67,7 @@ class Run:
         config = StoreConfig(
             root=Path("/store"), mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=400,
             tail_bytes=4096, damaged=damaged, queue_slice_cost=self.queue_slice_cost,
+            flush_disk_type=self.flush_disk_type,
         )  # fmt: skip
         store = MessageStore(config, self.disk, self.time)
         store.open()
@@ -237,6 +241,21 @@ class SlicedRun(Run):
                 run_flush(self.disk, plan)
                 self.store.complete_flush(plan)
         self.flush_log()
+
+
+class ZeroedRun(Run):
+    """A run under SYNC_FLUSH, where zeroes are written ahead of the log's records."""
+
+    flush_disk_type = FlushDiskType.SYNC_FLUSH
+    zeroed_bytes = 1500
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_was_durable_survives_where_zeroes_are_written_ahead(seed: int):
+    run = ZeroedRun(seed, flips=seed % 2 == 1)
+    for _ in range(150):
+        run.step()
+    assert run.flips or not run.was_refused
 
 
 @pytest.mark.parametrize("seed", range(60))

