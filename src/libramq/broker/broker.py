@@ -376,17 +376,17 @@ class Broker:
             stalled=stalled,
             # What an event decided is journalled before any of it is sent; then woken work is processed.
             settle=(
-                self.pop.commit,
+                self.pop.taking.settle,
                 self.offsets.write_or_keep,
                 arrivals.settle,
-                self.pop.settle,
+                self.pop.reviving.settle,
                 self._durability.settle,
                 self._persistence.settle,
                 self.replication.settle,
                 self._old_files.settle,
                 self.runtime.settle,
             ),
-            settle_changed=(self._watch.settle, self._start_up.settle),
+            settle_changed=(self._watch.settle, self._start_up.settle, self._persistence.settle_changed),
         )
 
     def _record(self, event: RebalanceEvent) -> None:

@@ -47,7 +47,7 @@ class PopParts:
         pop, store, tables = files.pop, files.store, files.tables
         self._store = store
         ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
-        self._taking = Taking(
+        self.taking = Taking(
             store,
             tables.topics,
             offsets,
@@ -60,7 +60,7 @@ class PopParts:
         )
         self.popping = Popping(
             store=store,
-            taking=self._taking,
+            taking=self.taking,
             journal=pop.journal,
             in_flight=pop.in_flight,
             topics=tables.topics,
@@ -74,7 +74,7 @@ class PopParts:
             broker_name=config.broker_name,
             readable=bool(config.broker_permission & PERM_READ),
         )
-        self._reviving = Reviving(
+        self.reviving = Reviving(
             store=store,
             topics=tables.topics,
             groups=tables.groups,
@@ -101,21 +101,13 @@ class PopParts:
         except StoreError as error:
             log.error("what was popped is committed at the next start", reason=str(error))
         else:
-            self._taking.settle()
+            self.taking.settle()
 
     def _topic_changed(self, topic: str) -> None:
         if topic not in self._topics and not self._store.config.is_copy:
-            self._reviving.topic_deleted(topic)
+            self.reviving.topic_deleted(topic)
             self._ordering.topic_deleted(topic)
             self.popping.topic_deleted(topic)
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)
-
-    def commit(self) -> None:
-        """Commit the offsets whose check points are on the disk."""
-        self._taking.settle()
-
-    def settle(self) -> None:
-        """Set when messages become visible again; held pops may have been answered just now."""
-        self._reviving.settle()

@@ -149,13 +149,8 @@ class BrokerFiles:
             or self.schedule.version != self._schedule_saved
             or self.tables.filters.version != self._filters_saved
             or self.timers.has_changes
-            or self._is_taken
+            or any(file.taken is not None for file in self.progress)
         )
-
-    @property
-    def _is_taken(self) -> bool:
-        schedule, timers, offsets, filters = self.progress  # A loop would cost every request.
-        return not (schedule.taken is timers.taken is offsets.taken is filters.taken is None)
 
     def key_index(self) -> KeyIndex:
         """Return the index of messages by key."""

@@ -37,11 +37,16 @@ class Persistence:
         self._writing: set[str] = set()
 
     def settle(self) -> None:
-        """Set the deadlines of changed tables."""
+        """Set the deadlines of tables that hot requests change."""
         files = self._files
         if self._fold.due_ms is None and not self._folds_running and files.tables.has_changes:
             self._fold.at(self._clock.monotonic_ms() + FOLD_MS)
-        if self._progress.due_ms is None and files.has_progress:
+        if self._progress.due_ms is None and files.ledger.has_changes:
+            self._progress.at(self._clock.monotonic_ms() + PROGRESS_MS)
+
+    def settle_changed(self) -> None:
+        """Set the deadline of all progress; a pop's or a delivery's waits for the next timer, within 1 s."""
+        if self._progress.due_ms is None and self._files.has_progress:
             self._progress.at(self._clock.monotonic_ms() + PROGRESS_MS)
 
     def _fold_tables(self, _: MonotonicMs) -> None:
