@@ -8,9 +8,11 @@ from collections.abc import Mapping
 import pytest
 
 from libramq.broker.transactions.half import COPY_PROPERTIES_BYTES
+from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message.names import TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from libramq.message.properties import PROPERTIES_BYTES_MAX, encode_properties
+from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.store.append import StoreMessage
 from tests.broker.brokers import Conversation
@@ -157,3 +159,29 @@ def test_a_full_message_that_is_popped_again_fits_and_has_its_handle(talk, peer)
         assert popper.ack(message).code == C.SUCCESS
     talk.advance(20_000)
     assert popper.pop() == []
+
+
+def test_a_smaller_max_message_size_loses_nothing_that_waits(tmp_path, peer):
+    """It is a limit for producers: what was accepted is delivered, committed, popped again and sent back."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("Popped", 1)
+    large = b"x" * 5_000
+    assert talk.send(peer, body=large, properties={"TIMER_DELIVER_MS": str(NOW_MS + 5_000)}).code == C.SUCCESS
+    assert talk.send(peer, body=large, properties={"DELAY": "2"}).code == C.SUCCESS
+    place = prepare(talk, peer, large)
+    assert talk.send(peer, "Popped", body=large).code == C.SUCCESS
+    assert len(Popper(talk, topic="Popped").pop()) == 1
+    talk.close()
+    again = Conversation(tmp_path, clock=talk.clock, max_message_size=1_000)
+    assert again.send(peer, body=large).code == C.MESSAGE_ILLEGAL
+    again.advance(11_000)
+    assert [message.body for message in again.messages("T")] == [large, large]
+    assert end(again, peer, place).code == C.SUCCESS
+    assert committed_bodies(again) == [large]
+    (retried,) = Popper(again, topic="Popped").pop()
+    assert retried.body == large
+    header = h.SendBackHeader(
+        offset=again.messages("T")[0].physical_offset, group="G", delay_level=1, origin_msg_id=""
+    )
+    assert again.ask(peer, R.CONSUMER_SEND_MSG_BACK, header).code == C.SUCCESS
+    again.close()

@@ -9,6 +9,7 @@ from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
+from libramq.store.append import StoreMessage
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 
@@ -192,16 +193,13 @@ def test_a_message_with_the_most_properties_is_delivered_and_blocks_nothing(talk
     assert second.body == b"next"
 
 
-def test_a_due_message_that_the_store_refuses_is_skipped(tmp_path, peer):
-    talk = Conversation(tmp_path)
+def test_a_due_message_that_the_store_refuses_is_skipped(talk, peer):
     talk.create_topic("T", queues=1)
-    talk.send(peer, body=bytes(5_000), properties={"DELAY": "1"})
+    impossible = StoreMessage(SCHEDULE, 0, b"x", b"DELAY\x011\x02REAL_TOPIC\x01../up\x02REAL_QID\x010\x02")
+    assert talk.broker.store.append_batch([impossible])[0].is_ok
     talk.send(peer, body=b"next", properties={"DELAY": "1"})
-    talk.close()
-    talk = Conversation(tmp_path, clock=talk.clock, max_message_size=1_000)
     talk.advance(1_000)
     assert [message.body for message in talk.messages("T")] == [b"next"]
-    talk.close()
 
 
 # Send-backs.

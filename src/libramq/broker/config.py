@@ -24,6 +24,8 @@ METRICS_OFF: Final = ("DISABLE", "0")
 METRICS_SERVED: Final = ("PROM", "2")
 #: ScheduleMessageService, MessageStoreConfig.messageDelayLevel.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+#: A message must fit in a pull's frame, with its record and the reply's header.
+MESSAGE_BYTES_MAX: Final = RECORD_BYTES_MAX - HEADER_BYTES_MAX
 #: The bounds of numbers, by our names; without an entry, one or more.
 _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
@@ -41,8 +43,7 @@ _BOUNDS: Final = {
     "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
     "broker_permission": (0, PERM_READ | PERM_WRITE | PERM_INHERIT),
-    # A message must fit in a pull's frame, with its record and the reply's header.
-    "max_message_size": (1, RECORD_BYTES_MAX - HEADER_BYTES_MAX),
+    "max_message_size": (1, MESSAGE_BYTES_MAX),
 }
 #: AuthConfig.innerClientAuthenticationCredentials.
 CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"

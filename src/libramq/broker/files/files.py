@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from libramq.broker.config import BrokerConfig
+from libramq.broker.config import MESSAGE_BYTES_MAX, BrokerConfig
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.files.tables import Tables
@@ -48,7 +48,8 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         mapped_file_size_consume_queue=config.consume_queue_file_bytes,
         flush_disk_type=FlushDiskType(config.flush_disk_type),
         flush_interval_commit_log_ms=config.flush_interval_ms,
-        max_message_size=config.max_message_size,
+        # maxMessageSize binds producers. What was accepted is stored again whatever it is by then.
+        max_message_size=MESSAGE_BYTES_MAX,
         is_copy=config.is_slave,
         damaged=Damaged(config.damaged) if config.damaged else None,
     )

@@ -16,7 +16,7 @@ from libramq.store.message_store import MessageStore
 _REFUSALS: Final = {
     AppendStatus.MESSAGE_ILLEGAL: (
         ResponseCode.MESSAGE_ILLEGAL,
-        "the message is illegal: maxMessageSize is {}",
+        "the message is illegal: a number or a name is out of range, or no file of the log can hold it",
     ),
     AppendStatus.PROPERTIES_SIZE_EXCEEDED: (
         ResponseCode.MESSAGE_ILLEGAL,
@@ -46,4 +46,4 @@ class MessageLog:
                 f"the store accepts no messages: {self._store.failure or 'closed'}",
             ),
         )
-        return broker_error(code, remark.format(self._store.config.max_message_size))
+        return broker_error(code, remark)

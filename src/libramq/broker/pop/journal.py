@@ -84,7 +84,7 @@ class PopJournal:
         entries = results[len(copies) :]
         self._require(entries)
         for copy, result in zip(copies, results, strict=False):
-            if not result.is_ok:  # It will never be accepted: maxMessageSize is smaller than it was.
+            if not result.is_ok:  # It will never be accepted: no file of the log can hold it.
                 log.error("unacknowledged message dropped", topic=copy.topic, reason=result.status.name)
         for check_point, result in zip(check_points, entries, strict=False):
             check_point.place = result.queue_offset
