@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +49,7 @@ class Member:
         self.lost: list[MessageQueue] = []
         self.gate: asyncio.Event | None = None
         self.waiting = 0
+        self.begun: set[bytes] = set()
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self.consumer = PushConsumer(
@@ -71,6 +73,7 @@ class Member:
             self.queues -= set(of_topic)
 
     async def _handle(self, messages) -> None:
+        self.begun.update(message.body for message in messages)
         if self.gate is not None:
             self.waiting += 1
             await self.gate.wait()
@@ -80,10 +83,22 @@ class Member:
 
 
 class Cluster:
-    """queues: how many of the topic each broker has. credentials: what brokers sign with."""
+    """queues: how many of the topic each broker has. credentials: what brokers sign with.
 
-    def __init__(self, root: Path, queues: dict[str, int], *, credentials: Credentials | None = None) -> None:
+    copied: the brokers that may have a slave.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        queues: dict[str, int],
+        *,
+        credentials: Credentials | None = None,
+        copied: Collection[str] = (),
+    ) -> None:
         self._credentials = credentials
+        self._copied = copied
+        self.slaves: dict[str, BrokerServer] = {}
         self._root = root
         self._ports = {name: free_broker_port() for name in queues}
         self._queues = queues
@@ -107,7 +122,7 @@ class Cluster:
         for member in self.members.values():
             await member.consumer.stop(timeout_ms=1_000)
         await self.producer.stop()
-        for server in self.servers.values():
+        for server in (*self.slaves.values(), *self.servers.values()):
             await server.stop()
         await self.namesrv.__aexit__(None, None, None)
 
@@ -124,14 +139,39 @@ class Cluster:
             listen_port=self._ports[name],
             namesrv_addr=self.namesrv.address,
             credentials=self._credentials,
+            ha_listen_port=self._ports[name] + 1 if name in self._copied else 0,
         )
-        server = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
-        await server.start()
-        self.servers[name] = server
+        server = self.servers[name] = await self._run(config)
         count = self._queues[name]
         if count and TOPIC not in server.broker.topics:
             topic = TopicConfig(topic_name=TOPIC, read_queue_nums=count, write_queue_nums=count)
             server.broker.topics.put(topic, SystemClock().wall_ms())
+
+    async def start_slave(self, master: str) -> BrokerServer:
+        """Start a slave of a broker, and wait until it has the topic and copies the log."""
+        config = BrokerConfig(
+            broker_name=master,
+            broker_id=1,
+            broker_role="SLAVE",
+            slave_read_enable=True,
+            store_path=str(self._root / f"slave of {master}"),
+            listen_port=free_broker_port(),
+            namesrv_addr=self.namesrv.address,
+            credentials=self._credentials,
+        )
+        server = self.slaves[master] = await self._run(config)
+        await until(lambda: TOPIC in server.broker.topics)
+        return server
+
+    async def copied(self, name: str) -> None:
+        """Until the slave of a broker has what the broker has."""
+        master, slave = self.servers[name].broker.store, self.slaves[name].broker.store
+        await until(lambda: slave.visible_offset == master.end)
+
+    async def _run(self, config: BrokerConfig) -> BrokerServer:
+        server = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+        await server.start()
+        return server
 
     async def add(self, name: str, queues: int) -> None:
         self._ports[name], self._queues[name] = free_broker_port(), queues

@@ -76,6 +76,42 @@ def test_a_broker_leaves_when_it_is_neither_reported_nor_reachable():
     assert view.queues("T") == ()
 
 
+def test_queues_stay_while_a_slave_serves_them_without_its_master():
+    """Which coordinates nothing meanwhile, and is no peer."""
+    view = view_of("2", "3")
+    view.topic_reported("T", queues(_2=2, _3=1))
+    assert view.brokers_reported(brokers("3", slave_of="2"), linked=())
+    view.forget_gone()
+    assert (view.names, view.absent) == (["1", "3"], {"2"})
+    assert not view.topic_reported("T", queues(_2=2, _3=1))
+    assert view.queues("T") == (q("2", 0), q("2", 1), q("3", 0))
+    assert {view.coordinator_of(group) for group in map(str, range(50))} == {"1", "3"}
+    assert not view.has_host("10.0.0.9")
+    assert view.brokers_reported(brokers("2", "3"), linked=())
+    assert (view.names, view.absent) == (["1", "2", "3"], set())
+    assert view.queues("T") == (q("2", 0), q("2", 1), q("3", 0)), "nothing is new"
+
+
+def test_the_last_other_master_is_absent_and_then_its_slave_goes_too():
+    view = view_of("2")
+    view.topic_reported("T", queues(_2=1))
+    view.brokers_reported(brokers(slave_of="2"), linked=())
+    view.forget_gone()
+    assert not view.is_alone
+    assert (view.queues("T"), view.coordinator_of("g")) == ((q("2", 0),), "1")
+    assert view.brokers_reported(None, linked=())
+    view.forget_gone()
+    assert view.is_alone
+    assert view.queues("T") == ()
+
+
+def test_a_master_that_is_reached_is_not_absent():
+    """Whatever name servers report: it may have lost its connection to them only."""
+    view = view_of("2")
+    assert not view.brokers_reported(brokers(slave_of="2"), linked=("2",))
+    assert (view.names, view.absent) == (["1", "2"], set())
+
+
 def test_queues_of_others_are_unknown_until_reported():
     view = view_of()
     assert view.queues("T") == ()

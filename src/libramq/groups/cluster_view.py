@@ -7,6 +7,9 @@ A name server that has just started knows no broker until they register again. S
 when it is not reported and our connection to it has ended too. Until a name server has answered for the first
 time, the groups' coordinators are unknown. After a broker was added, queues are unknown until their topic is
 reported again: without the new broker's own, they would seem to be gone.
+
+A master is absent while its slaves are reported without it. It coordinates nothing, and its queues remain:
+their members read on from a slave.
 """
 
 from collections.abc import Collection, Iterable
@@ -32,6 +35,8 @@ class ClusterView:
         self._own = broker_name
         self._masters = {broker_name: address}
         self._reported: frozenset[str] = frozenset()
+        #: The brokers whose master is gone while a slave of it serves.
+        self.absent: frozenset[str] = frozenset()
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         #: Topics that have not been reported since a broker was added.
         self._doubted: set[str] = set()
@@ -50,14 +55,14 @@ class ClusterView:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether there is no other broker."""
-        return len(self._masters) == 1
+        """Return whether there is no other broker, not even one whose master is gone."""
+        return len(self._masters) == 1 and not self.absent
 
     def coordinator_of(self, group: str) -> str | None:
         """Return the broker that coordinates a group; None while it is unknown."""
         if not self.is_known:
             return None
-        return self._own if self.is_alone else coordinating_broker(group, self._masters)
+        return self._own if len(self._masters) == 1 else coordinating_broker(group, self._masters)
 
     def coordinator_address(self, group: str) -> str | None:
         """Return the address of the broker that coordinates a group; None while it is unknown."""
@@ -80,17 +85,22 @@ class ClusterView:
 
         linked: the brokers to which our connection stands.
         """
-        reported = {}
+        reported, served = {}, set()
         for broker in route.broker_datas if route is not None else ():
-            if broker.master_address is not None and broker.broker_name != self._own:
+            if broker.broker_name == self._own:
+                continue
+            if broker.master_address is not None:
                 reported[broker.broker_name] = broker.master_address
+            elif broker.broker_addrs:
+                served.add(broker.broker_name)
         kept = {name: address for name, address in self.others.items() if name in linked}
         masters = {self._own: self._masters[self._own]} | kept | reported
+        absent = frozenset(served - masters.keys())
         self._reported = frozenset(reported)
-        is_news = masters != self._masters or not self.is_known
-        if not masters.keys() <= self._masters.keys():
+        is_news = masters != self._masters or absent != self.absent or not self.is_known
+        if not masters.keys() | absent <= self._masters.keys() | self.absent:
             self._doubted = set(self._queues)
-        self._masters, self.is_known = masters, True
+        self._masters, self.absent, self.is_known = masters, absent, True
         return is_news
 
     def topic_reported(self, topic: str, route: TopicRouteData | None) -> bool:
@@ -132,9 +142,10 @@ class ClusterView:
         return self._queues.get(topic) if topic not in self._doubted else None
 
     def forget_gone(self) -> None:
-        """Drop the queues of departed brokers."""
+        """Drop the queues of departed brokers; those of absent masters stay."""
+        present = self._masters.keys() | self.absent
         for topic, queues in self._queues.items():
-            self._queues[topic] = tuple(queue for queue in queues if queue.broker_name in self._masters)
+            self._queues[topic] = tuple(queue for queue in queues if queue.broker_name in present)
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
         """Drop topics that are no longer needed."""

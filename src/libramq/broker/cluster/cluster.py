@@ -216,9 +216,10 @@ class Cluster:
         is_first = not self._was_known
         self._was_known = True
         others = self.view.others
-        log.info("brokers of the cluster", brokers=self.view.names)
+        log.info("brokers of the cluster", brokers=self.view.names, without_master=sorted(self.view.absent))
         has_new = self.peers.link(others, now_ms)
         self.view.forget_gone()
+        self._coordination.masters_absent(self.view.absent)
         for topic in self._coordination.topics():
             self._coordination.topic_changed(topic)
         # Our earlier state of a group may be outdated if another broker may have had it meanwhile.

@@ -205,6 +205,10 @@ class Coordination:
         self._perform(self._coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
         self._peers.removed(group=group)
 
+    def masters_absent(self, broker_names: frozenset[str]) -> None:
+        """Take the brokers whose master is gone while a slave serves their queues."""
+        self._coordinator.masters_absent(broker_names)
+
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """Handle a change of the cluster's brokers: groups with other coordinators now are left to them.
 

@@ -186,6 +186,13 @@ class Coordinator(Generic[P, T]):
             effects += self._happen(name, ev.QueuesChanged(topic, reason), now_ms)
         return effects
 
+    def masters_absent(self, broker_names: frozenset[str]) -> None:
+        """Take the brokers whose master is gone while a slave serves: their queues stay where they are.
+
+        When such a master is back, call `gather_again`: its queues may move then.
+        """
+        self._shared.topics.absent = broker_names
+
     def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle the deletion of a topic at a broker, whose fence has dropped its openings.
 

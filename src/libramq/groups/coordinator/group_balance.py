@@ -3,7 +3,7 @@
 touched → COLLECT_MS → a target by the strategy → handovers → settled
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -123,7 +123,13 @@ class GroupBalance:
         queues = self.existing_queues()
         existing = set(queues)
         self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
-        target = target_assignment(self._group, strategy, profiles, queues, self.queues.owned)
+        target = self._kept(profiles, existing) | target_assignment(
+            self._group,
+            strategy,
+            profiles,
+            self._topics.with_master(queues),
+            lambda member: self._topics.with_master(self.queues.owned(member)),
+        )
         if (
             self.queues.retarget(target, self._members.revoke_timeout_ms, now_ms=now_ms)
             and not self._rebalance.causes
@@ -133,6 +139,25 @@ class GroupBalance:
         if not self._rebalance.is_started:
             self._rebalance = None
         return started
+
+    def _kept(
+        self, profiles: Sequence[MemberProfile], existing: Container[MessageQueue]
+    ) -> dict[MessageQueue, str]:
+        """Return the holders of queues whose master is gone: they read on from its slave.
+
+        They could not commit before they released such a queue, and nobody else could open it. A queue
+        without a holder is assigned when its master is back.
+        """
+        if not self._topics.absent:
+            return {}
+        topics = {profile.member: profile.subscriptions for profile in profiles}
+        return {
+            queue: holding.member
+            for queue, holding in self.queues.holdings.items()
+            if queue.broker_name in self._topics.absent
+            and queue in existing
+            and queue.topic in topics.get(holding.member, ())
+        }
 
     def hand_over(self, *, now_ms: MonotonicMs) -> None:
         """Take overdue queues and grant free ones; in a large group at most once per COLLECT_MS."""

@@ -1,6 +1,6 @@
 """The topics of a coordinated group: what its members subscribe to, and the queues of these."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -45,6 +45,15 @@ class GroupTopics:
             return None
         is_known = all(self._watched.queues(topic) is not None for topic in self._subscribed)
         return None if is_known else self._wait_until_ms
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Return the brokers whose master is gone: their queues are neither opened nor committed."""
+        return self._watched.absent
+
+    def with_master(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Return those of the queues that can be opened."""
+        return [q for q in queues if q.broker_name not in self.absent] if self.absent else queues
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
         """Return the queues of all topics; for a topic whose queues are unknown, those that are held."""

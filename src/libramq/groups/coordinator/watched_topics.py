@@ -6,11 +6,15 @@ from libramq.message.queue import MessageQueue
 
 
 class WatchedTopics:
-    """Topics by name; a topic is watched while a group subscribes to it."""
+    """Topics by name; a topic is watched while a group subscribes to it.
+
+    absent: the brokers whose master is gone while a slave serves their queues.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, None]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self.absent: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._groups)

@@ -257,7 +257,8 @@ class OwnedQueues:
         return self._pulling.go_on(owned, now_ms)
 
     def _cannot_load(self, owned: ProcessQueue, reason: str, now_ms: MonotonicMs) -> list[fx.Effect]:
-        log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
+        if not owned.open_tries:  # Not each time for as long as a master is away.
+            log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
         if owned.granted is not None:
             self.load_later(owned, now_ms)
             return []

@@ -1,0 +1,123 @@
+"""Coordinated groups while a master is gone and its slave serves: real brokers, real consumers, one loop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from libramq.message.queue import MessageQueue
+from tests.broker.clusters import TOPIC, Cluster, Member, group_at
+from tests.transport.loops import until
+
+A, B = "broker-a", "broker-b"
+QUEUES = {A: 6, B: 4}
+COUNT = 20
+#: So few that most messages have still to be read when the master is gone.
+PREFETCHED = 1
+#: Longer than any stall of a busy machine.
+SESSION_MS = 30_000
+
+
+@pytest.fixture
+async def cluster(tmp_path) -> AsyncIterator[Cluster]:
+    async with asyncio.timeout(60), Cluster(tmp_path, dict(QUEUES), copied=[A]) as cluster:
+        await cluster.start_slave(A)
+        yield cluster
+
+
+def of(member: Member, broker_name: str) -> set[MessageQueue]:
+    return {queue for queue in member.queues if queue.broker_name == broker_name}
+
+
+async def all_but_the_first_unread(cluster: Cluster, group: str, *names: str) -> list[Member]:
+    """Members whose handlers wait for the gate with what they prefetched, while the slave has everything."""
+    members = [
+        await cluster.join(
+            group,
+            name,
+            pull_threshold_for_queue=PREFETCHED,
+            pull_batch_size=1,
+            threads=COUNT * sum(QUEUES.values()),
+            session_ms=SESSION_MS,
+        )
+        for name in names
+    ]
+    await cluster.even(*members)
+    for member in members:
+        member.gate = asyncio.Event()
+    await cluster.send(COUNT)
+    await cluster.copied(A)
+    queues = cluster.queues()  # Each of them is open, and not only assigned.
+    await until(lambda: read_of(queues, *members) == set(queues))
+    return members
+
+
+def read_of(queues: list[MessageQueue], *members: Member) -> set[MessageQueue]:
+    """The queues of which handlers have something: `Cluster.send` numbers its messages in turn."""
+    return {queues[int(body) % len(queues)] for member in members for body in member.begun}
+
+
+async def absent(cluster: Cluster) -> None:
+    """Until the other broker knows that the master is gone."""
+    await until(lambda: cluster.servers[B].broker.cluster.view.absent == {A})
+
+
+@pytest.mark.parametrize("coordinator", [A, B])
+async def test_members_read_on_from_the_slave_under_their_old_openings(cluster: Cluster, coordinator) -> None:
+    """Nobody else gets these queues; commits wait for the master, and nothing comes twice."""
+    group = group_at(coordinator, cluster.names)
+    one, two = await all_but_the_first_unread(cluster, group, "one", "two")
+    before = of(one, A), of(two, A)
+    await cluster.kill(A)
+    await absent(cluster)
+    one.gate.set()
+    two.gate.set()
+    await cluster.all_handled()
+    assert (of(one, A), of(two, A)) == before
+    assert one.lost == two.lost == []
+    offsets = cluster.slaves[A].broker.offsets
+    committed = [offsets.first_to_read(group, TOPIC, number) or 0 for number in range(QUEUES[A])]
+    assert max(committed) < COUNT
+    await cluster.start(A)
+    await cluster.all_committed(group, COUNT)
+    assert (of(one, A), of(two, A)) == before
+    assert one.lost == two.lost == []
+    assert cluster.repeated == {}
+
+
+async def test_a_member_that_joins_takes_no_queue_of_an_absent_master(cluster: Cluster) -> None:
+    """Its holder could not commit, and the new one could not open it.
+
+    It may move when the master is back, maybe before its holder has committed: some of it comes again.
+    """
+    group = group_at(B, cluster.names)
+    (one,) = await all_but_the_first_unread(cluster, group, "one")
+    await cluster.kill(A)
+    await absent(cluster)
+    one.gate.set()
+    two = await cluster.join(group, "two")
+    await until(lambda: bool(of(two, B)) and cluster.group(group)[1].is_settled)
+    assert of(one, A) == set(cluster.queues(A))
+    await cluster.all_handled()
+    assert (one.lost, of(two, A)) == ([], set())
+    await cluster.start(A)
+    await cluster.even(one, two)
+    await cluster.all_committed(group, COUNT)
+
+
+async def test_the_queue_of_a_member_that_ends_is_opened_when_the_master_is_back(cluster: Cluster) -> None:
+    """And those that the other member reads meanwhile stay with it."""
+    group = group_at(B, cluster.names)
+    one, two = await all_but_the_first_unread(cluster, group, "one", "two")
+    before = of(one, A)
+    await cluster.kill(A)
+    await absent(cluster)
+    one.gate.set()
+    two.gate.set()
+    await cluster.all_handled()
+    await cluster.leave("two")
+    await until(lambda: of(one, B) == set(cluster.queues(B)))
+    await cluster.start(A)
+    await cluster.even(one)
+    await cluster.all_committed(group, COUNT)
+    assert before.isdisjoint(one.lost)
