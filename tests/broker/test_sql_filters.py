@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from libramq.clock import WallMs
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.filter import consumer_filters
 from libramq.filter.consumer_filters import DEAD_KEPT_MS
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
@@ -13,8 +15,9 @@ from libramq.remoting import headers as h
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.runtime.performer import TURN_US_MAX
 from libramq.store.filtered_read import STEP_COUNT_MAX, FilteredRead
-from tests.broker.brokers import Conversation, find_answer, send_header, subscription
+from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header, subscription
 from tests.broker.test_cold_reads import ColdPages
+from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer
 
 GROUPS_OWN = {"sys_flag": 0, "sub_version": 1}
@@ -281,6 +284,64 @@ def test_a_pull_that_filters_many_messages_out_takes_turns_with_others(talk, pee
     fill(talk, 9)
     reply = pull(talk, peer, queue_offset=800)
     assert (bodies(reply), reply.ext["nextBeginOffset"]) == ([b"9"], "901")
+
+
+HEAVY = " OR ".join(f"a > {number}" for number in range(8, 72))
+
+
+def test_a_pop_passes_over_a_bounded_number_of_messages_and_the_next_one_goes_on(talk, peer):
+    """All of its steps are one turn, so that there are fewer where each message costs more."""
+    talk.create_topic("T", queues=1)
+    fill_many(talk, 900, 1)
+    fill(talk, 9)
+    for expression, examined in (("a > 3", 800), (HEAVY, 800 // 4)):
+        popper = Popper(talk, group=f"G{examined}")
+        command = popper.command(exp=expression, exp_type="SQL92", wait_ms=10_000)
+        talk.give(popper.peer, command)
+        reply = find_answer(popper.peer, command)
+        assert reply is not None  # It is not held: what it wants may lie behind.
+        assert reply.code == C.POLLING_TIMEOUT
+        for _ in range(900 // examined - 1):
+            assert popper.pop(exp=expression, exp_type="SQL92") == []
+        (found,) = popper.pop(exp=expression, exp_type="SQL92")
+        assert found.body == b"9"
+
+
+def test_a_heartbeat_with_many_expressions_takes_turns_with_others(talk, peer):
+    """Each may take 10 ms to be parsed; those that are known take none."""
+    talk.create_topic("T")
+    many = [sql(f"a > {number}", topic=f"T{number}") for number in range(300)]
+    beat = talk.command(R.HEART_BEAT, None, heartbeat("alice", "G", subscriptions=many))
+    steps = 0
+    for outcome in (talk.broker.filters.register("Other", many), talk.broker.filters.register("Other", many)):
+        steps += sum(1 for _ in outcome)
+    assert steps == 300
+    talk.give(peer, beat)
+    assert (find_answer(peer, beat) or talk.answer_later(peer, beat)).code == C.SUCCESS
+    assert talk.broker.filters._filters.get("G", "T299") is not None
+
+
+def test_the_filters_of_all_groups_are_bounded_and_dead_ones_go_first(monkeypatch):
+    monkeypatch.setattr(consumer_filters, "CHARACTERS_MAX", 100)
+    filters = consumer_filters.ConsumerFilters(None, wall_ms=WallMs(0))
+
+    def register(group: str) -> None:
+        expression = "a > 1" + " " * 25
+        for _ in filters.register(group, [sql(expression)], wall_ms=WallMs(1)):
+            pass
+
+    for number in range(5):
+        register(f"G{number}")
+    assert [filters.get(f"G{number}", "T") is not None for number in range(5)] == [True] * 3 + [False] * 2
+    filters.unregister("G1", wall_ms=WallMs(2))
+    register("G4")
+    assert [filters.get(f"G{number}", "T") is not None for number in range(5)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_topic_that_is_deleted_under_a_pull(talk, peer, slow_steps):

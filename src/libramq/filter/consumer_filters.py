@@ -19,7 +19,10 @@ from libramq.filter.sql import SQL92, parse_sql
 from libramq.filter.subscription import SubscriptionData
 from libramq.filter.tag import TAG
 from libramq.formats.document import Document
+from libramq.logs import get_logger
 from libramq.message.properties import RETRY_TOPIC, find_property
+
+log = get_logger(__name__)
 
 #: BrokerConfig.filterDataCleanTimeSpan.
 DEAD_KEPT_MS: Final = 24 * 3600 * 1000
@@ -27,6 +30,8 @@ DEAD_KEPT_MS: Final = 24 * 3600 * 1000
 DEAD_BEFORE_START_MS: Final = 30 * 1000
 #: Ours: filters of dead groups that are kept; the oldest ones go.
 DEAD_MAX: Final = 10_000
+#: Ours: characters of all expressions that are kept; parsed, each takes up to 30 bytes.
+CHARACTERS_MAX: Final = 4 * 1024 * 1024
 
 
 class ConsumerFilterData(Document, frozen=True, kw_only=True):
@@ -91,6 +96,7 @@ class ConsumerFilters:
     def __init__(self, loaded: ConsumerFiltersFile | None, *, wall_ms: WallMs) -> None:
         self.version = 0
         self._by_group: dict[str, dict[str, ConsumerFilter]] = {}
+        self._characters = 0
         for data in _data_in(loaded):
             try:
                 found = parse_filter(data.expression, data.expression_type)
@@ -100,54 +106,80 @@ class ConsumerFilters:
             dead_ms = max(wall_ms - DEAD_BEFORE_START_MS, born_ms)
             if data.dead_time:
                 dead_ms = WallMs(data.dead_time)
-            self._by_group.setdefault(data.consumer_group, {})[data.topic] = ConsumerFilter(
-                data.consumer_group,
-                data.topic,
-                data.expression,
-                data.expression_type,
-                found,
-                data.client_version,
-                born_ms,
-                dead_ms,
+            self._keep(
+                ConsumerFilter(
+                    data.consumer_group,
+                    data.topic,
+                    data.expression,
+                    data.expression_type,
+                    found,
+                    data.client_version,
+                    born_ms,
+                    dead_ms,
+                )
             )
+        self.version = 0  # Nothing differs from the file.
 
     def get(self, group: str, topic: str) -> ConsumerFilter | None:
         """Return a group's filter of a topic."""
         return self._by_group.get(group, {}).get(topic)
 
-    def register(self, group: str, subscriptions: Iterable[SubscriptionData], *, wall_ms: WallMs) -> None:
-        """Apply the subscriptions of a heartbeat: other topics' filters of the group die."""
+    def register(
+        self, group: str, subscriptions: Iterable[SubscriptionData], *, wall_ms: WallMs
+    ) -> Iterator[None]:
+        """Apply the subscriptions of a heartbeat: other topics' filters of the group die.
+
+        Yields after each expression that had to be parsed, which may take 10 ms.
+        """
         topics = set()
         for data in subscriptions:
             topics.add(data.topic)
-            if not is_tag(data.expression_type):
-                self._register(group, data, wall_ms)
+            if not is_tag(data.expression_type) and self._register(group, data, wall_ms):
+                yield
         for topic, consumer_filter in self._by_group.get(group, {}).items():
             if topic not in topics:
                 self._die(consumer_filter, wall_ms)
 
-    def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> None:
+    def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> bool:
+        """Apply one subscription; return whether its expression was parsed."""
         known = self.get(group, data.topic)
         if known is not None and known.dead_ms is None and data.sub_version <= known.version:
-            return
+            return False
         expression_type = data.expression_type or ""
         if known is not None and known.is_same(data.sub_string, expression_type):
             known.version, known.dead_ms = data.sub_version, None
             self.version += 1
-            return
+            return False
+        if known is not None:
+            self._remove(group, data.topic)
         try:
             found = parse_filter(data.sub_string, expression_type)
         except ConfigError:  # The client learns it from its pulls: FILTER_DATA_NOT_EXIST.
-            if known is not None:
-                self._remove(group, data.topic)
-            return
-        self._by_group.setdefault(group, {})[data.topic] = ConsumerFilter(
-            group, data.topic, data.sub_string, expression_type, found, data.sub_version, wall_ms
+            return True
+        if not self._has_room(len(data.sub_string)):
+            log.error("a filter is not kept: there are too many of them", group=group, topic=data.topic)
+            return True
+        self._keep(
+            ConsumerFilter(
+                group, data.topic, data.sub_string, expression_type, found, data.sub_version, wall_ms
+            )
         )
+        return True
+
+    def _has_room(self, characters: int) -> bool:
+        """Return whether another expression can be kept; where there is no room, dead ones go first."""
+        if self._characters + characters > CHARACTERS_MAX:
+            for _, group, topic in self._dead():
+                self._remove(group, topic)
+        return self._characters + characters <= CHARACTERS_MAX
+
+    def _keep(self, consumer_filter: ConsumerFilter) -> None:
+        self._by_group.setdefault(consumer_filter.group, {})[consumer_filter.topic] = consumer_filter
+        self._characters += len(consumer_filter.expression)
         self.version += 1
 
     def _remove(self, group: str, topic: str) -> None:
-        del self._by_group[group][topic]
+        self._characters -= len(self._by_group[group].pop(topic).expression)
         if not self._by_group[group]:
             del self._by_group[group]
         self.version += 1
@@ -164,14 +196,18 @@ class ConsumerFilters:
 
     def clean(self, *, wall_ms: WallMs) -> None:
         """Forget filters that have been dead for a day, and the oldest dead ones if there are many."""
-        dead = sorted(
-            (found.dead_ms, found.group, found.topic) for found in self._all() if found.dead_ms is not None
-        )
+        dead = self._dead()
         surplus = len(dead) - DEAD_MAX
         for number, (dead_ms, group, topic) in enumerate(dead):
             if number >= surplus and wall_ms < dead_ms + DEAD_KEPT_MS:
                 break
             self._remove(group, topic)
+
+    def _dead(self) -> list[tuple[WallMs, str, str]]:
+        """Return the dead filters' groups and topics, the longest dead first."""
+        return sorted(
+            (found.dead_ms, found.group, found.topic) for found in self._all() if found.dead_ms is not None
+        )
 
     def file(self) -> ConsumerFiltersFile:
         """Return the content of `consumerFilter.json`."""
@@ -211,6 +247,8 @@ class RetryTopicFilter:
     """
 
     __slots__ = ("_filters", "_group")
+    #: Ours: the filters of the topics that the messages came from have some more or less.
+    weight = 64
 
     def __init__(self, filters: ConsumerFilters, group: str) -> None:
         self._filters = filters

@@ -26,6 +26,9 @@ STEP_COUNT_MAX: Final = 32
 #: Ours: what one step looks through, so that long properties make steps shorter. One message may be larger.
 STEP_BYTES_MAX: Final = 64 * 1024
 
+#: Ours: for so many lookups in each message a step looks through that much, for more of them through less.
+STEP_LOOKUPS: Final = 16
+
 _INT: Final = struct.Struct(">I")
 _MAGIC_AT: Final = 4
 _QUEUE_OFFSET: Final = struct.Struct(">20xq")
@@ -81,6 +84,8 @@ class FilteredRead:
         self._count_max, self._bytes_max = transfer_limits(config, max_count, max_bytes)
         self._examined_max = scan_count(config, max_count)
         self._filter = message_filter
+        self._step_bytes = STEP_BYTES_MAX * STEP_LOOKUPS // max(STEP_LOOKUPS, message_filter.weight)
+        self._last: ReadResult = NO_QUEUE
         self._may_wait = may_wait
         self._data: list[bytes | memoryview] = []
         self._count = self._size = 0
@@ -96,10 +101,11 @@ class FilteredRead:
             self._config,
             self._offset,
             min(STEP_COUNT_MAX, left),
-            STEP_BYTES_MAX,
+            self._step_bytes,
             None,
             may_wait=self._may_wait,
         )
+        self._last = read
         if self._offset != self._start and read.status in _NOT_READ:
             return self._result(read)  # What was examined is passed on first; the next read may wait.
         is_full = read.status is ReadStatus.FOUND and self._take(read.data)
@@ -109,6 +115,10 @@ class FilteredRead:
         if is_full or is_over or read.status not in (ReadStatus.FOUND, ReadStatus.NO_MATCHED_MESSAGE):
             return self._result(read)
         return None
+
+    def result_so_far(self) -> ReadResult:
+        """Return what was found up to the last step."""
+        return self._result(self._last)
 
     def _take(self, data: tuple[bytes | memoryview, ...]) -> bool:
         """Keep the records that match; return whether there is no room for more, and stand there."""

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
 from libramq.filter.sql import parse_sql
+from libramq.filter.sql.expression import FEW_LOOKUPS, LONG_BYTES
 from libramq.filter.sql.parser import DEPTH_MAX, LITERALS_MAX, TESTS_MAX, parse
-from libramq.filter.sql.tokens import EXPRESSION_LENGTH_MAX
+from libramq.filter.sql.tokens import EXPRESSION_LENGTH_MAX, TOKENS_MAX, SqlFault
 from libramq.filter.sql.values import compare_doubles
 from libramq.message.properties import encode_properties
 from tests.filter.sql.trees import EXPRESSIONS, PROPERTIES, matches
@@ -300,3 +301,25 @@ def test_a_long_text_is_no_number_and_costs_no_time(text):
     began = time.process_time()
     assert not parse_sql("a > 3.5 AND a < 4").matches(encode_properties({"a": text}))
     assert time.process_time() - began < 1
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(st.sampled_from("abcdxyz"), st.sampled_from(["", "1", "20", "text", "1\x01"])), max_size=40
+    ),
+    names=st.lists(st.sampled_from("abcd"), min_size=9, max_size=12),
+)
+def test_long_properties_match_as_short_ones_do(pairs, names):
+    """They are reduced to those that the expression names, if it names many."""
+    parsed = parse_sql(
+        " OR ".join(f"{name} = '{number}' OR {name} > 15" for number, name in enumerate(names))
+    )
+    short = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+    assert parsed.weight > FEW_LOOKUPS
+    assert len(short) <= LONG_BYTES
+    assert parsed.matches(short + b"filler\x01" + b"x" * LONG_BYTES) == parsed.matches(short)
+
+
+def test_an_expression_of_too_many_tokens_is_refused_where_they_are_too_many():
+    with pytest.raises(SqlFault, match=f"column {TOKENS_MAX + 1}: over {TOKENS_MAX} words, values and signs"):
+        parse_sql("+" * 32_000)

@@ -7,7 +7,7 @@
 Upstream: PullMessageProcessor.processRequest, ClientManageProcessor.checkClientConfig.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -52,9 +52,9 @@ class PullFilters:
         self._shared = SharedTagCodes()
         clients.observe_members(self._members_changed)
 
-    def register(self, group_name: str, subscriptions: Sequence[SubscriptionData]) -> None:
-        """Keep the expressions of a member's heartbeat for its group."""
-        self._filters.register(group_name, subscriptions, wall_ms=self._clock.wall_ms())
+    def register(self, group_name: str, subscriptions: Sequence[SubscriptionData]) -> Iterator[None]:
+        """Keep the expressions of a member's heartbeat for its group; yields between expressions."""
+        return self._filters.register(group_name, subscriptions, wall_ms=self._clock.wall_ms())
 
     def _members_changed(self, group_name: str) -> None:
         if self._clients.group(group_name) is None:

@@ -21,6 +21,7 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.pop.positions import Positions, QueueOfGroup
+from libramq.store.filtered_read import STEP_LOOKUPS, FilteredRead
 from libramq.store.message_store import MessageStore
 from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.store.segments import FileRange
@@ -29,6 +30,9 @@ from libramq.store.segments import FileRange
 RETRY_FIRST_PERCENT: Final = 20
 #: Ours: queues in which one pop examines messages that it does not want: each is up to 800, in some 5 ms.
 SCANS_MAX: Final = 2
+#: Ours: steps of a filtered read that one pop makes, for 800 messages (maxMessageFilterNum); fewer with many
+#: lookups in each message. A consumer whose messages all lie further behind pops again at once.
+STEPS_MAX: Final = 25
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
 
@@ -212,10 +216,7 @@ class Taking:
         read = store.filtered_read(
             topic, queue_id, offset, room, None, wanted.message_filter, may_wait=may_wait
         )
-        result = NO_QUEUE if read is None else None
-        while read is not None and result is None:
-            result = read.step()
-        assert result is not None
+        result = _stepped(read, wanted.message_filter.weight) if read is not None else NO_QUEUE
         store.count_read(result)
         return result
 
@@ -250,3 +251,12 @@ def _offsets(pieces: Sequence[bytes | memoryview]) -> Iterator[int]:
             size, offset = _SIZE_AND_OFFSET.unpack_from(piece, at)
             yield offset
             at += size
+
+
+def _stepped(read: FilteredRead, weight: int) -> ReadResult:
+    """Return the result of a filtered read, or of its first steps."""
+    for _ in range(max(1, STEPS_MAX * STEP_LOOKUPS // max(STEP_LOOKUPS, weight))):
+        result = read.step()
+        if result is not None:
+            return result
+    return read.result_so_far()

@@ -95,8 +95,8 @@ class ClientManagement:
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
                 yield
-                if not request.peer.is_open:  # It has disconnected meanwhile.
-                    break
+            if not request.peer.is_open:  # It has disconnected meanwhile.
+                break
             config = self._groups.find(consumer.group_name, request.wall_ms)
             if config is None:
                 continue  # Upstream skips groups that may not be created.
@@ -110,7 +110,10 @@ class ClientManagement:
             group = self._consumers.group(consumer.group_name)
             if group is not None:
                 if not data.without_sub:
-                    self._filters.register(consumer.group_name, consumer.subscription_data_set)
+                    for _ in self._filters.register(consumer.group_name, consumer.subscription_data_set):
+                        yield
+                        if not request.peer.is_open:  # Its group's filters are dead already.
+                            break
                 is_changed = _fingerprint_changed(group, data.heartbeat_fingerprint) or is_changed
                 # A client that omits its subscriptions must send them again after this broker's restart.
                 is_changed = is_changed or (data.without_sub and not group.subscriptions)

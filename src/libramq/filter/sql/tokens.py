@@ -15,6 +15,8 @@ from libramq.errors import ConfigError
 
 #: Ours: a selector that a person wrote has some hundred characters; one with 1,024 names of a list, 30,000.
 EXPRESSION_LENGTH_MAX: Final = 32_768
+#: Ours: 1,024 names in a list are 2,051, 256 tests in parentheses 1,536; so many take 10 ms to be parsed.
+TOKENS_MAX: Final = 4_096
 #: Ours: how much of an expression an error repeats.
 QUOTED_LENGTH_MAX: Final = 20
 
@@ -83,6 +85,8 @@ def tokenize(expression: str) -> list[Token]:
             position = line_end.end()
             continue
         match = _TOKEN.match(expression, position)
+        if len(tokens) >= TOKENS_MAX:
+            fail(expression, position, f"over {TOKENS_MAX} words, values and signs")
         if match is None:
             fail(expression, position, _why_no_token(expression, position))
         text = match.group()

@@ -9,6 +9,7 @@ Unknown is what SQL calls NULL, and Python None. Two notations have no nodes of 
 Upstream: filter/expression.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -132,3 +133,20 @@ class TextTest:
 
 Condition = And | Or | Not | Truth | Comparison | IsNull | In | TextTest | Literal
 Value = Property | Negated | Condition
+
+
+def names_in(value: Value) -> Iterator[str]:
+    """Yield the names of the properties that are looked up, each as often as it is."""
+    match value:
+        case Property(name):
+            yield name
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from names_in(part)
+        case Comparison(_, left, right):
+            yield from names_in(left)
+            yield from names_in(right)
+        case Not(inner) | Negated(inner) | Truth(inner) | IsNull(inner) | In(inner) | TextTest(_, inner):
+            yield from names_in(inner)
+        case Literal():
+            return
