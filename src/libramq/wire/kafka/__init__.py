@@ -1,0 +1,4 @@
+"""Kafka's wire: frames, messages by version, record batches.
+
+Facts: kafka.apache.org/protocol and the message schemas of Apache Kafka, clients/src/main/resources/common/message.
+"""

@@ -1,0 +1,97 @@
+"""The table of APIs: every request that this broker answers, with its versions.
+
+The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not by ids.
+"""
+
+from typing import Final, NamedTuple
+
+from libramq.errors import RemoteProtocolError
+from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
+from libramq.wire.kafka.apis.create_topics import CreateTopicsRequest
+from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
+from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest
+from libramq.wire.kafka.apis.fetch import FetchRequest
+from libramq.wire.kafka.apis.list_offsets import ListOffsetsRequest
+from libramq.wire.kafka.apis.metadata import MetadataRequest
+from libramq.wire.kafka.apis.produce import ProduceRequest
+from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
+from libramq.wire.kafka.primitives import Reader
+from libramq.wire.kafka.schema import Message, Request, decode, encode
+
+API_VERSIONS: Final = 18
+
+
+class Api(NamedTuple):
+    """A kind of request. first, last: the served versions; listed_from: the first in the answer to ApiVersions;
+    flexible: the first flexible version.
+    """
+
+    key: int
+    request: type[Request]
+    first: int
+    last: int
+    flexible: int
+    listed_from: int
+
+    def is_flexible(self, version: int) -> bool:
+        """Return whether a version has compact lengths and tagged fields."""
+        return version >= self.flexible
+
+
+def _api(
+    key: int, request: type[Request], first: int, last: int, flexible: int, listed_from: int | None = None
+) -> Api:
+    return Api(key, request, first, last, flexible, first if listed_from is None else listed_from)
+
+
+APIS: Final = {
+    api.key: api
+    for api in (
+        _api(0, ProduceRequest, 3, 9, 9, listed_from=0),
+        _api(1, FetchRequest, 4, 12, 12),
+        _api(2, ListOffsetsRequest, 1, 6, 6),
+        _api(3, MetadataRequest, 0, 9, 9),
+        _api(API_VERSIONS, ApiVersionsRequest, 0, 3, 3),
+        _api(19, CreateTopicsRequest, 2, 6, 5),
+        _api(20, DeleteTopicsRequest, 1, 5, 4),
+        _api(32, DescribeConfigsRequest, 1, 4, 4),
+    )
+}
+
+
+class UnservedVersion(RemoteProtocolError):
+    """A request in a version that is not served."""
+
+    def __init__(self, header: RequestHeader) -> None:
+        super().__init__(f"Kafka's request {header.api_key} in version {header.version} is not served")
+        self.header = header
+
+
+class Call(NamedTuple):
+    """A request with its header."""
+
+    header: RequestHeader
+    api: Api
+    request: Request
+    client_id: str | None
+
+    def answer(self, response: Message) -> bytes:
+        """Encode the frame of the answer."""
+        key, version, correlation_id = self.header
+        is_flexible = self.api.is_flexible(version)
+        body = encode(response, version, is_flexible)
+        return encode_answer(correlation_id, body, has_tags=is_flexible and key != API_VERSIONS)
+
+
+def decode_call(frame: bytes) -> Call:
+    """Decode a request; raises UnservedVersion, or RemoteProtocolError for a malformed one."""
+    reader = Reader(frame)
+    header = read_header(reader)
+    api = APIS.get(header.api_key)
+    if api is None or not api.first <= header.version <= api.last:
+        raise UnservedVersion(header)
+    is_flexible = api.is_flexible(header.version)
+    client_id = read_client_id(reader, is_flexible=is_flexible)
+    request = decode(api.request, header.version, is_flexible, reader)
+    reader.finish()
+    return Call(header, api, request, client_id)

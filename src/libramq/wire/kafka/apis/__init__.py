@@ -1,0 +1,1 @@
+"""Kafka's requests and answers, one API a file."""

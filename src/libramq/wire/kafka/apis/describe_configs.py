@@ -1,0 +1,67 @@
+"""DescribeConfigs (32): the settings of topics and brokers. 1 answers synonyms, 3 documentation; 4 is flexible."""
+
+from typing import Annotated, Final
+
+from libramq.wire.kafka.schema import Boolean, Int8, Int16, Int32, Message, NullableString, Request, String, Versions
+
+TOPIC: Final = 2
+BROKER: Final = 4
+#: The sources of a value, and its types, as far as they are answered (ConfigEntry.java).
+DYNAMIC_TOPIC_CONFIG: Final = 1
+DEFAULT_CONFIG: Final = 5
+TYPE_STRING: Final = 2
+TYPE_LONG: Final = 5
+
+
+class DescribedResource(Message, frozen=True, kw_only=True):
+    """A topic or a broker, and the wanted settings; None: all of them."""
+
+    resource_type: Int8
+    resource_name: String
+    configuration_keys: tuple[String, ...] | None = None
+
+
+class DescribeConfigsRequest(Request, frozen=True, kw_only=True):
+    """Asks for settings."""
+
+    resources: tuple[DescribedResource, ...]
+    include_synonyms: Annotated[Boolean, Versions(1)] = False
+    include_documentation: Annotated[Boolean, Versions(3)] = False
+
+
+class Synonym(Message, frozen=True, kw_only=True):
+    """Another place where a setting has a value."""
+
+    name: String
+    value: NullableString
+    source: Int8
+
+
+class Setting(Message, frozen=True, kw_only=True):
+    """A setting and its value."""
+
+    name: String
+    value: NullableString
+    read_only: Boolean = True
+    config_source: Annotated[Int8, Versions(1)] = DEFAULT_CONFIG
+    is_sensitive: Boolean = False
+    synonyms: Annotated[tuple[Synonym, ...], Versions(1)] = ()
+    config_type: Annotated[Int8, Versions(3)] = TYPE_STRING
+    documentation: Annotated[NullableString, Versions(3)] = None
+
+
+class DescribedConfigs(Message, frozen=True, kw_only=True):
+    """The settings of one resource."""
+
+    error_code: Int16 = 0
+    error_message: NullableString = None
+    resource_type: Int8
+    resource_name: String
+    configs: tuple[Setting, ...] = ()
+
+
+class DescribeConfigsResponse(Message, frozen=True, kw_only=True):
+    """The settings, in the order of the request."""
+
+    throttle_time_ms: Int32 = 0
+    results: tuple[DescribedConfigs, ...]

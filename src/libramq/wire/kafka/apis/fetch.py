@@ -1,0 +1,95 @@
+"""Fetch (1): record batches of partitions from offsets on, once there are enough or the time is up.
+
+7 added sessions (KIP-227), which are declined: every answer has session 0. 12 is flexible, and its tagged fields are
+not used; 13 and later name topics by ids.
+"""
+
+from typing import Annotated
+
+from libramq.wire.kafka.schema import (
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableBytes,
+    Request,
+    String,
+    Versions,
+)
+
+
+class FetchPartition(Message, frozen=True, kw_only=True):
+    """A partition to read."""
+
+    partition: Int32
+    current_leader_epoch: Annotated[Int32, Versions(9)] = -1
+    fetch_offset: Int64
+    last_fetched_epoch: Annotated[Int32, Versions(12)] = -1
+    log_start_offset: Annotated[Int64, Versions(5)] = -1
+    partition_max_bytes: Int32
+
+
+class FetchTopic(Message, frozen=True, kw_only=True):
+    """A topic to read."""
+
+    topic: String
+    partitions: tuple[FetchPartition, ...]
+
+
+class ForgottenTopic(Message, frozen=True, kw_only=True):
+    """Partitions that leave a session."""
+
+    topic: String
+    partitions: tuple[Int32, ...]
+
+
+class FetchRequest(Request, frozen=True, kw_only=True):
+    """Asks for records."""
+
+    replica_id: Int32 = -1
+    max_wait_ms: Int32
+    min_bytes: Int32
+    max_bytes: Annotated[Int32, Versions(3)] = 0x7FFF_FFFF
+    isolation_level: Annotated[Int8, Versions(4)] = 0
+    session_id: Annotated[Int32, Versions(7)] = 0
+    session_epoch: Annotated[Int32, Versions(7)] = -1
+    topics: tuple[FetchTopic, ...]
+    forgotten_topics_data: Annotated[tuple[ForgottenTopic, ...], Versions(7)] = ()
+    rack_id: Annotated[String, Versions(11)] = ""
+
+
+class AbortedTransaction(Message, frozen=True, kw_only=True):
+    """A transaction whose records are to be skipped."""
+
+    producer_id: Int64
+    first_offset: Int64
+
+
+class FetchedPartition(Message, frozen=True, kw_only=True):
+    """The records of a partition, and its ends."""
+
+    partition_index: Int32
+    error_code: Int16 = 0
+    high_watermark: Int64 = -1
+    last_stable_offset: Annotated[Int64, Versions(4)] = -1
+    log_start_offset: Annotated[Int64, Versions(5)] = -1
+    aborted_transactions: Annotated[tuple[AbortedTransaction, ...] | None, Versions(4)] = None
+    preferred_read_replica: Annotated[Int32, Versions(11)] = -1
+    records: NullableBytes = b""
+
+
+class FetchedTopic(Message, frozen=True, kw_only=True):
+    """The records of a topic."""
+
+    topic: String
+    partitions: tuple[FetchedPartition, ...]
+
+
+class FetchResponse(Message, frozen=True, kw_only=True):
+    """The records, in the order of the request."""
+
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0
+    error_code: Annotated[Int16, Versions(7)] = 0
+    session_id: Annotated[Int32, Versions(7)] = 0
+    responses: tuple[FetchedTopic, ...]

@@ -1,0 +1,69 @@
+"""Metadata (3): brokers, topics, and who leads their partitions.
+
+In version 0 an empty list asks for all topics; later null does, and an empty list for none. Version 9 is flexible;
+10 and later name topics by ids.
+"""
+
+from typing import Annotated
+
+from libramq.wire.kafka.schema import Boolean, Int16, Int32, Message, NullableString, Request, String, Versions
+
+#: The authorized operations of whoever did not ask for them.
+NOT_ASKED = -(1 << 31)
+
+
+class MetadataRequestTopic(Message, frozen=True, kw_only=True):
+    """A topic that is asked for."""
+
+    name: String
+
+
+class MetadataRequest(Request, frozen=True, kw_only=True):
+    """Asks for topics."""
+
+    topics: tuple[MetadataRequestTopic, ...] | None = None
+    allow_auto_topic_creation: Annotated[Boolean, Versions(4)] = True
+    include_cluster_authorized_operations: Annotated[Boolean, Versions(8)] = False
+    include_topic_authorized_operations: Annotated[Boolean, Versions(8)] = False
+
+
+class MetadataBroker(Message, frozen=True, kw_only=True):
+    """A broker, as clients reach it."""
+
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: Annotated[NullableString, Versions(1)] = None
+
+
+class MetadataPartition(Message, frozen=True, kw_only=True):
+    """A partition and its leader."""
+
+    error_code: Int16 = 0
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Annotated[Int32, Versions(7)] = -1
+    replica_nodes: tuple[Int32, ...]
+    isr_nodes: tuple[Int32, ...]
+    offline_replicas: Annotated[tuple[Int32, ...], Versions(5)] = ()
+
+
+class MetadataTopic(Message, frozen=True, kw_only=True):
+    """A topic, or why there is none."""
+
+    error_code: Int16 = 0
+    name: String
+    is_internal: Annotated[Boolean, Versions(1)] = False
+    partitions: tuple[MetadataPartition, ...] = ()
+    topic_authorized_operations: Annotated[Int32, Versions(8)] = NOT_ASKED
+
+
+class MetadataResponse(Message, frozen=True, kw_only=True):
+    """The cluster as far as it was asked for."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    brokers: tuple[MetadataBroker, ...]
+    cluster_id: Annotated[NullableString, Versions(2)] = None
+    controller_id: Annotated[Int32, Versions(1)] = -1
+    topics: tuple[MetadataTopic, ...]
+    cluster_authorized_operations: Annotated[Int32, Versions(8, 10)] = NOT_ASKED

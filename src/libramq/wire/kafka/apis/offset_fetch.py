@@ -1,0 +1,74 @@
+"""OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8 asks for several
+groups at once.
+"""
+
+from typing import Annotated
+
+from libramq.wire.kafka.schema import (
+    Boolean,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableString,
+    Request,
+    String,
+    Versions,
+)
+
+
+class WantedTopic(Message, frozen=True, kw_only=True):
+    """A topic's partitions."""
+
+    name: String
+    partition_indexes: tuple[Int32, ...]
+
+
+class WantedGroup(Message, frozen=True, kw_only=True):
+    """A group's topics; None: all."""
+
+    group_id: String
+    topics: tuple[WantedTopic, ...] | None = None
+
+
+class OffsetFetchRequest(Request, frozen=True, kw_only=True):
+    """Asks for committed offsets."""
+
+    group_id: Annotated[String, Versions(0, 7)] = ""
+    topics: Annotated[tuple[WantedTopic, ...] | None, Versions(0, 7)] = None
+    groups: Annotated[tuple[WantedGroup, ...], Versions(8)] = ()
+    require_stable: Annotated[Boolean, Versions(7)] = False
+
+
+class FoundPartition(Message, frozen=True, kw_only=True):
+    """A committed offset; -1 where there is none."""
+
+    partition_index: Int32
+    committed_offset: Int64 = -1
+    committed_leader_epoch: Annotated[Int32, Versions(5)] = -1
+    metadata: NullableString = ""
+    error_code: Int16 = 0
+
+
+class FoundTopic(Message, frozen=True, kw_only=True):
+    """A topic's committed offsets."""
+
+    name: String
+    partitions: tuple[FoundPartition, ...]
+
+
+class FoundGroup(Message, frozen=True, kw_only=True):
+    """A group's committed offsets."""
+
+    group_id: String
+    topics: tuple[FoundTopic, ...] = ()
+    error_code: Int16 = 0
+
+
+class OffsetFetchResponse(Message, frozen=True, kw_only=True):
+    """The offsets, in the order of the request."""
+
+    throttle_time_ms: Annotated[Int32, Versions(3)] = 0
+    topics: Annotated[tuple[FoundTopic, ...], Versions(0, 7)] = ()
+    error_code: Annotated[Int16, Versions(2, 7)] = 0
+    groups: Annotated[tuple[FoundGroup, ...], Versions(8)] = ()

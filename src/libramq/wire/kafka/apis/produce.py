@@ -1,0 +1,76 @@
+"""Produce (0): one record batch for each partition.
+
+Versions 0 to 2 have older message formats; they are listed and refused, as Kafka's own broker does: librdkafka before
+2.11.1 takes the lowest version for what compression a broker can read (KAFKA-18659). 8 added record errors; 9 is
+flexible.
+"""
+
+from typing import Annotated
+
+from libramq.wire.kafka.schema import (
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    NullableBytes,
+    NullableString,
+    Request,
+    String,
+    Versions,
+)
+
+
+class ProducePartition(Message, frozen=True, kw_only=True):
+    """The records for a partition."""
+
+    index: Int32
+    records: NullableBytes
+
+
+class ProduceTopic(Message, frozen=True, kw_only=True):
+    """The records for a topic."""
+
+    name: String
+    partitions: tuple[ProducePartition, ...]
+
+
+class ProduceRequest(Request, frozen=True, kw_only=True):
+    """Records to be stored. acks: 0 no answer, 1 or -1 once they are as safe as the broker makes them."""
+
+    transactional_id: Annotated[NullableString, Versions(3)] = None
+    acks: Int16
+    timeout_ms: Int32
+    topics: tuple[ProduceTopic, ...]
+
+
+class RecordError(Message, frozen=True, kw_only=True):
+    """A record that cannot be stored."""
+
+    batch_index: Int32
+    batch_index_error_message: NullableString = None
+
+
+class ProducedPartition(Message, frozen=True, kw_only=True):
+    """Where the records of a partition are, or why they are not."""
+
+    index: Int32
+    error_code: Int16 = 0
+    base_offset: Int64 = -1
+    log_append_time_ms: Annotated[Int64, Versions(2)] = -1
+    log_start_offset: Annotated[Int64, Versions(5)] = -1
+    record_errors: Annotated[tuple[RecordError, ...], Versions(8)] = ()
+    error_message: Annotated[NullableString, Versions(8)] = None
+
+
+class ProducedTopic(Message, frozen=True, kw_only=True):
+    """The results of a topic."""
+
+    name: String
+    partitions: tuple[ProducedPartition, ...]
+
+
+class ProduceResponse(Message, frozen=True, kw_only=True):
+    """The results, in the order of the request."""
+
+    responses: tuple[ProducedTopic, ...]
+    throttle_time_ms: Annotated[Int32, Versions(1)] = 0

@@ -1,0 +1,200 @@
+"""The schema: a message is a Struct whose annotations say how each field is encoded, and in which versions.
+
+    class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
+        group_id: String
+        generation_id: Int32
+        member_id: String
+        group_instance_id: Since[NullableString, 3] …
+
+A field that a version does not have keeps its default. From the version `flexible` on, lengths are compact and
+each structure ends with tagged fields (KIP-482): those of requests are skipped, and answers have none.
+
+One Struct serves all versions, so that translators do not care which one a client speaks.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from libramq.errors import LocalProtocolError, RemoteProtocolError
+from libramq.wire.kafka.primitives import (
+    Reader,
+    encode_boolean,
+    encode_int8,
+    encode_int16,
+    encode_int32,
+    encode_int64,
+    encode_uvarint,
+)
+
+Int8 = Annotated[int, "int8"]
+Int16 = Annotated[int, "int16"]
+Int32 = Annotated[int, "int32"]
+Int64 = Annotated[int, "int64"]
+Boolean = Annotated[bool, "boolean"]
+String = Annotated[str, "string"]
+NullableString = Annotated[str | None, "string"]
+Bytes = Annotated[bytes, "bytes"]
+NullableBytes = Annotated[bytes | None, "bytes"]
+
+
+class Versions(NamedTuple):
+    """The versions that have a field, both ends included."""
+
+    first: int
+    last: int = 1 << 15
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, an answer, or a structure within one."""
+
+
+class Request(Message, frozen=True, kw_only=True):
+    """The body of a request."""
+
+
+#: Reads a value; writes one by appending its parts.
+Read = Callable[[Reader], Any]
+Write = Callable[[Any, list[bytes]], None]
+
+
+class Codec(NamedTuple):
+    """Reads and writes one type in one version."""
+
+    read: Read
+    write: Write
+
+
+def decode(kind: type[Message], version: int, is_flexible: bool, reader: Reader) -> Any:
+    """Read a message of a version."""
+    return codec_of(kind, version, is_flexible).read(reader)
+
+
+def encode(message: Message, version: int, is_flexible: bool) -> bytes:
+    """Encode a message in a version."""
+    parts: list[bytes] = []
+    codec_of(type(message), version, is_flexible).write(message, parts)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def codec_of(kind: type[Message], version: int, is_flexible: bool) -> Codec:
+    """Return the codec of a structure, made on first use."""
+    fields: list[tuple[str, Codec]] = []
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if get_origin(hint) is ClassVar:
+            continue
+        found = _field(hint, version, is_flexible)
+        if found is not None:
+            fields.append((name, found))
+    return _structure(kind, fields, is_flexible)
+
+
+def _structure(kind: type[Message], fields: Sequence[tuple[str, Codec]], is_flexible: bool) -> Codec:
+    reads = [(name, codec.read) for name, codec in fields]
+    writes = [(name, codec.write) for name, codec in fields]
+
+    def read(reader: Reader) -> Any:
+        values = {name: read_field(reader) for name, read_field in reads}
+        if is_flexible:
+            reader.skip_tags()
+        return kind(**values)
+
+    def write(message: Any, parts: list[bytes]) -> None:
+        for name, write_field in writes:
+            write_field(getattr(message, name), parts)
+        if is_flexible:
+            parts.append(b"\0")
+
+    return Codec(read, write)
+
+
+def _field(hint: Any, version: int, is_flexible: bool) -> Codec | None:
+    """Return the codec of a field; None where the version does not have it."""
+    marks: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        marks = tuple(rest)
+    for mark in marks:
+        if isinstance(mark, Versions) and not mark.first <= version <= mark.last:
+            return None
+    names = [mark for mark in marks if isinstance(mark, str)]
+    hint, is_nullable = _without_none(hint)
+    if names:
+        return _primitive(names[0], is_flexible, is_nullable=is_nullable)
+    if get_origin(hint) in (tuple, list):
+        element = _field(get_args(hint)[0], version, is_flexible)
+        assert element is not None, "an element is in every version of its array"
+        return _array(element, is_flexible, is_nullable=is_nullable)
+    return codec_of(hint, version, is_flexible)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return kinds[0], len(kinds) < len(get_args(hint))
+    return hint, False
+
+
+_FIXED: Final[dict[str, tuple[Read, Callable[[Any], bytes]]]] = {
+    "int8": (Reader.int8, encode_int8),
+    "int16": (Reader.int16, encode_int16),
+    "int32": (Reader.int32, encode_int32),
+    "int64": (Reader.int64, encode_int64),
+    "boolean": (Reader.boolean, encode_boolean),
+}
+
+
+def _primitive(name: str, is_flexible: bool, *, is_nullable: bool) -> Codec:
+    if name in _FIXED:
+        read_fixed, encode_fixed = _FIXED[name]
+        return Codec(read_fixed, lambda value, parts: parts.append(encode_fixed(value)))
+    is_text = name == "string"
+    read_length = Reader.int16 if is_text else Reader.int32
+    encode_length = encode_int16 if is_text else encode_int32
+
+    def read(reader: Reader) -> Any:
+        length = reader.uvarint() - 1 if is_flexible else read_length(reader)
+        if length == -1:
+            return _null(name, is_nullable=is_nullable)
+        return reader.text(length) if is_text else reader.raw(length)
+
+    def write(value: Any, parts: list[bytes]) -> None:
+        if value is None:
+            if not is_nullable:
+                raise LocalProtocolError(f"a {name} of this message cannot be null")
+            parts.append(b"\0" if is_flexible else encode_length(-1))
+            return
+        data = value.encode() if is_text else value
+        parts.append(encode_uvarint(len(data) + 1) if is_flexible else encode_length(len(data)))
+        parts.append(data)
+
+    return Codec(read, write)
+
+
+def _array(element: Codec, is_flexible: bool, *, is_nullable: bool) -> Codec:
+    read_element, write_element = element
+
+    def read(reader: Reader) -> Any:
+        length = reader.uvarint() - 1 if is_flexible else reader.int32()
+        if length == -1:
+            return _null("array", is_nullable=is_nullable)
+        return tuple([read_element(reader) for _ in range(reader.count(length))])
+
+    def write(values: Any, parts: list[bytes]) -> None:
+        if values is None:
+            parts.append(b"\0" if is_flexible else encode_int32(-1))
+            return
+        parts.append(encode_uvarint(len(values) + 1) if is_flexible else encode_int32(len(values)))
+        for value in values:
+            write_element(value, parts)
+
+    return Codec(read, write)
+
+
+def _null(name: str, *, is_nullable: bool) -> None:
+    if not is_nullable:
+        raise RemoteProtocolError(f"a {name} that cannot be null is null")
