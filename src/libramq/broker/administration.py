@@ -10,6 +10,7 @@ from libramq.broker.files.old_files import OldFiles
 from libramq.broker.files.tables import Tables
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.broker_options import BrokerOptions
@@ -39,6 +40,7 @@ def administration_services(
     store: MessageStore,
     offsets: OffsetCommits,
     held: HeldPulls[Pull],
+    removal: TopicRemoval,
     throughput: Throughput,
     clock: Clock,
 ) -> Sequence[Any]:
@@ -47,11 +49,8 @@ def administration_services(
     return [
         TopicAdministration(
             topics=topics,
-            store=store,
-            offsets=offsets,
             clients=parts.consumers,
-            coordination=parts.coordination,
-            held=held,
+            removal=removal,
             address=config.address,
         ),
         GroupAdministration(groups=groups, offsets=offsets, coordination=parts.coordination, held=held),

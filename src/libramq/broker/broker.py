@@ -35,9 +35,11 @@ from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.notifications import Notices
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.opening import Opening
+from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.messages.arrivals import Arrivals
 from libramq.broker.messages.delivery import Delivery
 from libramq.broker.messages.durability import Durability
+from libramq.broker.messages.fetching import Fetching
 from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.timer_delivery import TimerDelivery
@@ -202,7 +204,7 @@ class Broker:
             unique_id=unique_id,
             randomness=randomness,
         )
-        self.appending, self._creations = producing.appending, producing.creations
+        self.appending, self.creations = producing.appending, producing.creations
         self.pop = PopParts(
             self.config,
             self._files,
@@ -240,6 +242,7 @@ class Broker:
             short_polling_ms=config.short_polling_time_ms,
             throughput=self.runtime.throughput,
         )
+        self.fetching = Fetching(self.store, requirements, self.kernel)
         suggested = self.replication.suggested if config.slave_read_enable else None
         pulls = PullMessage(self.reading, answer=self._responder.answer, suggested=suggested)
         self.committing = Committing(
@@ -265,6 +268,7 @@ class Broker:
         ]
 
     def _group_services(self) -> Sequence[Any]:
+        topics, groups, answer = self.topics, self.groups, self._responder.answer
         self._clients = ClientManagement(
             filters=self.filters,
             consumers=self.consumers,
@@ -275,16 +279,9 @@ class Broker:
         )
         services: list[Any] = [
             self._clients,
-            QueueLockRequests(
-                locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
-            ),
-            GroupRequests(
-                coordination=self.coordination,
-                groups=self.groups,
-                topics=self.topics,
-                answer=self._responder.answer,
-            ),
-            OpenQueue(self.opening, answer=self._responder.answer),
+            QueueLockRequests(locks=self.locks, clients=self.consumers, topics=topics, groups=groups),
+            GroupRequests(coordination=self.coordination, groups=groups, topics=topics, answer=answer),
+            OpenQueue(self.opening, answer=answer),
             QueryAssignment(
                 clients=self.consumers,
                 topics=self.topics,
@@ -309,6 +306,7 @@ class Broker:
         return services
 
     def _administration(self) -> Sequence[Any]:
+        self.removal = TopicRemoval(self.topics, self.store, self.offsets, self.coordination, self.held)
         services = administration_services(
             self.config,
             self.tables,
@@ -316,6 +314,7 @@ class Broker:
             store=self.store,
             offsets=self.offsets,
             held=self.held,
+            removal=self.removal,
             throughput=self.runtime.throughput,
             clock=self.kernel.clock,
         )
@@ -362,12 +361,12 @@ class Broker:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)
         timed = (self._delivery, self._timer_delivery, self.transactions.checking)
-        arrivals = Arrivals(self.store, (self.reading, self.pop.popping), timed)
+        arrivals = Arrivals(self.store, (self.reading, self.fetching, self.pop.popping), timed)
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,
                 self._calls.connection_ended,
-                self._creations.connection_ended,
+                self.creations.connection_ended,
                 self._watch.connection_ended,
                 self.coordination.closed,
                 self.replication.service.connection_ended,

@@ -31,6 +31,7 @@ _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
     "ha_listen_port": (0, 65_535),
+    "kafka_listen_port": (0, 65_535),
     # 100: never. Apache takes 10 to 95, 30 to 85 and 35 to 90, whatever is written.
     "disk_max_used_space_ratio": (10, 100),
     "disk_space_clean_forcibly_ratio": (30, 100),
@@ -87,6 +88,12 @@ class BrokerConfig(TimerConfig):
         0,
         "haListenPort",
         "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
+    )
+    kafka_listen_port: int = option(  # Ours alone.
+        0,
+        "kafkaListenPort",
+        "The port for Kafka's clients; 0: none. `pip install 'libramq[kafka]'`; "
+        "see [Kafka clients](kafka.md) for what is served.",
     )
     broker_role: str = option(
         "ASYNC_MASTER",

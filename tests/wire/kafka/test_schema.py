@@ -1,7 +1,8 @@
-"""Kafka's messages are those of Kafka's own schema, in every version that is served: kio generated its classes from it.
+"""Kafka's messages are those of Kafka's own schema, in every version that is served: kio generated its
+classes from it.
 
-kio only encodes here, and decodes what we encoded. It may not read what a network brings: an array that announces
-2³¹ elements makes its decoder ask for 32 GiB at once, and that aborts the process.
+kio only encodes here, and decodes what we encoded. It may not read what a network brings: an array that
+announces 2³¹ elements makes its decoder ask for 32 GiB at once, and that aborts the process.
 """
 
 import importlib

@@ -26,12 +26,16 @@ from libramq.store.disk_space import DiskSpace
 
 
 class Draft(NamedTuple):
-    """A message in its protocol's form. properties: the stored text (`message.properties`)."""
+    """A message in its protocol's form. properties: the stored text (`message.properties`).
+
+    born_ms: when its producer made it; None: now.
+    """
 
     topic: str
     queue_id: int
     body: bytes
     properties: str = ""
+    born_ms: int | None = None
 
 
 class _Stored(Gated):
@@ -110,7 +114,7 @@ class Appending:
             draft.body,
             text.encode("utf-8", "replace"),
             tag_code(stored_properties.find(text, p.TAGS)),
-            born_timestamp_ms=int(wall_ms),
+            born_timestamp_ms=int(wall_ms) if draft.born_ms is None else draft.born_ms,
             born_host=born_host(sender),
         )
 

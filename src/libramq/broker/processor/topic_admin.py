@@ -9,9 +9,7 @@ from typing import Final
 import msgspec
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.broker.groups.coordination import Coordination
-from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.reading import Pull
+from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.processor.listing import Listing, requested_page
 from libramq.broker.processor.notices import requests_of
 from libramq.catalog import TopicTable
@@ -28,8 +26,6 @@ from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, Topi
 from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
-from libramq.store.message_store import MessageStore
-from libramq.waits import HeldPulls
 
 _PERM_MAX = 7
 #: Ours: a list is created while others are served between slices of it; a topic takes 0.3 ms to journal.
@@ -44,19 +40,13 @@ class TopicAdministration:
         self,
         *,
         topics: TopicTable,
-        store: MessageStore,
-        offsets: OffsetCommits,
         clients: ConsumerClients,
-        coordination: Coordination,
-        held: HeldPulls[Pull],
+        removal: TopicRemoval,
         address: str,
     ) -> None:
         self._topics = topics
-        self._store = store
-        self._offsets = offsets
         self._clients = clients
-        self._coordination = coordination
-        self._held = held
+        self._removal = removal
         self._address = address
         self._listing = Listing("topic_config_table")
 
@@ -140,28 +130,8 @@ class TopicAdministration:
         header = decode_header(request.command, TopicHeader)
         if not header.topic.strip() or names.is_system_topic(header.topic):
             return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
-        for topic in (header.topic, *self._pop_retry_topics(header.topic)):
-            self._topics.delete(topic, request.wall_ms)
-            self._store.delete_topic(topic)
-            self._offsets.remove_topic(topic)
-            self._end_pulls(topic)
-            self._coordination.topic_removed(topic)
+        self._removal.remove(header.topic, request.wall_ms)
         return SUCCESS
-
-    def _pop_retry_topics(self, topic: str) -> list[str]:
-        """Return POP's retry topics of a topic."""
-        named = (
-            names.pop_retry_topic(topic, group, is_new=is_new)
-            for group in sorted(self._offsets.groups_of_topic(topic))
-            for is_new in (False, True)
-        )
-        return [name for name in named if name in self._topics]
-
-    def _end_pulls(self, topic: str) -> None:
-        """End the pulls of a deleted topic, whose offsets a new topic of that name would reach only later."""
-        gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
-        for held in self._held.take_where(lambda held: held.topic == topic):
-            held.request.waiter.refuse(gone)
 
     def list_all(self, request: Request) -> Outcome:
         """Return all topics with their configuration, or a page of them."""

@@ -18,6 +18,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
+from libramq.cli.servers.kafka import kafka_server
 from libramq.cli.servers.layout import directories, kv_file
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.clock import SystemClock
@@ -142,8 +143,11 @@ async def broker(
         advice = f"; did you mean {near}?" if near else ""
         _say(f"{config_file}: {name} is not known here and has no effect{advice}")
     server = broker_server(config)
+    services: list[Service] = [server]
+    if config.kafka_listen_port:
+        services.append(kafka_server(server, config))
     await _serve(
-        [server],
+        services,
         [
             f"Broker {config.broker_name} of cluster {config.cluster_name} listens on {server.address}, "
             f"name server {config.namesrv_addr}, data in {_absolute(config.store_path)}. "

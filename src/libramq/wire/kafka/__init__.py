@@ -1,4 +1,5 @@
 """Kafka's wire: frames, messages by version, record batches.
 
-Facts: kafka.apache.org/protocol and the message schemas of Apache Kafka, clients/src/main/resources/common/message.
+Facts: kafka.apache.org/protocol and the message schemas of Apache Kafka,
+clients/src/main/resources/common/message.
 """

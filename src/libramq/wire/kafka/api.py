@@ -1,6 +1,7 @@
 """The table of APIs: every request that this broker answers, with its versions.
 
-The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not by ids.
+The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not
+by ids.
 """
 
 from typing import Final, NamedTuple
@@ -22,8 +23,8 @@ API_VERSIONS: Final = 18
 
 
 class Api(NamedTuple):
-    """A kind of request. first, last: the served versions; listed_from: the first in the answer to ApiVersions;
-    flexible: the first flexible version.
+    """A kind of request. first, last: the served versions; listed_from: the first in the answer to
+    ApiVersions; flexible: the first flexible version.
     """
 
     key: int

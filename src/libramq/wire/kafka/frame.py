@@ -3,8 +3,9 @@
     request   size (4) | api key (2) | version (2) | correlation id (4) | client id | tags     | body
     answer    size (4) | correlation id (4) | tags                                              | body
 
-Tags belong to flexible versions only; the client id's length has two bytes always, and the answer to ApiVersions never
-has tags: its client does not know yet what the server speaks. Upstream: RequestHeader.json, ResponseHeader.json.
+Tags belong to flexible versions only; the client id's length has two bytes always, and the answer to
+ApiVersions never has tags: its client does not know yet what the server speaks. Upstream: RequestHeader.json,
+ResponseHeader.json.
 """
 
 from typing import Final, NamedTuple
@@ -12,8 +13,8 @@ from typing import Final, NamedTuple
 from libramq.errors import RemoteProtocolError
 from libramq.wire.kafka.primitives import Reader, encode_int32
 
-#: Ours; Kafka's socket.request.max.bytes is 100 MiB. A batch has 1 MiB with every client's defaults, and a message at
-#: most 4 MiB here.
+#: Ours; Kafka's socket.request.max.bytes is 100 MiB. A batch has 1 MiB with every client's defaults, and a
+#: message at most 4 MiB here.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 #: The api key, the version and the correlation id.
 _FRAME_BYTES_MIN: Final = 8

@@ -12,8 +12,8 @@ from typing import Final
 
 from libramq.errors import RemoteProtocolError
 
-#: Ours: the elements of all arrays of one request. A request for 10,000 partitions has about as many; each element
-#: takes some hundred bytes of memory, and as little as one on the wire.
+#: Ours: the elements of all arrays of one request. A request for 10,000 partitions has about as many; each
+#: element takes some hundred bytes of memory, and as little as one on the wire.
 ELEMENTS_MAX: Final = 100_000
 _UVARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
@@ -76,7 +76,7 @@ class Reader:
         """Read that many bytes."""
         end = self.at + size
         if size < 0 or end > self.end:
-            raise RemoteProtocolError(f"{size} bytes are announced at {self.at}; {self.end - self.at} are left")
+            raise RemoteProtocolError(f"{size} bytes are announced at {self.at} of {self.end}")
         value = self.data[self.at : end]
         self.at = end
         return value

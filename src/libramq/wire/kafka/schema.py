@@ -1,13 +1,13 @@
 """The schema: a message is a Struct whose annotations say how each field is encoded, and in which versions.
 
-    class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
+    class HeartbeatRequest(Request, frozen=True, kw_only=True):
         group_id: String
         generation_id: Int32
         member_id: String
-        group_instance_id: Since[NullableString, 3] …
+        group_instance_id: Annotated[NullableString, Versions(3)] = None
 
-A field that a version does not have keeps its default. From the version `flexible` on, lengths are compact and
-each structure ends with tagged fields (KIP-482): those of requests are skipped, and answers have none.
+A field that a version does not have keeps its default. From the version `flexible` on, lengths are compact
+and each structure ends with tagged fields (KIP-482): those of requests are skipped, and answers have none.
 
 One Struct serves all versions, so that translators do not care which one a client speaks.
 """

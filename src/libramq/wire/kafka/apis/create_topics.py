@@ -1,4 +1,6 @@
-"""CreateTopics (19). 4 allows the broker's defaults (-1); 5 is flexible and answers what was created; 7 answers an id."""
+"""CreateTopics (19). 4 allows the broker's defaults (-1); 5 is flexible and answers what was created; 7
+answers an id.
+"""
 
 from typing import Annotated
 

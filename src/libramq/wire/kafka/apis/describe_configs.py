@@ -1,8 +1,20 @@
-"""DescribeConfigs (32): the settings of topics and brokers. 1 answers synonyms, 3 documentation; 4 is flexible."""
+"""DescribeConfigs (32): the settings of topics and brokers. 1 answers synonyms, 3 documentation; 4 is
+flexible.
+"""
 
 from typing import Annotated, Final
 
-from libramq.wire.kafka.schema import Boolean, Int8, Int16, Int32, Message, NullableString, Request, String, Versions
+from libramq.wire.kafka.schema import (
+    Boolean,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    NullableString,
+    Request,
+    String,
+    Versions,
+)
 
 TOPIC: Final = 2
 BROKER: Final = 4

@@ -1,7 +1,7 @@
 """Fetch (1): record batches of partitions from offsets on, once there are enough or the time is up.
 
-7 added sessions (KIP-227), which are declined: every answer has session 0. 12 is flexible, and its tagged fields are
-not used; 13 and later name topics by ids.
+7 added sessions (KIP-227), which are declined: every answer has session 0. 12 is flexible, and its tagged
+fields are not used; 13 and later name topics by ids.
 """
 
 from typing import Annotated

@@ -1,4 +1,6 @@
-"""FindCoordinator (10): the broker that coordinates a group. 3 is flexible; 4 asks for several groups at once."""
+"""FindCoordinator (10): the broker that coordinates a group. 3 is flexible; 4 asks for several groups at
+once.
+"""
 
 from typing import Annotated, Final
 

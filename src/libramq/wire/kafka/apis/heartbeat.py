@@ -1,5 +1,5 @@
-"""Heartbeat (12): a member is alive; the answer says whether a rebalance is under way. 3 knows static members, 4 is
-flexible.
+"""Heartbeat (12): a member is alive; the answer says whether a rebalance is under way. 3 knows static
+members, 4 is flexible.
 """
 
 from typing import Annotated

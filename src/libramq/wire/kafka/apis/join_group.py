@@ -1,7 +1,7 @@
 """JoinGroup (11): a member joins a group, or rejoins it for its next generation.
 
-4 demands a member id (KIP-394), 5 knows static members, 6 is flexible, 7 names the protocol's type in the answer, 8 gives
-a reason, 9 lets a static leader skip the assignment.
+4 demands a member id (KIP-394), 5 knows static members, 6 is flexible, 7 names the protocol's type in the
+answer, 8 gives a reason, 9 lets a static leader skip the assignment.
 """
 
 from typing import Annotated

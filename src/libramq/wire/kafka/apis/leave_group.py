@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members leave. 3 names several of them, static ones by their instance ids; 4 is flexible."""
+"""LeaveGroup (13): members leave. 3 names several, static ones by their instance ids; 4 is flexible."""
 
 from typing import Annotated
 

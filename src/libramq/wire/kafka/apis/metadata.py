@@ -1,12 +1,21 @@
 """Metadata (3): brokers, topics, and who leads their partitions.
 
-In version 0 an empty list asks for all topics; later null does, and an empty list for none. Version 9 is flexible;
-10 and later name topics by ids.
+In version 0 an empty list asks for all topics; later null does, and an empty list for none. Version 9 is
+flexible; 10 and later name topics by ids.
 """
 
 from typing import Annotated
 
-from libramq.wire.kafka.schema import Boolean, Int16, Int32, Message, NullableString, Request, String, Versions
+from libramq.wire.kafka.schema import (
+    Boolean,
+    Int16,
+    Int32,
+    Message,
+    NullableString,
+    Request,
+    String,
+    Versions,
+)
 
 #: The authorized operations of whoever did not ask for them.
 NOT_ASKED = -(1 << 31)

@@ -1,5 +1,5 @@
-"""OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8 asks for several
-groups at once.
+"""OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8
+asks for several groups at once.
 """
 
 from typing import Annotated

@@ -1,8 +1,8 @@
 """Produce (0): one record batch for each partition.
 
-Versions 0 to 2 have older message formats; they are listed and refused, as Kafka's own broker does: librdkafka before
-2.11.1 takes the lowest version for what compression a broker can read (KAFKA-18659). 8 added record errors; 9 is
-flexible.
+Versions 0 to 2 have older message formats; they are listed and refused, as Kafka's own broker does:
+librdkafka before 2.11.1 takes the lowest version for what compression a broker can read (KAFKA-18659). 8
+added record errors; 9 is flexible.
 """
 
 from typing import Annotated

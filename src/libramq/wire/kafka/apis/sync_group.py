@@ -1,5 +1,5 @@
-"""SyncGroup (14): the leader hands in the assignment, everybody gets a share. 3 knows static members, 4 is flexible, 5
-names the protocol.
+"""SyncGroup (14): the leader hands in the assignment, everybody gets a share. 3 knows static members, 4 is
+flexible, 5 names the protocol.
 """
 
 from typing import Annotated

@@ -1,0 +1,56 @@
+"""The removal of a topic, with everything that would outlive it: queues, offsets, held pulls, what waits to
+be popped.
+"""
+
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.reading import Pull
+from libramq.catalog import TopicTable
+from libramq.clock import WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.message import names
+from libramq.store.message_store import MessageStore
+from libramq.waits import HeldPulls
+
+
+class TopicRemoval:
+    """Deletes topics."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        coordination: Coordination,
+        held: HeldPulls[Pull],
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._offsets = offsets
+        self._coordination = coordination
+        self._held = held
+
+    def remove(self, topic: str, wall_ms: WallMs) -> None:
+        """Delete a topic that is not the broker's own."""
+        for each in (topic, *self._pop_retry_topics(topic)):
+            self._topics.delete(each, wall_ms)
+            self._store.delete_topic(each)
+            self._offsets.remove_topic(each)
+            self._end_pulls(each)
+            self._coordination.topic_removed(each)
+
+    def _pop_retry_topics(self, topic: str) -> list[str]:
+        """Return POP's retry topics of a topic."""
+        named = (
+            names.pop_retry_topic(topic, group, is_new=is_new)
+            for group in sorted(self._offsets.groups_of_topic(topic))
+            for is_new in (False, True)
+        )
+        return [name for name in named if name in self._topics]
+
+    def _end_pulls(self, topic: str) -> None:
+        """End the pulls of a deleted topic, whose offsets a new topic of that name would reach only later."""
+        gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
+        for held in self._held.take_where(lambda held: held.topic == topic):
+            held.request.waiter.refuse(gone)

@@ -1,0 +1,207 @@
+"""Fetching: one read of several queues, without a group, answered once there is enough or the time is up.
+
+    Fetch ─► read all ─┬─► answered            enough bytes, a queue that is refused, or it does not wait
+                       ├─► held ─► arrived | expired ─► read all again
+                       └─► a thread reads what is not in memory, then all again
+
+A held pull (`reading`) waits for one queue on behalf of a group; a fetch waits for any of its queues, and
+whoever reads commits by other requests.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from libramq.catalog.requirements import Requirements
+from libramq.clock import MonotonicMs
+from libramq.errors import BrokerError
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Parked
+from libramq.kernel.waiter import Waiter
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadResult, ReadStatus
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
+
+#: Ours: messages of one queue in an answer; a thread converts them at some microseconds each.
+COUNT_MAX: Final = 4096
+#: Ours: as `reading.WARMINGS_MAX`.
+WARMINGS_MAX: Final = 8
+#: Ours: unreadable stretches that a read goes over before it answers that there is nothing.
+GAPS_MAX: Final = 64
+#: Ours: how long a fetch that has some bytes, but too few, waits before it looks again: reading them at each
+#: arrival would cost their square.
+PACE_MS: Final = 20
+
+
+class QueueRead(msgspec.Struct, frozen=True):
+    """A queue to read from an offset on."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    bytes_max: int
+
+
+class Fetch(msgspec.Struct, eq=False, kw_only=True):
+    """A read of several queues. bytes_min: to be worth an answer before `hold_ms` are over."""
+
+    waiter: Waiter[Sequence[ReadResult | BrokerError]]
+    reads: Sequence[QueueRead]
+    bytes_min: int
+    bytes_max: int
+    hold_ms: int
+
+
+class _Held(Parked):
+    """A fetch that waits. queues: those whose arrivals wake it; none while it only waits for a moment."""
+
+    __slots__ = ("fetch", "fetching", "queues", "until_ms")
+
+    def __init__(
+        self, fetching: "Fetching", fetch: Fetch, until_ms: MonotonicMs, queues: set[tuple[str, int]]
+    ) -> None:
+        super().__init__(fetch.waiter.connection)
+        self.fetching = fetching
+        self.fetch = fetch
+        self.until_ms = until_ms
+        self.queues = queues
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Read again: the time is up, or the moment over."""
+        self.fetching.run_again(self)
+
+    def unlink(self) -> None:
+        """Leave the index."""
+        self.fetching.forget(self)
+
+
+class Fetching:
+    """Serves fetches, held ones included."""
+
+    def __init__(self, store: MessageStore, requirements: Requirements, kernel: Kernel) -> None:
+        self._store = store
+        self._requirements = requirements
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._purgatory = kernel.purgatory
+        self._held: dict[tuple[str, int], dict[_Held, None]] = {}
+
+    @property
+    def held_count(self) -> int:
+        """Return on how many queues fetches wait."""
+        return len(self._held)
+
+    def fetch(self, fetch: Fetch, now_ms: MonotonicMs) -> None:
+        """Answer a fetch by its waiter, now or later."""
+        self._read(fetch, now_ms + min(max(fetch.hold_ms, 0), SUSPEND_MS_MAX), now_ms)
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Run the fetches that wait for a queue again, since it has new messages."""
+        held = self._held.get((topic, queue_id))
+        if held:
+            for each in list(held):
+                self._purgatory.release(each)
+                self.run_again(each)
+
+    def run_again(self, held: _Held) -> None:
+        """Read the queues of a fetch again, which is not parked any more."""
+        self._try(held.fetch, held.until_ms)
+
+    def forget(self, held: _Held) -> None:
+        """Remove a fetch from the index; the purgatory has taken it out."""
+        for key in held.queues:
+            waiting = self._held[key]
+            del waiting[held]
+            if not waiting:
+                del self._held[key]
+
+    def _try(self, fetch: Fetch, until_ms: MonotonicMs, *, warmings: int = 0) -> None:
+        try:
+            self._read(fetch, until_ms, self._clock.monotonic_ms(), warmings=warmings)
+        except Exception as error:  # A failing fetch gets the error; the others and the sender continue.
+            fetch.waiter.refuse(error)
+
+    def _read(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs, *, warmings: int = 0) -> None:
+        results = self._read_all(fetch, may_wait=warmings >= WARMINGS_MAX)
+        cold = tuple(each for result in results if isinstance(result, ReadResult) for each in result.cold)
+        if cold:
+            again = partial(self._try, fetch, until_ms, warmings=warmings + 1)
+            self._effects.run(
+                Thread.READ, lambda: self._store.warm(cold), lambda _: again(), fetch.waiter.connection
+            )
+            return
+        size = sum(result.size for result in results if isinstance(result, ReadResult))
+        is_done = size >= fetch.bytes_min or now_ms >= until_ms or any(map(_must_answer, results))
+        if is_done or not self._hold(fetch, until_ms, now_ms, has_some=size > 0):
+            fetch.waiter.answer(results)
+
+    def _read_all(self, fetch: Fetch, *, may_wait: bool) -> list[ReadResult | BrokerError]:
+        results: list[ReadResult | BrokerError] = []
+        left = fetch.bytes_max
+        for read in fetch.reads:
+            result = self._read_one(read, left, is_first=left == fetch.bytes_max, may_wait=may_wait)
+            if isinstance(result, ReadResult):
+                left -= result.size
+            results.append(result)
+        return results
+
+    def _read_one(
+        self, read: QueueRead, left: int, *, is_first: bool, may_wait: bool
+    ) -> ReadResult | BrokerError:
+        """Read a queue; at least one message of the first that has any, whatever the limits (KIP-74)."""
+        address = ""
+        try:
+            self._requirements.queue_to_read(read.topic, read.queue_id, address)
+        except BrokerError as refused:
+            return refused
+        bytes_max = min(read.bytes_max, left)
+        if bytes_max <= 0 and not is_first:
+            return self._ends(read)
+        result = self._store.read(
+            read.topic, read.queue_id, read.offset, COUNT_MAX, max(bytes_max, 1), may_wait=may_wait
+        )
+        for _ in range(GAPS_MAX):  # The reader cannot be sent beyond it.
+            if result.status not in _GAP or not read.offset < result.next_offset < result.max_offset:
+                break
+            result = self._store.read(
+                read.topic, read.queue_id, result.next_offset, COUNT_MAX, max(bytes_max, 1), may_wait=may_wait
+            )
+        if result.size > bytes_max and not is_first:
+            return self._ends(read)  # A message that is larger than what is left.
+        return result
+
+    def _ends(self, read: QueueRead) -> ReadResult:
+        """Return that nothing was read, and where the queue begins and ends."""
+        store = self._store
+        ends = store.min_offset(read.topic, read.queue_id), store.max_offset(read.topic, read.queue_id)
+        return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, read.offset, *ends)
+
+    def _hold(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs, *, has_some: bool) -> bool:
+        """Park a fetch; return whether there was room."""
+        connection = fetch.waiter.connection
+        if not connection.is_open or not self._purgatory.has_room(connection):
+            return False
+        if has_some:
+            held = _Held(self, fetch, until_ms, set())
+            self._purgatory.park(held, min(until_ms, now_ms + PACE_MS))
+            return True
+        held = _Held(self, fetch, until_ms, {(read.topic, read.queue_id) for read in fetch.reads})
+        for key in held.queues:
+            self._held.setdefault(key, {})[held] = None
+        self._purgatory.park(held, until_ms)
+        return True
+
+
+#: Nothing can be read at the offset, but something may be behind it.
+_GAP: Final = frozenset({
+    ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.OFFSET_FOUND_NULL,
+})  # fmt: skip
+#: The queue has no such offset.
+OUT_OF_RANGE: Final = frozenset({ReadStatus.OFFSET_OVERFLOW_BADLY, ReadStatus.OFFSET_TOO_SMALL})
+
+
+def _must_answer(result: ReadResult | BrokerError) -> bool:
+    return isinstance(result, BrokerError) or result.status in OUT_OF_RANGE

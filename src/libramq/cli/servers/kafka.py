@@ -1,0 +1,18 @@
+"""The Kafka endpoint of a broker process, which needs an extra of the package."""
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
+from libramq.cli.running import Service
+from libramq.clock import SystemClock
+from libramq.errors import ConfigError
+
+
+def kafka_server(broker: BrokerServer, config: BrokerConfig) -> Service:
+    """Return the server for Kafka's clients; raises ConfigError where it cannot be had."""
+    if config.is_slave:
+        raise ConfigError("kafkaListenPort: a slave takes no messages; set it at its master only")
+    try:
+        from libramq.protocols.kafka.server import KafkaServer
+    except ModuleNotFoundError as missing:
+        raise ConfigError(f"kafkaListenPort needs {missing.name}: pip install 'libramq[kafka]'") from None
+    return KafkaServer(broker, config, SystemClock())

@@ -1,0 +1,105 @@
+"""Answers: they leave in the order of their requests, as Kafka's clients expect, whenever they are ready.
+
+    request 1 ─► Slot (waits)      nothing leaves
+    request 2 ─► Slot (ready)      nothing leaves: 1 is first
+    1 is ready                     both leave
+
+An unfinished slot is parked in the purgatory, so that it disappears with its connection.
+"""
+
+from collections import deque
+from typing import Final
+
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Effects
+from libramq.kernel.purgatory import Parked, Purgatory
+from libramq.wire.kafka.api import Call
+from libramq.wire.kafka.schema import Message
+
+#: Ours: requests of a connection that wait for an answer, and bytes of answers that wait for an earlier one.
+#: Clients have five in flight, librdkafka some more; a fetch that is held blocks those behind it, as in
+#: Kafka.
+WAITING_MAX: Final = 1_000
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Slot(Parked):
+    """The place of one answer."""
+
+    __slots__ = ("_answers", "call", "data")
+
+    def __init__(self, connection: Connection, call: Call | None, answers: "Answers") -> None:
+        super().__init__(connection)
+        self._answers = answers
+        self.call = call
+        self.data: bytes | None = None
+
+    def answer(self, response: Message) -> None:
+        """Send an answer as soon as those before it have left."""
+        assert self.call is not None, "an answer in the request's version needs the request"
+        self.send(self.call.answer(response))
+
+    def send(self, data: bytes) -> None:
+        """Send the bytes of an answer; none where the client expects no answer."""
+        assert self.data is None, "answered twice"
+        self.data = data
+        self._answers.ready(self)
+
+    def unlink(self) -> None:
+        """Leave the queue: the slot is answered, or its connection has ended."""
+        if self.data is None:
+            self._answers.forget(self.connection)
+
+
+class Answers:
+    """The slots of all connections, in order. Connections without a waiting answer have no entry."""
+
+    def __init__(self, effects: Effects, purgatory: Purgatory) -> None:
+        self._effects = effects
+        self._purgatory = purgatory
+        self._waiting: dict[Connection, deque[Slot]] = {}
+        self._bytes: dict[Connection, int] = {}
+
+    def open(self, connection: Connection, call: Call | None) -> Slot:
+        """Return the place for the answer to a request."""
+        slot = Slot(connection, call, self)
+        self._waiting.setdefault(connection, deque()).append(slot)
+        return slot
+
+    def park(self, slot: Slot) -> None:
+        """Keep a slot that its request did not fill at once; ends a connection with too many."""
+        if slot.data is not None:
+            return
+        if not slot.connection.is_open:
+            self.forget(slot.connection)
+            return
+        waiting = self._waiting.get(slot.connection, ())
+        if len(waiting) > WAITING_MAX or not self._purgatory.has_room(slot.connection):
+            self._effects.close(slot.connection, f"{len(waiting)} of its requests wait for answers")
+        self._purgatory.park(slot)
+
+    def ready(self, slot: Slot) -> None:
+        """Send what may leave now."""
+        self._purgatory.release(slot)
+        connection = slot.connection
+        waiting = self._waiting.get(connection)
+        if waiting is None:  # The connection has ended.
+            return
+        while waiting and waiting[0].data is not None:
+            first = waiting.popleft()
+            if first.data:
+                self._effects.send(connection, first.data)
+        if not waiting:
+            self.forget(connection)
+        elif slot in waiting:
+            assert slot.data is not None
+            held = self._bytes[connection] = self._bytes.get(connection, 0) + len(slot.data)
+            if held > WAITING_BYTES_MAX:
+                self._effects.close(connection, f"{held} bytes of answers wait for an earlier one")
+        else:
+            self._bytes[connection] = sum(len(each.data) for each in waiting if each.data is not None)
+
+    def forget(self, connection: Connection) -> None:
+        """Drop what waits for a connection that has ended, or has nothing left."""
+        self._waiting.pop(connection, None)
+        self._bytes.pop(connection, None)

@@ -1,0 +1,164 @@
+"""Fetch: messages of queues become record batches, one for each partition, at once or when some arrive.
+
+request ─► Fetching (reads, waits) ─► records ─► batches (large ones on a thread) ─► answer
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.principal import ANONYMOUS
+from libramq.auth.resource import Action, topic
+from libramq.broker.broker import Broker
+from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, QueueRead
+from libramq.errors import BrokerError
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Effects, Thread
+from libramq.logs import get_logger
+from libramq.message.record import decode_records
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.mapping import record_of
+from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.refusals import code_of
+from libramq.store.read import ReadResult, ReadStatus
+from libramq.wire.kafka.apis.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import encode_batch
+
+log = get_logger(__name__)
+
+#: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
+AT_ONCE_BYTES_MAX: Final = 64 * 1024
+#: Ours: the messages of one answer; clients ask for 50 MiB in all, and 1 MiB a partition.
+BYTES_MAX: Final = 8 * 1024 * 1024
+
+#: The queue does not exist yet: nobody has written to it.
+_NO_QUEUE: Final = frozenset({ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE})
+
+
+class Fetches:
+    """Answers Fetch."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._fetching = broker.fetching
+        self._authorizer = broker.authorizer
+        self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {FetchRequest: self.fetch}
+
+    def fetch(self, request: FetchRequest, slot: Slot) -> None:
+        """Read the partitions that may be read; any refused one makes the answer immediate."""
+        refusals: dict[str, ErrorCode] = {}
+        for each in request.topics:
+            refusal = self._refusal(each.topic)
+            if refusal is not None:
+                refusals[each.topic] = refusal
+        reads = [
+            QueueRead(each.topic, partition.partition, partition.fetch_offset, partition.partition_max_bytes)
+            for each in request.topics
+            if each.topic not in refusals
+            for partition in each.partitions
+        ]
+        fetch = Fetch(
+            waiter=_Waiter(request, slot, refusals, self._effects),
+            reads=reads,
+            bytes_min=request.min_bytes,
+            bytes_max=min(max(request.max_bytes, 1), BYTES_MAX),
+            hold_ms=0 if refusals or not reads else request.max_wait_ms,
+        )
+        self._fetching.fetch(fetch, self._clock.monotonic_ms())
+
+    def _refusal(self, name: str) -> ErrorCode | None:
+        if not is_visible(name):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            # A fetch names no group: whoever may read a topic for any group may fetch it.
+            require_permission(self._authorizer, Manage(ANONYMOUS, Action.SUB, (topic(name),)))
+        except BrokerError as refused:
+            return code_of(refused)
+        return None
+
+
+class _Waiter:
+    """Answers one fetch; a `kernel.waiter.Waiter`."""
+
+    def __init__(
+        self, request: FetchRequest, slot: Slot, refusals: Mapping[str, ErrorCode], effects: Effects
+    ) -> None:
+        self._request = request
+        self._slot = slot
+        self._refusals = refusals
+        self._effects = effects
+
+    @property
+    def connection(self) -> Connection:
+        """Return the consumer's connection."""
+        return self._slot.connection
+
+    def answer(self, results: Sequence[ReadResult | BrokerError]) -> None:
+        """Encode what was read, and send it."""
+        size = sum(result.size for result in results if isinstance(result, ReadResult))
+        encode = partial(_response, self._request, self._refusals, results)
+        if size <= AT_ONCE_BYTES_MAX:
+            self._slot.answer(encode())
+        else:
+            self._effects.run(Thread.COMPUTE, encode, self._encoded, self.connection)
+
+    def refuse(self, error: Exception) -> None:
+        """End the connection: reading failed by a bug of ours."""
+        log.error("a Kafka fetch failed", peer=self.connection.address, exc_info=error)
+        self._effects.close(self.connection, "a fetch failed")
+
+    def _encoded(self, response: Any) -> None:
+        if isinstance(response, Exception):
+            self.refuse(response)
+        else:
+            self._slot.answer(response)
+
+
+def _response(
+    request: FetchRequest, refusals: Mapping[str, ErrorCode], results: Sequence[ReadResult | BrokerError]
+) -> FetchResponse:
+    following = iter(results)
+    topics = []
+    for each in request.topics:
+        refusal = refusals.get(each.topic)
+        partitions = [
+            FetchedPartition(partition_index=partition.partition, error_code=refusal)
+            if refusal is not None
+            else _fetched(partition, next(following))
+            for partition in each.partitions
+        ]
+        topics.append(FetchedTopic(topic=each.topic, partitions=tuple(partitions)))
+    return FetchResponse(responses=tuple(topics))
+
+
+def _fetched(partition: FetchPartition, result: ReadResult | BrokerError) -> FetchedPartition:
+    index = partition.partition
+    if isinstance(result, BrokerError):
+        return FetchedPartition(partition_index=index, error_code=code_of(result))
+    is_beyond = result.status in _NO_QUEUE and partition.fetch_offset > 0
+    if is_beyond or result.status in OUT_OF_RANGE:
+        return FetchedPartition(partition_index=index, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    return FetchedPartition(
+        partition_index=index,
+        high_watermark=result.max_offset,
+        last_stable_offset=result.max_offset,
+        log_start_offset=result.min_offset,
+        records=_batch(result) if result.count else b"",
+    )
+
+
+def _batch(result: ReadResult) -> bytes:
+    return encode_batch([record_of(message) for message in decode_records(b"".join(result.data))])

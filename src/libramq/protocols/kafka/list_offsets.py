@@ -1,0 +1,121 @@
+"""ListOffsets: the ends of queues, and the first message of a time.
+
+The time of a record is when its producer made it, and the store's index has when it was stored. A message
+made at a time or later was stored later than that, unless its producer's clock was ahead; so the search goes
+to the store's first message of that time, and from there on to the first that was made then.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.principal import ANONYMOUS
+from libramq.auth.resource import Action, topic
+from libramq.broker.broker import Broker
+from libramq.catalog.requirements import Requirements
+from libramq.errors import BrokerError
+from libramq.kernel.effect import Thread
+from libramq.message.record import decode_records
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.node import LEADER_EPOCH
+from libramq.protocols.kafka.refusals import code_of
+from libramq.store.segments import ColdRead
+from libramq.wire.kafka.apis.list_offsets import (
+    EARLIEST,
+    LATEST,
+    ListedPartition,
+    ListedTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+
+#: Ours: how many messages stored at a time or later are looked at for one that was also made then. Producers
+#: send what they make within seconds.
+LOOK_MESSAGES_MAX: Final = 4096
+#: Ours: a search by time reads some 20 units and as many records of each partition. After that the loop
+#: waits.
+WARMINGS_MAX: Final = 256
+_MESSAGES_PER_READ: Final = 32
+
+
+class OffsetLists:
+    """Answers ListOffsets."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._store = broker.store
+        self._requirements = Requirements(broker.topics, broker.groups)
+        self._authorizer = broker.authorizer
+        self._effects = broker.kernel.effects
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {ListOffsetsRequest: self.list}
+
+    def list(self, request: ListOffsetsRequest, slot: Slot, *, warmings: int = 0) -> None:
+        """Answer with one offset for each partition; a thread reads what is not in memory, then all again."""
+        try:
+            if warmings < WARMINGS_MAX:
+                with self._store.without_waiting():
+                    response = self._response(request, slot.connection.address)
+            else:
+                response = self._response(request, slot.connection.address)
+        except ColdRead as cold:
+            again = partial(self.list, request, slot, warmings=warmings + 1)
+            warm = partial(self._store.warm, (cold.stretch,))
+            self._effects.run(Thread.READ, warm, lambda _: again(), slot.connection)
+        else:
+            slot.answer(response)
+
+    def _response(self, request: ListOffsetsRequest, address: str) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListedTopic(
+                    name=each.name,
+                    partitions=tuple(
+                        self._listed(each.name, partition, address) for partition in each.partitions
+                    ),
+                )
+                for each in request.topics
+            )
+        )
+
+    def _listed(self, name: str, partition: ListOffsetsPartition, address: str) -> ListedPartition:
+        index = partition.partition_index
+        try:
+            require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
+            if not is_visible(name):
+                return ListedPartition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._requirements.queue_to_read(name, index, address)
+        except BrokerError as refused:
+            return ListedPartition(partition_index=index, error_code=code_of(refused))
+        if partition.timestamp == LATEST:
+            return self._at(index, self._store.max_offset(name, index))
+        if partition.timestamp == EARLIEST:
+            return self._at(index, self._store.min_offset(name, index))
+        if partition.timestamp < 0:
+            return ListedPartition(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
+        return self._by_time(name, index, partition.timestamp)
+
+    def _by_time(self, name: str, index: int, timestamp_ms: int) -> ListedPartition:
+        store = self._store
+        offset = store.offset_by_timestamp(name, index, timestamp_ms)
+        end = min(store.max_offset(name, index), offset + LOOK_MESSAGES_MAX)
+        while offset < end:
+            result = store.read(name, index, offset, _MESSAGES_PER_READ)
+            for message in decode_records(b"".join(result.data), decompress=False):
+                if message.born_timestamp_ms >= timestamp_ms:
+                    return self._at(index, message.queue_offset, message.born_timestamp_ms)
+            if result.next_offset <= offset:
+                break
+            offset = result.next_offset
+        return ListedPartition(partition_index=index)
+
+    def _at(self, index: int, offset: int, timestamp_ms: int = -1) -> ListedPartition:
+        return ListedPartition(
+            partition_index=index, offset=offset, timestamp=timestamp_ms, leader_epoch=LEADER_EPOCH
+        )

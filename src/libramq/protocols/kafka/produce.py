@@ -1,0 +1,216 @@
+"""Produce: record batches become messages, and are answered once these are as safe as the broker makes them.
+
+    request ─► decode (large ones on a thread) ─► append, partition by partition ─► all safe ─► answer
+
+acks 1 and all mean the same here: what the broker's flush and replication settings promise. acks 0 is not
+answered.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Send
+from libramq.auth.principal import ANONYMOUS
+from libramq.broker.broker import Broker
+from libramq.broker.messages.appending import Draft
+from libramq.errors import BrokerError, InvalidName
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Thread
+from libramq.logs import get_logger
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.mapping import draft_of
+from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.refusals import code_of
+from libramq.store.append import AppendResult
+from libramq.wire.kafka.apis.produce import (
+    ProducedPartition,
+    ProducedTopic,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import InvalidBatch, decode_batch
+
+log = get_logger(__name__)
+
+#: Ours: requests up to this size are decoded at once, in some milliseconds; larger ones on a thread.
+AT_ONCE_BYTES_MAX: Final = 64 * 1024
+#: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
+AHEAD_MS_MAX: Final = 3_600_000
+
+#: A partition's messages, or why they are refused.
+Drafts = Sequence[Draft] | InvalidBatch
+#: What becomes of a partition, named by the positions of topic and partition in the request.
+Place = tuple[int, int]
+
+
+class Produces:
+    """Answers Produce."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._appending = broker.appending
+        self._authorizer = broker.authorizer
+        self._store = broker.store
+        self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {ProduceRequest: self.produce}
+
+    def produce(self, request: ProduceRequest, slot: Slot) -> None:
+        """Store the batches of a request."""
+        if request.acks not in (-1, 0, 1):
+            _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
+            return
+        batches = [partition.records or b"" for topic in request.topics for partition in topic.partitions]
+        size = sum(map(len, batches))
+        decode = partial(_decode, request, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
+        if size <= AT_ONCE_BYTES_MAX:
+            self._append(request, slot, decode())
+        else:
+            self._effects.run(Thread.COMPUTE, decode, partial(self._decoded, request, slot), slot.connection)
+
+    def _decoded(self, request: ProduceRequest, slot: Slot, drafts: Any) -> None:
+        """Store what a thread has decoded; it decodes all or raises what is a bug of ours."""
+        try:
+            if isinstance(drafts, Exception):
+                raise drafts
+            self._append(request, slot, drafts)
+        except Exception as error:
+            log.exception("a Kafka produce request failed", peer=slot.connection.address)
+            self._effects.close(slot.connection, f"a produce request failed: {error}")
+
+    def _append(self, request: ProduceRequest, slot: Slot, drafts: Mapping[Place, Drafts]) -> None:
+        production = _Production(request, slot)
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        for place, messages in drafts.items():
+            topic = request.topics[place[0]]
+            try:
+                if isinstance(messages, InvalidBatch):
+                    raise messages
+                require_permission(self._authorizer, Send(ANONYMOUS, topic.name))
+                _require_visible(topic.name)
+                start = self._store.min_offset(topic.name, topic.partitions[place[1]].index)
+                waiter = _Waiter(production, place, start)
+                self._appending.append(messages, waiter, wall_ms=wall_ms, now_ms=now_ms)
+            except InvalidBatch as invalid:
+                production.refuse(place, invalid.code, str(invalid))
+            except (BrokerError, InvalidName) as refused:
+                production.refuse(place, code_of(refused), str(refused))
+        production.answer_if_done()
+
+
+def _require_visible(topic: str) -> None:
+    if not is_visible(topic):
+        raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic} is not for Kafka's clients")
+
+
+def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Drafts]:
+    """Return the messages of each partition."""
+    return {
+        (topic_at, partition_at): _drafts(topic.name, partition, timestamp_ms_max)
+        for topic_at, topic in enumerate(request.topics)
+        for partition_at, partition in enumerate(topic.partitions)
+    }
+
+
+def _drafts(topic: str, partition: ProducePartition, timestamp_ms_max: int) -> Drafts:
+    try:
+        records = decode_batch(partition.records or b"")
+        for record in records:
+            if not 0 <= record.timestamp_ms <= timestamp_ms_max:
+                raise InvalidBatch(
+                    ErrorCode.INVALID_TIMESTAMP, f"a record has the timestamp {record.timestamp_ms} ms"
+                )
+        return [draft_of(topic, partition.index, record) for record in records]
+    except InvalidBatch as invalid:
+        return invalid
+
+
+class _Production:
+    """The results of one request, until all are known."""
+
+    def __init__(self, request: ProduceRequest, slot: Slot) -> None:
+        self._request = request
+        self._slot = slot
+        self._results: dict[Place, ProducedPartition] = {}
+        self._count = sum(len(topic.partitions) for topic in request.topics)
+        self._is_begun = False
+
+    @property
+    def connection(self) -> Connection:
+        """Return the producer's connection."""
+        return self._slot.connection
+
+    def refuse_all(self, code: ErrorCode, remark: str) -> None:
+        """Answer every partition with one error."""
+        for topic_at, topic in enumerate(self._request.topics):
+            for partition_at in range(len(topic.partitions)):
+                self.refuse((topic_at, partition_at), code, remark)
+        self.answer_if_done()
+
+    def refuse(self, place: Place, code: ErrorCode, remark: str) -> None:
+        """Note that a partition's records are not stored, or not safe."""
+        index = self._request.topics[place[0]].partitions[place[1]].index
+        self.note(place, ProducedPartition(index=index, error_code=code, error_message=remark))
+
+    def stored(self, place: Place, results: Sequence[AppendResult], start: int) -> None:
+        """Note where a partition's records are."""
+        index = self._request.topics[place[0]].partitions[place[1]].index
+        offset = results[0].queue_offset
+        self.note(place, ProducedPartition(index=index, base_offset=offset, log_start_offset=start))
+
+    def note(self, place: Place, result: ProducedPartition) -> None:
+        """Note a result; the last one is followed by the answer."""
+        self._results[place] = result
+        if self._is_begun:
+            self.answer_if_done()
+
+    def answer_if_done(self) -> None:
+        """Answer if all is known; from now on, the last result is followed by the answer."""
+        self._is_begun = True
+        if len(self._results) < self._count:
+            return
+        if self._request.acks == 0:
+            self._slot.send(b"")
+            return
+        self._slot.answer(
+            ProduceResponse(
+                responses=tuple(
+                    ProducedTopic(
+                        name=topic.name,
+                        partitions=tuple(
+                            self._results[topic_at, partition_at]
+                            for partition_at in range(len(topic.partitions))
+                        ),
+                    )
+                    for topic_at, topic in enumerate(self._request.topics)
+                )
+            )
+        )
+
+
+class _Waiter:
+    """Takes the result of one partition; a `kernel.waiter.Waiter`."""
+
+    def __init__(self, production: _Production, place: Place, start: int) -> None:
+        self._production = production
+        self._place = place
+        self._start = start
+
+    @property
+    def connection(self) -> Connection:
+        """Return the producer's connection."""
+        return self._production.connection
+
+    def answer(self, results: Sequence[AppendResult]) -> None:
+        """Note where the records are."""
+        self._production.stored(self._place, results, self._start)
+
+    def refuse(self, error: Exception) -> None:
+        """Note that the records are not as safe as they should be."""
+        self._production.refuse(self._place, code_of(error), str(error))

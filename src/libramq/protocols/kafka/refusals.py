@@ -1,0 +1,30 @@
+"""Refusals: the services' errors as Kafka's error codes."""
+
+from typing import Final
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, InvalidName
+from libramq.wire.kafka.error_code import ErrorCode
+
+#: Those of requests that name a queue. Whatever can succeed later has a code at which clients try again.
+_CODES: Final[dict[int, ErrorCode]] = {
+    ResponseCode.TOPIC_NOT_EXIST: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ResponseCode.INVALID_PARAMETER: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # Of a queue.
+    ResponseCode.NO_PERMISSION: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResponseCode.MESSAGE_ILLEGAL: ErrorCode.MESSAGE_TOO_LARGE,
+    ResponseCode.SERVICE_NOT_AVAILABLE: ErrorCode.KAFKA_STORAGE_ERROR,
+    ResponseCode.SYSTEM_BUSY: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ResponseCode.FLUSH_DISK_TIMEOUT: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ResponseCode.SLAVE_NOT_AVAILABLE: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: ErrorCode.INVALID_GROUP_ID,
+}
+
+
+def code_of(error: Exception) -> ErrorCode:
+    """Return the code that tells a client what an error of a service means for it."""
+    if isinstance(error, InvalidName):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if isinstance(error, BrokerError):
+        return _CODES.get(error.response_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return ErrorCode.UNKNOWN_SERVER_ERROR

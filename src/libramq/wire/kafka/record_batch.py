@@ -1,0 +1,180 @@
+"""The record batch, version 2: records of one partition that are produced, stored and fetched together.
+
+     0  base offset (8)                27  base timestamp (8)
+     8  length from 12 on (4)          35  max timestamp (8)
+    12  partition leader epoch (4)     43  producer id (8)
+    16  magic = 2 (1)                  51  producer epoch (2)
+    17  CRC-32C of all from 21 on (4)  53  base sequence (4)
+    21  attributes (2)                 57  number of records (4)
+    23  last offset delta (4)          61  records, compressed together
+
+    record   length | attributes (1) | timestamp delta | offset delta | key | value | number of headers | …
+
+Lengths and deltas are varints; a length of -1 is null. Upstream: common/record/DefaultRecordBatch.java,
+DefaultRecord.java.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from libramq.errors import RemoteProtocolError
+from libramq.wire.kafka.compression import decompress
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.primitives import Reader, encode_uvarint, encode_varint
+
+MAGIC: Final = 2
+HEADER_BYTES: Final = 61
+_CRC_FROM: Final = 21
+_LENGTH_FROM: Final = 12
+_CODEC_MASK: Final = 0x07
+_LOG_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+#: The shortest record: an empty key and value, no headers.
+_RECORD_BYTES_MIN: Final = 7
+_HEAD: Final = struct.Struct(">qiibI")
+_REST: Final = struct.Struct(">hiqqqhii")
+
+Header = tuple[str, bytes | None]
+
+
+class InvalidBatch(RemoteProtocolError):
+    """A batch that is refused. code: the answer to its producer."""
+
+    def __init__(self, code: ErrorCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+class Record(NamedTuple):
+    """A record. raw_headers: their bytes, beginning with their number."""
+
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header] = ()
+    raw_headers: bytes = b"\0"
+    offset: int = 0
+
+
+def decode_batch(data: bytes) -> list[Record]:
+    """Return the records of a producer's batch, offsets counted from 0; raises InvalidBatch."""
+    if len(data) < HEADER_BYTES:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(data)} bytes")
+    _, length, _, magic, crc = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, f"records of format {magic}; only format 2 is served")
+    if length != len(data) - _LENGTH_FROM:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "a partition's records are not exactly one batch")
+    if google_crc32c.value(data[_CRC_FROM:]) != crc:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a record batch does not match its checksum")
+    attributes, last_delta, base_ms, _, producer_id, _, _, count = _REST.unpack_from(data, _CRC_FROM)
+    _require_served(attributes, producer_id)
+    try:
+        plain = decompress(attributes & _CODEC_MASK, data[HEADER_BYTES:])
+        if not 0 < count <= len(plain) // _RECORD_BYTES_MIN or last_delta != count - 1:
+            raise RemoteProtocolError(f"a batch of {len(plain)} bytes announces {count} records")
+        return _decode_records(plain, count, base_ms)
+    except InvalidBatch:
+        raise
+    except RemoteProtocolError as failed:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, str(failed)) from failed
+
+
+def _require_served(attributes: int, producer_id: int) -> None:
+    """Refuse what would need the state of a producer: it is not kept."""
+    if attributes & (_TRANSACTIONAL | _CONTROL):
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "transactions are not supported")
+    if producer_id >= 0:
+        raise InvalidBatch(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            "idempotent producers are not supported; set enable.idempotence=false",
+        )
+    if attributes & _LOG_APPEND_TIME:
+        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the time of the append")
+
+
+def _decode_records(plain: bytes, count: int, base_ms: int) -> list[Record]:
+    reader = Reader(plain)
+    records = [_decode_record(reader, number, base_ms) for number in range(count)]
+    reader.finish()
+    return records
+
+
+def _decode_record(reader: Reader, number: int, base_ms: int) -> Record:
+    size = reader.varint()
+    end = reader.at + size
+    reader.raw(1)  # Attributes: none are defined.
+    timestamp_ms = base_ms + reader.varlong()
+    if reader.varint() != number:
+        raise RemoteProtocolError(f"the offsets of a batch are not consecutive at record {number}")
+    key, value = _nullable(reader), _nullable(reader)
+    headers_at = reader.at
+    header_count = reader.varint()
+    if not 0 <= header_count <= reader.end - reader.at:
+        raise RemoteProtocolError(f"a record announces {header_count} headers")
+    headers = [(_text(reader), _nullable(reader)) for _ in range(header_count)]
+    if reader.at != end:
+        raise RemoteProtocolError(f"record {number} does not have the announced {size} bytes")
+    return Record(timestamp_ms, key, value, headers, reader.data[headers_at:end], number)
+
+
+def _nullable(reader: Reader) -> bytes | None:
+    size = reader.varint()
+    return None if size == -1 else reader.raw(size)
+
+
+def _text(reader: Reader) -> str:
+    return reader.text(reader.varint())
+
+
+def encode_headers(headers: Sequence[Header]) -> bytes:
+    """Encode headers, beginning with their number."""
+    if not headers:
+        return b"\0"
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (encode_varint(len(encoded)), encoded, _encode_nullable(value))
+    return b"".join(parts)
+
+
+def decode_headers(data: bytes) -> list[Header]:
+    """Decode headers, beginning with their number."""
+    reader = Reader(data)
+    headers = [(_text(reader), _nullable(reader)) for _ in range(reader.count(reader.varint()))]
+    reader.finish()
+    return headers
+
+
+def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
+    """Encode records, which have rising offsets, uncompressed; `headers` are not looked at, `raw_headers`
+    are.
+    """
+    first, last = records[0], records[-1]
+    base_offset, base_ms = first.offset, first.timestamp_ms
+    parts: list[bytes] = []
+    for record in records:
+        body = b"".join((
+            b"\0", encode_varint(record.timestamp_ms - base_ms), encode_varint(record.offset - base_offset),
+            _encode_nullable(record.key), _encode_nullable(record.value), record.raw_headers,
+        ))  # fmt: skip
+        parts += (encode_varint(len(body)), body)
+    max_ms = max([record.timestamp_ms for record in records])
+    rest = _REST.pack(0, last.offset - base_offset, base_ms, max_ms, -1, -1, -1, len(records))
+    checked = b"".join((rest, *parts))
+    head = _HEAD.pack(
+        base_offset,
+        len(checked) + _CRC_FROM - _LENGTH_FROM,
+        leader_epoch,
+        MAGIC,
+        google_crc32c.value(checked),
+    )
+    return head + checked
+
+
+def _encode_nullable(data: bytes | None) -> bytes:
+    return b"\x01" if data is None else encode_uvarint(len(data) << 1) + data

@@ -1,0 +1,38 @@
+"""The Kafka endpoint of `libra broker`: where it cannot be had, one sentence says why."""
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.broker.config import BrokerConfig
+from libramq.cli.servers.commands import broker_server
+from libramq.cli.servers.kafka import kafka_server
+from libramq.errors import ConfigError
+
+
+def test_a_slave_has_no_kafka_port(tmp_path: Path):
+    config = BrokerConfig(
+        store_path=str(tmp_path),
+        broker_role="SLAVE",
+        broker_id=1,
+        kafka_listen_port=9092,
+        namesrv_addr="127.0.0.1:1",
+    )
+    with pytest.raises(ConfigError, match="set it at its master only"):
+        kafka_server(broker_server(config), config)
+
+
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = BrokerConfig(store_path=str(tmp_path), kafka_listen_port=9092)
+    imported = builtins.__import__
+
+    def without_extra(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "libramq.protocols.kafka.server":
+            raise ModuleNotFoundError("No module named 'google_crc32c'", name="google_crc32c")
+        return imported(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_extra)
+    with pytest.raises(ConfigError, match=r"google_crc32c: pip install 'libramq\[kafka\]'"):
+        kafka_server(broker_server(config), config)

@@ -1,0 +1,22 @@
+"""A broker with a Kafka side and a topic of two partitions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.broker.brokers import Conversation
+from tests.protocols.kafka.peers import KafkaEndpoint
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Conversation]:
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", queues=2)
+    yield talk
+    talk.close()
+
+
+@pytest.fixture
+def endpoint(talk: Conversation) -> KafkaEndpoint:
+    return KafkaEndpoint(talk)

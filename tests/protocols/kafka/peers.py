@@ -1,0 +1,171 @@
+"""A Kafka client as a performer sees it, on a broker whose clock is turned by hand."""
+
+import sys
+from typing import Any
+
+from libramq.kernel.effect import Thread
+from libramq.protocols.kafka.node import Node
+from libramq.protocols.kafka.translator import KafkaTranslator
+from libramq.wire.kafka.api import API_VERSIONS, APIS
+from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from libramq.wire.kafka.apis.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchTopic
+from libramq.wire.kafka.apis.produce import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+)
+from libramq.wire.kafka.frame import FrameReader
+from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
+from libramq.wire.kafka.record_batch import Record, decode_batch, encode_batch, encode_headers
+from libramq.wire.kafka.schema import Message, Request, decode, encode
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+
+NODE = Node("127.0.0.1", 9092, "DefaultCluster")
+CLIENT_ID = "test"
+
+
+def record(value: bytes | None = b"v", key: bytes | None = None, **fields: Any) -> Record:
+    headers = fields.pop("headers", ())
+    defaults = {"timestamp_ms": 1_700_000_000_000, "headers": headers, "raw_headers": encode_headers(headers)}
+    return Record(key=key, value=value, **(defaults | fields))
+
+
+def batch(*records: Record) -> bytes:
+    """What a producer sends: offsets count from 0."""
+    return encode_batch([each._replace(offset=number) for number, each in enumerate(records)])
+
+
+class KafkaEndpoint:
+    """The Kafka side of a broker."""
+
+    def __init__(self, talk: Conversation) -> None:
+        self.talk = talk
+        self.translator = KafkaTranslator(talk.broker, NODE)
+
+    def peer(self, address: str = "127.0.0.1:60000") -> "KafkaPeer":
+        return KafkaPeer(self, address)
+
+
+class KafkaPeer(FakePeer):
+    """A client's connection; `frames` are the answers that arrived."""
+
+    def __init__(self, endpoint: KafkaEndpoint, address: str) -> None:
+        super().__init__(address)
+        self.talk = endpoint.talk
+        self.frames: list[bytes] = []
+        self._frame_reader = FrameReader()
+        self._correlation = 0
+        self._asked: dict[int, tuple[type[Message], int, bool, bool]] = {}
+        self._entrance = endpoint.talk.performer.entrance(endpoint.translator)
+        self._entrance.connected(self)
+
+    def write(self, data: bytes) -> None:
+        # An answer may be shorter than any request, so they are cut here.
+        while data:
+            size = int.from_bytes(data[:4])
+            self.frames.append(data[4 : 4 + size])
+            data = data[4 + size :]
+
+    def frame(self, request: Request, version: int) -> bytes:
+        (api,) = [api for api in APIS.values() if api.request is type(request)]
+        is_flexible = api.is_flexible(version)
+        self._correlation += 1
+        response = type(request).__name__.replace("Request", "Response")
+        kind = getattr(sys.modules[type(request).__module__], response)
+        has_tags = is_flexible and api.key != API_VERSIONS
+        self._asked[self._correlation] = (kind, version, is_flexible, has_tags)
+        return b"".join((
+            encode_int16(api.key), encode_int16(version), encode_int32(self._correlation),
+            encode_int16(len(CLIENT_ID)), CLIENT_ID.encode(), b"\0" if is_flexible else b"",
+            encode(request, version, is_flexible),
+        ))  # fmt: skip
+
+    def give(self, *frames: bytes) -> None:
+        """One read brings these frames."""
+        self._entrance.received(self, list(frames))
+        self.compute()
+
+    def compute(self) -> None:
+        """Threads finish their work, and the connections that waited for it have their turns."""
+        self.talk.threads.run_all(Thread.COMPUTE)
+        while (turn := self.talk.performer.turns.timer) is not None:
+            turn.cancel()
+            turn.action()  # type: ignore[attr-defined]
+            self.talk.threads.run_all(Thread.COMPUTE)
+
+    def tell(self, request: Request, version: int | None = None) -> None:
+        """Send a request; its answer is in `answers` once it came."""
+        self.give(self.frame(request, _version(request, version)))
+
+    def answers(self) -> list[Any]:
+        """Return the answers that came, in order."""
+        frames, self.frames = self.frames, []
+        return [self._decoded(frame) for frame in frames]
+
+    def ask(self, request: Request, version: int | None = None) -> Any:
+        """Send a request, and return its answer, which comes at once."""
+        self.tell(request, version)
+        (response,) = self.answers()
+        return response
+
+    def end(self) -> None:
+        self.is_open = False
+        self._entrance.closed(self)
+
+    def _decoded(self, frame: bytes) -> Any:
+        reader = Reader(frame)
+        kind, version, is_flexible, has_tags = self._asked[reader.int32()]
+        if has_tags:
+            reader.skip_tags()
+        response = decode(kind, version, is_flexible, reader)
+        reader.finish()
+        return response
+
+    # What clients do.
+
+    def create(self, topic: str, partitions: int = 2) -> None:
+        wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+        (created,) = self.ask(CreateTopicsRequest(topics=(wanted,))).topics
+        assert created.error_code == 0, created
+
+    def produce_request(
+        self, records: bytes, topic: str = "T", partition: int = 0, acks: int = -1
+    ) -> Request:
+        partitions = (ProducePartition(index=partition, records=records),)
+        topics = (ProduceTopic(name=topic, partitions=partitions),)
+        return ProduceRequest(acks=acks, timeout_ms=1_000, topics=topics)
+
+    def produce(self, *records: Record, topic: str = "T", partition: int = 0) -> ProducedPartition:
+        response = self.ask(self.produce_request(batch(*records), topic, partition))
+        result: ProducedPartition = response.responses[0].partitions[0]
+        return result
+
+    def fetch_request(self, offset: int = 0, topic: str = "T", partition: int = 0, **fields: Any) -> Request:
+        wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        defaults = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 50 << 20}
+        return FetchRequest(topics=(FetchTopic(topic=topic, partitions=(wanted,)),), **(defaults | fields))
+
+    def fetch(self, offset: int = 0, topic: str = "T", partition: int = 0, **fields: Any) -> FetchedPartition:
+        response = self.ask(self.fetch_request(offset, topic, partition, **fields))
+        result: FetchedPartition = response.responses[0].partitions[0]
+        return result
+
+    def records(self, offset: int = 0, topic: str = "T", partition: int = 0) -> list[Record]:
+        """Return what a fetch returns."""
+        return fetched(self.fetch(offset, topic, partition))
+
+
+def fetched(partition: FetchedPartition) -> list[Record]:
+    """Return the records of an answer, with their offsets."""
+    if not partition.records:
+        return []
+    base = int.from_bytes(partition.records[:8])
+    return [each._replace(offset=base + each.offset) for each in decode_batch(partition.records)]
+
+
+def _version(request: Request, version: int | None) -> int:
+    return (
+        version if version is not None else max(a.last for a in APIS.values() if a.request is type(request))
+    )

@@ -1,0 +1,181 @@
+"""Kafka's real clients against a broker's Kafka port, over sockets."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as AIOPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
+from libramq.clock import SystemClock
+from libramq.filesystem import LocalFileSystem
+from libramq.protocols.kafka.server import KafkaServer
+from tests.broker.test_shell import Client
+from tests.interop.ports import free_broker_port
+
+#: What a client may take on a busy machine before the test fails.
+TIMEOUT_S = 60
+HEADERS = [("h", b"1"), ("h", None), ("b", b"\xff\0")]
+
+
+class Kafka(NamedTuple):
+    """A running broker, by its addresses."""
+
+    address: str
+    rocketmq_address: str
+
+
+@pytest.fixture
+def kafka(tmp_path: Path) -> Iterator[Kafka]:
+    """A broker with a Kafka port, on a thread of its own."""
+    started: list[Kafka] = []
+    is_started = threading.Event()
+    stop: list[Any] = []
+
+    async def serve() -> None:
+        config = BrokerConfig(store_path=str(tmp_path), listen_port=free_broker_port())
+        broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+        await broker.start()
+        server = KafkaServer(broker, config, SystemClock(), port=0)
+        try:
+            await server.start()
+            stopping = asyncio.Event()
+            stop.extend((asyncio.get_running_loop(), stopping))
+            started.append(Kafka(server.address, config.address))
+            is_started.set()
+            await stopping.wait()
+        finally:
+            await server.stop()
+            await broker.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert is_started.wait(TIMEOUT_S)
+    yield started[0]
+    loop, stopping = stop
+    loop.call_soon_threadsafe(stopping.set)
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
+def create(kafka: Kafka, topic: str, partitions: int = 2) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(TIMEOUT_S)
+
+
+def produced(kafka: Kafka, count: int, **options: Any) -> list[tuple[int, int]]:
+    """Produce with librdkafka; return partitions and offsets as they were acknowledged."""
+    producer = Producer({"bootstrap.servers": kafka.address, **options})
+    acknowledged: list[tuple[int, int]] = []
+    failures: list[Any] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is None:
+            acknowledged.append((message.partition(), message.offset()))
+        else:
+            failures.append(error)
+
+    for number in range(count):
+        value = b"%d " % number * 100
+        producer.produce("orders", value, b"k%d" % number, number % 2, delivered, headers=HEADERS)
+    assert producer.flush(TIMEOUT_S) == 0
+    assert not failures
+    return acknowledged
+
+
+def consumed(kafka: Kafka, count: int) -> list[Any]:
+    """Consume both partitions from their beginnings with librdkafka."""
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "g", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("orders", partition, 0) for partition in (0, 1)])
+    messages: list[Any] = []
+    while len(messages) < count:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None, f"{len(messages)} of {count} messages came"
+        assert message.error() is None, message.error()
+        messages.append(message)
+    consumer.close()
+    return messages
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_librdkafka_consumes_what_it_produced(kafka: Kafka, compression: str):
+    create(kafka, "orders")
+    acknowledged = produced(kafka, 100, **{"compression.type": compression})
+    assert sorted(acknowledged) == [(partition, offset) for partition in (0, 1) for offset in range(50)]
+    messages = consumed(kafka, 100)
+    assert {message.key(): message.value() for message in messages} == {
+        b"k%d" % number: b"%d " % number * 100 for number in range(100)
+    }
+    assert messages[0].headers() == HEADERS
+
+
+def test_librdkafka_finds_the_ends_and_times_of_partitions(kafka: Kafka):
+    create(kafka, "orders")
+    produced(kafka, 10)
+    last = consumed(kafka, 10)[-1]
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "g"})
+    partition = TopicPartition("orders", last.partition())
+    assert consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S) == (0, 5)
+    wanted = TopicPartition("orders", last.partition(), last.timestamp()[1])
+    (found,) = consumer.offsets_for_times([wanted], timeout=TIMEOUT_S)
+    assert 0 <= found.offset <= last.offset()
+    consumer.close()
+
+
+def test_librdkafka_and_a_rocketmq_client_share_a_topic(kafka: Kafka):
+    create(kafka, "orders")
+    produced(kafka, 2)
+
+    async def scenario() -> list[bytes]:
+        client = Client(kafka.rocketmq_address)
+        await client.send(b"from RocketMQ", "orders")
+        bodies: list[bytes] = await client.bodies("orders")
+        await client.close()
+        return bodies
+
+    assert asyncio.run(scenario()) == [b"0 " * 100, b"from RocketMQ"]
+    assert b"from RocketMQ" in {message.value() for message in consumed(kafka, 3)}
+
+
+async def test_aiokafka_consumes_what_it_produced(kafka: Kafka):
+    await asyncio.to_thread(create, kafka, "orders")
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.address, compression_type="gzip")
+    await producer.start()
+    try:
+        for number in range(20):
+            result = await producer.send_and_wait("orders", b"%d" % number, partition=number % 2)
+            assert result.offset == number // 2
+    finally:
+        await producer.stop()
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.address, auto_offset_reset="earliest")
+    consumer.assign([AIOPartition("orders", 0), AIOPartition("orders", 1)])
+    await consumer.start()
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            values = [(await consumer.getone()).value for _ in range(20)]
+    finally:
+        await consumer.stop()
+    assert sorted(values) == sorted(b"%d" % number for number in range(20))
+
+
+def test_kafka_python_consumes_what_it_produced(kafka: Kafka):
+    create(kafka, "orders")
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.protocols.kafka.kafka_python", kafka.address],
+        cwd=Path(__file__).parents[3],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_S,
+    )
+    assert (result.returncode, result.stdout) == (0, "20 records\n"), result.stderr

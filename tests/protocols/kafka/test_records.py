@@ -1,0 +1,276 @@
+"""Produce, Fetch and ListOffsets, and RocketMQ's clients on the same topics."""
+
+from typing import Any
+
+import pytest
+
+from libramq.codes import ResponseCode as C
+from libramq.kernel.effect import Thread
+from libramq.message import decode_records
+from libramq.protocols.kafka import fetch as fetching
+from libramq.protocols.kafka import produce as producing
+from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
+from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
+from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
+from libramq.wire.kafka.error_code import ErrorCode
+from tests.broker.brokers import answer
+from tests.fakes import FakePeer
+from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, fetched, record
+
+
+def values(peer: KafkaPeer, offset: int = 0) -> list[bytes | None]:
+    return [each.value for each in peer.records(offset)]
+
+
+@pytest.mark.parametrize("version", range(3, 10))
+def test_what_is_produced_is_fetched(endpoint: KafkaEndpoint, version: int):
+    peer = endpoint.peer()
+    sent = [
+        record(b"a", b"k", headers=[("h", b"1")]),
+        record(None),
+        record(b"", b"\xff", headers=[("x", None)]),
+    ]
+    response = peer.ask(peer.produce_request(batch(*sent)), version)
+    (produced,) = response.responses[0].partitions
+    assert (produced.error_code, produced.base_offset) == (0, 0)
+    found = peer.records()
+    assert [(each.key, each.value, each.raw_headers) for each in found] == [
+        (each.key, each.value, each.raw_headers) for each in sent
+    ]
+    assert [each.offset for each in found] == [0, 1, 2]
+    assert {each.timestamp_ms for each in found} == {sent[0].timestamp_ms}
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_every_version_of_fetch_is_answered(endpoint: KafkaEndpoint, version: int):
+    peer = endpoint.peer()
+    peer.produce(record(b"a"))
+    (partition,) = peer.ask(peer.fetch_request(), version).responses[0].partitions
+    assert [each.value for each in fetched(partition)] == [b"a"]
+    assert partition.high_watermark == 1
+
+
+def test_offsets_go_on_from_batch_to_batch(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    assert [peer.produce(record(), record()).base_offset for _ in range(3)] == [0, 2, 4]
+    assert [each.offset for each in peer.records(3)] == [3, 4, 5]
+
+
+def test_a_rocketmq_client_consumes_kafkas_records(endpoint: KafkaEndpoint):
+    endpoint.peer().produce(record(b"hello", b"order-7", headers=[("colour", b"blue")]))
+    pulled = endpoint.talk.pull(FakePeer())
+    assert pulled is not None
+    (message,) = decode_records(pulled.body)
+    assert (message.body, message.properties["KEYS"]) == (b"hello", "order-7")
+    assert message.properties["colour"] == "blue"
+    assert message.properties["UNIQ_KEY"]
+    assert message.born_timestamp_ms == record().timestamp_ms
+
+
+def test_a_kafka_client_consumes_rocketmqs_messages(endpoint: KafkaEndpoint):
+    properties = {"KEYS": "order-7", "TAGS": "paid", "colour": "blue"}
+    endpoint.talk.send(FakePeer(), body=b"hello", properties=properties)
+    (found,) = endpoint.peer().records()
+    assert (found.key, found.value) == (b"order-7", b"hello")
+    assert list(found.headers) == [("TAGS", b"paid"), ("colour", b"blue")]
+    assert found.timestamp_ms == 12_345
+
+
+def test_a_held_fetch_wakes_in_the_turn_of_a_rocketmq_send(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.fetch_request(max_wait_ms=5_000))
+    assert peer.answers() == []
+    endpoint.talk.send(FakePeer(), body=b"at last")
+    (response,) = peer.answers()
+    assert [each.value for each in fetched(response.responses[0].partitions[0])] == [b"at last"]
+    endpoint.talk.advance(10_000)
+    assert peer.answers() == []
+
+
+def test_a_held_rocketmq_pull_wakes_in_the_turn_of_a_produce(endpoint: KafkaEndpoint):
+    rocketmq = FakePeer()
+    command = endpoint.talk.pull_command(suspend_timeout_millis=5_000)
+    endpoint.talk.give(rocketmq, command)
+    assert rocketmq.replies == []
+    endpoint.peer().produce(record(b"at last"))
+    assert answer(rocketmq, command).code == C.SUCCESS
+
+
+def test_a_held_fetch_ends_on_time(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.fetch_request(max_wait_ms=5_000))
+    endpoint.talk.advance(4_999)
+    assert peer.answers() == []
+    endpoint.talk.advance(1)
+    (response,) = peer.answers()
+    assert response.responses[0].partitions[0].records == b""
+    assert len(endpoint.talk.broker.purgatory) == 0
+
+
+def test_a_fetch_waits_for_enough_bytes_or_its_time(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.fetch_request(max_wait_ms=5_000, min_bytes=2_000))
+    producer = endpoint.peer()
+    producer.produce(record(b"x" * 1_000))
+    endpoint.talk.advance(100)
+    assert peer.answers() == []
+    producer.produce(record(b"y" * 1_000))
+    endpoint.talk.advance(100)
+    (response,) = peer.answers()
+    assert len(fetched(response.responses[0].partitions[0])) == 2
+    peer.tell(peer.fetch_request(offset=2, max_wait_ms=5_000, min_bytes=2_000))
+    producer.produce(record(b"z"))
+    endpoint.talk.advance(5_000)
+    (response,) = peer.answers()
+    assert [each.value for each in fetched(response.responses[0].partitions[0])] == [b"z"]
+
+
+def both(peer: KafkaPeer, *limits: int, bytes_max: int = 1 << 20) -> list[list[Any]]:
+    """Fetch partitions 0 and 1; return the records of each."""
+    wanted = tuple(
+        FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=limit)
+        for number, limit in enumerate(limits)
+    )
+    topics = (FetchTopic(topic="T", partitions=wanted),)
+    response = peer.ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=bytes_max, topics=topics))
+    return [fetched(partition) for partition in response.responses[0].partitions]
+
+
+def test_a_fetch_reads_several_partitions_within_its_limits(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    for partition in (0, 1):
+        peer.produce(*(record(b"x" * 1_000) for _ in range(10)), partition=partition)
+    assert [len(each) for each in both(peer, 1 << 20, 1 << 20)] == [10, 10]
+    first, second = both(peer, 3_000, 1 << 20)
+    assert 1 <= len(first) < 10
+    assert len(second) == 10
+    assert [len(each) for each in both(peer, 1 << 20, 1 << 20, bytes_max=1)] == [1, 0], "KIP-74: one at least"
+
+
+def test_a_fetch_beyond_the_ends_is_out_of_range(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    assert peer.fetch(1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    peer.produce(record())
+    assert peer.fetch(1).error_code == 0
+    assert peer.fetch(2).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert peer.fetch(-1).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"), [("Nowhere", 0), ("T", 2), ("T", -1), ("TBW102", 0), ("a.b", 0)]
+)
+def test_an_unknown_partition_is_refused_at_once(endpoint: KafkaEndpoint, topic: str, partition: int):
+    peer = endpoint.peer()
+    code = peer.fetch(0, topic, partition, max_wait_ms=5_000).error_code
+    assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    produced = peer.produce(record(), topic=topic, partition=partition)
+    assert produced.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def test_a_held_fetch_notices_that_its_topic_is_deleted_when_its_time_is_up(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.fetch_request(max_wait_ms=5_000))
+    endpoint.peer().ask(DeleteTopicsRequest(topic_names=("T",)))
+    endpoint.talk.advance(5_000)
+    (response,) = peer.answers()
+    assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+#: maxMessageSize is 4 MiB.
+LARGE = bytes((4 << 20) + 1)
+
+
+def corrupt(data: bytes) -> bytes:
+    return data[:-1] + bytes((data[-1] ^ 1,))
+
+
+@pytest.mark.parametrize(
+    ("records", "code"),
+    [
+        (b"", ErrorCode.CORRUPT_MESSAGE),
+        (corrupt(batch(record())), ErrorCode.CORRUPT_MESSAGE),
+        (batch(record()) * 2, ErrorCode.INVALID_RECORD),
+        (batch(record(timestamp_ms=1_900_000_000_000)), ErrorCode.INVALID_TIMESTAMP),
+        (batch(record(timestamp_ms=-1)), ErrorCode.INVALID_TIMESTAMP),
+        (batch(record(LARGE)), ErrorCode.MESSAGE_TOO_LARGE),
+        (batch(record(), record(LARGE)), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+    ids=["empty", "corrupt", "two batches", "ahead", "negative", "large", "one large"],
+)
+def test_a_refused_batch_leaves_the_other_partition_alone(endpoint: KafkaEndpoint, records: bytes, code: int):
+    peer = endpoint.peer()
+    partitions = (
+        ProducePartition(index=0, records=records),
+        ProducePartition(index=1, records=batch(record())),
+    )
+    request = ProduceRequest(acks=1, timeout_ms=1, topics=(ProduceTopic(name="T", partitions=partitions),))
+    refused, stored = peer.ask(request).responses[0].partitions
+    assert (refused.error_code, stored.error_code) == (code, 0)
+    assert refused.error_message
+    assert (values(peer), endpoint.talk.messages("T", 1)[0].body) == ([], b"v")
+
+
+def test_acks_0_has_no_answer_and_others_are_refused(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.produce_request(batch(record(b"a")), acks=0))
+    assert peer.answers() == []
+    response = peer.ask(peer.produce_request(batch(record()), acks=2))
+    assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert values(peer) == [b"a"]
+
+
+def test_large_requests_and_answers_are_worked_on_by_a_thread(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    large = [record(b"x" * 30_000) for _ in range(3)]
+    assert max(producing.AT_ONCE_BYTES_MAX, fetching.AT_ONCE_BYTES_MAX) < 3 * 30_000
+    frame = peer.frame(peer.produce_request(batch(*large)), 9)
+    peer._entrance.received(peer, [frame])
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.COMPUTE]
+    assert peer.answers() == []
+    peer.compute()
+    assert peer.answers()[0].responses[0].partitions[0].base_offset == 0
+    assert len(peer.records()) == 3
+
+
+def test_a_producer_that_goes_while_a_thread_decodes_is_not_answered(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    frame = peer.frame(peer.produce_request(batch(*(record(b"x" * 30_000) for _ in range(3)))), 9)
+    peer._entrance.received(peer, [frame])
+    peer.end()
+    peer.compute()
+    assert peer.frames == []
+    assert len(endpoint.talk.broker.purgatory) == 0
+
+
+def listed(peer: KafkaPeer, timestamp: int, partition: int = 0, topic: str = "T") -> tuple[int, int, int]:
+    wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+    response = peer.ask(ListOffsetsRequest(topics=(ListOffsetsTopic(name=topic, partitions=(wanted,)),)))
+    (found,) = response.topics[0].partitions
+    return found.error_code, found.offset, found.timestamp
+
+
+def test_the_ends_of_a_partition_are_listed(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    assert (listed(peer, -1), listed(peer, -2)) == ((0, 0, -1), (0, 0, -1))
+    peer.produce(record(), record())
+    assert (listed(peer, -1), listed(peer, -2)) == ((0, 2, -1), (0, 0, -1))
+    assert listed(peer, -3)[0] == ErrorCode.UNSUPPORTED_VERSION
+    assert listed(peer, -1, partition=2)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert listed(peer, -1, topic="Nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_the_first_record_of_a_time_is_listed(endpoint: KafkaEndpoint):
+    """Records 0 … 4 are made 10 ms apart, and stored 5 ms later."""
+    peer, clock = endpoint.peer(), endpoint.talk.clock
+    times = []
+    for _ in range(5):
+        times.append(int(clock.wall_ms()))
+        clock.advance(5)
+        peer.produce(record(timestamp_ms=times[-1]))
+        clock.advance(5)
+    for number, made_ms in enumerate(times):
+        assert listed(peer, made_ms) == (0, number, made_ms)
+    assert listed(peer, times[1] + 1) == (0, 2, times[2])
+    assert listed(peer, 0) == (0, 0, times[0])
+    assert listed(peer, times[4] + 1) == (0, -1, -1)

@@ -1,0 +1,278 @@
+"""Requests in general: versions, order, malformed bytes, authorisation."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.formats.tables import TopicConfig
+from libramq.protocols.kafka.answers import WAITING_MAX
+from libramq.store.config import FlushDiskType
+from libramq.wire.kafka.api import API_VERSIONS, APIS
+from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicSetting
+from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
+from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest, DescribedResource
+from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
+from libramq.wire.kafka.schema import decode
+from tests.auth.guards import Guard
+from tests.broker.brokers import Conversation
+from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
+
+CLIENT_ID = b"\0\x01x"
+
+
+def raw(api_key: int, version: int, body: bytes = b"") -> bytes:
+    return encode_int16(api_key) + encode_int16(version) + encode_int32(77) + CLIENT_ID + body
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_api_versions_lists_what_is_served(endpoint: KafkaEndpoint, version: int):
+    response = endpoint.peer().ask(ApiVersionsRequest(), version)
+    listed = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+    assert response.error_code == 0
+    assert listed == {api.key: (api.listed_from, api.last) for api in APIS.values()}
+
+
+def test_a_too_new_api_versions_is_answered_in_version_0(endpoint: KafkaEndpoint):
+    """KIP-511: the client reads the highest version there, and asks again."""
+    peer = endpoint.peer()
+    peer.give(raw(API_VERSIONS, 99, b"\0 whatever this version has"))
+    (frame,) = peer.frames
+    reader = Reader(frame)
+    assert reader.int32() == 77
+    response: ApiVersionsResponse = decode(ApiVersionsResponse, 0, False, reader)
+    reader.finish()
+    assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [(each.api_key, each.max_version) for each in response.api_keys] == [(API_VERSIONS, 3)]
+    assert peer.is_open
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [raw(0, 2), raw(1, 13), raw(3, 10), raw(3, -1), raw(18, -1), raw(24, 0), raw(999, 0), raw(-1, 0)],
+)
+def test_what_is_not_served_ends_the_connection(endpoint: KafkaEndpoint, frame: bytes):
+    peer = endpoint.peer()
+    peer.give(frame, raw(API_VERSIONS, 0))
+    assert peer.frames == []
+    assert not peer.is_open
+    assert "is not served" in (peer.close_reason or "")
+
+
+def test_a_malformed_request_ends_its_connection_and_no_other(endpoint: KafkaEndpoint):
+    first, other = endpoint.peer(), endpoint.peer()
+    first.give(raw(3, 1, b"\x7f\xff\xff\xff"))
+    assert not first.is_open
+    assert (first.close_reason or "").startswith("a malformed Kafka request")
+    assert other.ask(MetadataRequest()).topics
+
+
+def test_bytes_behind_a_request_are_malformed(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.give(raw(API_VERSIONS, 0, b"x"))
+    assert not peer.is_open
+
+
+def test_answers_leave_in_the_order_of_requests(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.fetch_request(max_wait_ms=1_000))
+    peer.tell(ApiVersionsRequest())
+    assert peer.answers() == []
+    endpoint.talk.advance(1_000)
+    first, second = peer.answers()
+    assert (type(first).__name__, type(second).__name__) == ("FetchResponse", "ApiVersionsResponse")
+
+
+def test_what_waits_for_a_connection_goes_with_it(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(peer.fetch_request(max_wait_ms=1_000))
+    peer.tell(ApiVersionsRequest())
+    broker = endpoint.talk.broker
+    assert broker.fetching.held_count == 1
+    peer.end()
+    assert (len(broker.purgatory), broker.fetching.held_count) == (0, 0)
+    assert not endpoint.translator._answers._waiting
+
+
+def test_a_client_that_asks_without_end_while_its_first_request_waits_is_ended(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    for _ in range(WAITING_MAX + 1):
+        peer.tell(peer.fetch_request(max_wait_ms=1_000))
+    assert not peer.is_open
+    assert "wait for answers" in (peer.close_reason or "")
+
+
+def test_metadata_hides_what_is_not_for_clients(endpoint: KafkaEndpoint):
+    endpoint.talk.create_topic("%RETRY%G", queues=1)
+    response = endpoint.peer().ask(MetadataRequest())
+    assert "T" in {topic.name for topic in response.topics}
+    assert not [topic.name for topic in response.topics if topic.name.startswith(("%", "rmq_sys_", "TBW"))]
+    assert [(each.host, each.port, each.node_id) for each in response.brokers] == [("127.0.0.1", 9092, 0)]
+
+
+def named(*names: str, creates: bool = True) -> MetadataRequest:
+    topics = tuple(MetadataRequestTopic(name=name) for name in names)
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
+
+
+def test_metadata_creates_a_topic_where_the_client_allows_it(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    (missing,) = peer.ask(named("New", creates=False)).topics
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    (created,) = peer.ask(named("New")).topics
+    assert (created.error_code, len(created.partitions)) == (0, 4)
+    assert "New" in endpoint.talk.broker.topics
+
+
+def test_metadata_creates_nothing_where_the_broker_forbids_it(tmp_path: Path):
+    talk = Conversation(tmp_path, auto_create_topic_enable=False)
+    (missing,) = KafkaEndpoint(talk).peer().ask(named("New")).topics
+    assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    talk.close()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_metadata_of_no_topics_is_all_in_version_0_only(endpoint: KafkaEndpoint, version: int):
+    response = endpoint.peer().ask(MetadataRequest(topics=()), version)
+    assert bool(response.topics) is (version == 0)
+
+
+def test_invalid_names_are_refused(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    (topic,) = peer.ask(named("a.b")).topics
+    assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def created(peer: Any, name: str = "New", **fields: Any) -> Any:
+    defaults = {"num_partitions": 3, "replication_factor": 1}
+    topic = CreatableTopic(name=name, **(defaults | fields))
+    (result,) = peer.ask(CreateTopicsRequest(topics=(topic,))).topics
+    return result
+
+
+def test_a_topic_is_created_and_deleted(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    assert created(peer).num_partitions == 3
+    assert created(peer).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert peer.produce(record(), topic="New").error_code == 0
+    (gone,) = peer.ask(DeleteTopicsRequest(topic_names=("New",))).responses
+    assert gone.error_code == 0
+    assert "New" not in endpoint.talk.broker.topics
+    (gone,) = peer.ask(DeleteTopicsRequest(topic_names=("New",))).responses
+    assert gone.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert created(peer).error_code == 0
+    assert peer.produce(record(), topic="New").base_offset == 0
+
+
+def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
+    topic = CreatableTopic(name="New", num_partitions=-1, replication_factor=-1)
+    (result,) = endpoint.peer().ask(CreateTopicsRequest(topics=(topic,), validate_only=True)).topics
+    assert (result.error_code, result.num_partitions) == (0, 4)
+    assert "New" not in endpoint.talk.broker.topics
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "code"),
+    [
+        ("a.b", {}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("rmq_sys_x", {}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("%RETRY%x", {}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("New", {"num_partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ("New", {"num_partitions": 1_000_000}, ErrorCode.INVALID_PARTITIONS),
+        ("New", {"replication_factor": 3}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        (
+            "New",
+            {"configs": (TopicSetting(name="cleanup.policy", value="compact"),)},
+            ErrorCode.INVALID_CONFIG,
+        ),
+        ("New", {"configs": (TopicSetting(name="retention.ms", value="5"),)}, ErrorCode.INVALID_CONFIG),
+        ("New", {"configs": (TopicSetting(name="cleanup.policy", value="delete"),)}, 0),
+    ],
+)
+def test_a_topic_is_refused_by_its_code(
+    endpoint: KafkaEndpoint, name: str, fields: dict[str, Any], code: int
+):
+    assert created(endpoint.peer(), name, **fields).error_code == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting"), [(2, "T", ("cleanup.policy", "delete")), (4, "0", ("num.partitions", "4"))]
+)
+def test_settings_are_described(endpoint: KafkaEndpoint, kind: int, name: str, setting: tuple[str, str]):
+    wanted = DescribedResource(resource_type=kind, resource_name=name)
+    (result,) = endpoint.peer().ask(DescribeConfigsRequest(resources=(wanted,))).results
+    assert setting in {(each.name, each.value) for each in result.configs}
+
+
+def requests(peer: Any) -> dict[str, tuple[Any, str]]:
+    """Requests, and the resource that each touches."""
+    offsets = ListOffsetsTopic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
+    topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1)
+    of_topic = DescribedResource(resource_type=2, resource_name="T")
+    return {
+        "produce": (peer.produce_request(batch(record())), "Topic:T"),
+        "fetch": (peer.fetch_request(), "Topic:T"),
+        "list offsets": (ListOffsetsRequest(topics=(offsets,)), "Topic:T"),
+        "metadata": (named("T"), "Topic:T"),
+        "create": (CreateTopicsRequest(topics=(topic,)), "Topic:New"),
+        "delete": (DeleteTopicsRequest(topic_names=("T",)), "Topic:T"),
+        "describe": (DescribeConfigsRequest(resources=(of_topic,)), "Topic:T"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["produce", "fetch", "list offsets", "metadata", "create", "delete", "describe"]
+)
+def test_every_request_is_authorised(tmp_path: Path, name: str):
+    guard = Guard()
+    talk = Conversation(tmp_path, authorizer=guard)
+    talk.create_topic("T", queues=2)
+    peer = KafkaEndpoint(talk).peer()
+    request, resource = requests(peer)[name]
+    guard.denied = {resource}
+    assert str(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)) in error_codes(peer.ask(request))
+    assert not talk.messages("T")
+    assert "T" in talk.broker.topics
+    guard.denied = set()
+    assert error_codes(peer.ask(request)) == {"0"}
+    talk.close()
+
+
+def error_codes(message: Any) -> set[str]:
+    """Return the error codes in an answer, whatever its shape; 0 only where there is no other."""
+    found: set[str] = set()
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if name == "error_code":
+            found.add(str(int(value)))
+        elif isinstance(value, tuple):
+            found |= {
+                code for each in value if hasattr(each, "__struct_fields__") for code in error_codes(each)
+            }
+    return found if found <= {"0"} else found - {"0"}
+
+
+def test_a_topic_that_may_not_be_seen_is_not_listed(tmp_path: Path):
+    talk = Conversation(tmp_path, authorizer=Guard({"Topic:Secret"}))
+    talk.create_topic("Open")
+    talk.broker.topics.put(TopicConfig(topic_name="Secret"), talk.clock.wall_ms())
+    listed = {topic.name for topic in KafkaEndpoint(talk).peer().ask(MetadataRequest()).topics}
+    assert "Open" in listed
+    assert "Secret" not in listed
+    talk.close()
+
+
+def test_a_produce_is_answered_once_it_is_durable(tmp_path: Path):
+    talk = Conversation(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    talk.create_topic("T")
+    peer = KafkaEndpoint(talk).peer()
+    peer.tell(peer.produce_request(batch(record())))
+    assert peer.answers() == []
+    talk.flush()
+    (response,) = peer.answers()
+    assert response.responses[0].partitions[0].base_offset == 0
+    talk.close()
