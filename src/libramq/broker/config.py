@@ -90,10 +90,7 @@ class BrokerConfig(TimerConfig):
         "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
     )
     kafka_listen_port: int = option(  # Ours alone.
-        0,
-        "kafkaListenPort",
-        "The port for Kafka's clients; 0: none. `pip install 'libramq[kafka]'`; "
-        "see [Kafka clients](kafka.md) for what is served.",
+        0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
     )
     broker_role: str = option(
         "ASYNC_MASTER",
