@@ -6,6 +6,7 @@ Each is a function of a number, so that variations follow each other.
 import json
 import random
 import socket
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ TARGETS = "(20 ms, 50 ms, +100 MB)"
 HEART_BEAT, GET_MAX_OFFSET, GET_ALL_TOPIC_CONFIG, GET_ALL_GROUPS, CREATE_TOPIC = 34, 30, 21, 201, 17
 RUNTIME_INFO, SEND_V2, SEND_BATCH, PULL, CONSUME_STATS, TOPIC_STATS = 28, 310, 320, 11, 208, 202
 REGISTER_BROKER, CLUSTER_INFO, LOCK_BATCH, GROUP_JOIN = 103, 106, 41, 9001
+POP, NOTIFICATION, BATCH_ACK, END_TRANSACTION, PUT_KV, CREATE_TOPIC_LIST = 200050, 200054, 200151, 37, 100, 18
 WIDE, STORED = "W", "Stored"
 #: Queues of the topic that statistics are asked of, and messages of 1 KiB that pulls read.
 WIDE_QUEUES, STORED_MESSAGES = 1_024, 2_048
@@ -104,6 +106,17 @@ def corpus(seed: int) -> Sequence[Attack]:
         Attack("registration, 5,000 topics", _same(few), at_name_server=True),
         Attack("registration, 50,000 topics", _same(many), at_name_server=True),
         Attack("captured requests, mutated", _mutated(seed), reads=False),
+        Attack("pops of W, 256 groups held, a message", _held_pops, 1),
+        Attack("notifications of W, 256 groups, a message", _held_notifications, 1),
+        Attack("pops, 256 groups pipelined, unread", _pops, reads=False),
+        Attack("pops by SQL of 250 tests, 64 pipelined", _sql_pops, 64),
+        Attack("SQL heartbeat of 200 expressions", _sql_heartbeat),
+        Attack("timers for one second, 256 pipelined", _timers, 256),
+        Attack("half messages, 256 pipelined", _halves, 256),
+        Attack("ends of transactions, 256 pipelined", _ends, 256),
+        Attack("1,024 acknowledgements in a batch, 16 pipelined", _same(_acks(1_024) * 16), 16),
+        Attack("values of 64 KB, 64 pipelined", _values, 64, at_name_server=True),
+        Attack("lists of 5,000 topics", _topic_list),
     )
 
 
@@ -223,6 +236,98 @@ def _registration(topics: Iterable[str]) -> bytes:
     body = zlib.compress(version + count + b"".join(entries) + sized(b"[]") + bytes(4), 9)
     names = {"brokerName": "evil", "brokerAddr": "127.0.0.1:1", "clusterName": "Evil", "brokerId": "0"}
     return frame(REGISTER_BROKER, body, compressed="true", haServerAddr="", bodyCrc32="0", **names)
+
+
+def _pop(topic: str, group: str, wait_ms: int, **fields: str) -> bytes:
+    numbers = {
+        "queueId": "-1",
+        "maxMsgNums": "32",
+        "invisibleTime": "60000",
+        "initMode": "0",
+        "bornTime": "0",
+    }
+    return frame(POP, consumerGroup=group, topic=topic, pollTime=str(wait_ms), **numbers, **fields)
+
+
+def _held_pops(number: int) -> bytes:
+    """Pops of groups that find nothing in 1,024 queues, and a message for one of them; its answer comes."""
+    held = b"".join(_pop(WIDE, f"Held{index}", 15_000) for index in range(256))
+    return (held if number < 20 else b"") + frame(SEND_V2, BODY, **_send(WIDE, e="7"))
+
+
+def _held_notifications(number: int) -> bytes:
+    numbers = {"queueId": "-1", "pollTime": "15000", "bornTime": "0"}
+    held = b"".join(
+        frame(NOTIFICATION, consumerGroup=f"Held{index}", topic=WIDE, **numbers) for index in range(256)
+    )
+    return (held if number < 20 else b"") + frame(SEND_V2, BODY, **_send(WIDE, e="7"))
+
+
+def _pops(number: int) -> bytes:
+    return b"".join(_pop(STORED, f"Popper{(number * 256 + index) % 5_000}", 0) for index in range(256))
+
+
+def _sql_pops(number: int) -> bytes:
+    expression = " OR ".join(f"a{test} = {number}" for test in range(250))
+    return b"".join(_pop(STORED, f"Sql{number % 500}", 0, exp=expression, expType="SQL92") for _ in range(64))
+
+
+def _sql_heartbeat(number: int) -> bytes:
+    expression = " OR ".join(f"a{test} = {number}" for test in range(250))
+    subscriptions = [
+        {
+            "topic": f"T{index}",
+            "subString": f"{expression} OR b = {index}",
+            "expressionType": "SQL92",
+            "subVersion": number,
+        }
+        for index in range(200)
+    ]
+    consumer = {"groupName": f"SqlBeat{number % 1_000}", "subscriptionDataSet": subscriptions}
+    data = {"clientID": f"10.0.0.1@{number}", "producerDataSet": [], "consumerDataSet": [consumer]}
+    return frame(HEART_BEAT, json.dumps(data).encode())
+
+
+def _timers(number: int) -> bytes:
+    second = (int(time.time()) // 4 + 1) * 4_000
+    return frame(SEND_V2, b"x", **_send(STORED, i=f"TIMER_DELIVER_MS\x01{second}\x02")) * 256
+
+
+def _halves(number: int) -> bytes:
+    return frame(SEND_V2, b"x", **_send(STORED, f="4", i="TRAN_MSG\x01true\x02PGROUP\x01P\x02")) * 256
+
+
+def _ends(number: int) -> bytes:
+    return b"".join(
+        frame(
+            END_TRANSACTION,
+            producerGroup="P",
+            tranStateTableOffset=str(number),
+            commitLogOffset=str((number * 256 + index) * 997 % 4_000_000),
+            commitOrRollback="8",
+            fromTransactionCheck="false",
+        )
+        for index in range(256)
+    )
+
+
+def _acks(count: int) -> bytes:
+    ack = {"c": "G", "t": STORED, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1, "b": "////"}
+    return frame(BATCH_ACK, json.dumps({"brokerName": "broker-a", "acks": [ack] * count}).encode())
+
+
+def _values(number: int) -> bytes:
+    return b"".join(
+        frame(PUT_KV, namespace="N", key=f"K{number}-{index}", value="x" * 65_536) for index in range(64)
+    )
+
+
+def _topic_list(number: int) -> bytes:
+    topics = [
+        {"topicName": f"List{number % 10}-{index}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+        for index in range(5_000)
+    ]
+    return frame(CREATE_TOPIC_LIST, json.dumps({"topicConfigList": topics}).encode())
 
 
 def _mutated(seed: int) -> Callable[[int], bytes]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.broker.pop.taking import Taking, Wanted
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
@@ -595,3 +596,29 @@ def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path):
     broker.advance(1)
     assert bodies(broker.messages(RETRY)) == [b"a"]
     broker.close()
+
+
+def test_a_message_wakes_held_pops_at_the_cost_of_one_queue(broker: Conversation, monkeypatch):
+    """A thousand groups that pop a thousand queues would take a second for each message."""
+    broker.create_topic("W", queues=64)
+    poppers = [Popper(broker, group=f"G{number}", topic="W") for number in range(8)]
+    commands = [popper.command(wait_ms=10_000) for popper in poppers]
+    for popper, command in zip(poppers, commands, strict=True):
+        broker.give(popper.peer, command)
+    looked_at: list[int] = []
+    position = Taking.position
+
+    def counted(taking: Taking, wanted: Wanted, topic: str, queue_id: int) -> int:
+        looked_at.append(queue_id)
+        return position(taking, wanted, topic, queue_id)
+
+    monkeypatch.setattr(Taking, "position", counted)
+    broker.send(FakePeer(), "W", body=b"a", queue_id=7)
+    for popper, command in zip(poppers, commands, strict=True):
+        assert bodies(popped(answer(popper.peer, command))) == [b"a"]
+    assert looked_at == [7] * len(poppers)
+    broker.give(poppers[0].peer, poppers[0].command(wait_ms=10_000))
+    looked_at.clear()
+    broker.advance(10_000)
+    assert [reply.code for reply in poppers[0].peer.replies] == [ResponseCode.POLLING_TIMEOUT]
+    assert looked_at == []

@@ -180,30 +180,50 @@ class Popping:
 
     def _wake(self, topic: str, group: str, queue_id: int = -1) -> None:
         """Run a group's held pops until one finds nothing, or there is none."""
+        only = (topic, queue_id) if queue_id >= 0 else None
         while (held := self._held.take(topic, group, queue_id)) is not None:
-            if not self._run_held(held.request, held.until_ms):
+            if not self._run_held(held.request, held.until_ms, only=only):
                 return
 
     def _expired(self, held: HeldPop[Pop]) -> None:
-        self._run_held(held.request, None)
+        """Answer a pop for which no message came: whatever did, and was not for it, woke it."""
+        held.request.waiter.answer(PopResult(0, 0))
 
-    def _run_held(self, pop: Pop, until_ms: MonotonicMs | None, *, warmings: int = 0) -> bool:
+    def _run_held(
+        self,
+        pop: Pop,
+        until_ms: MonotonicMs | None,
+        *,
+        only: tuple[str, int] | None = None,
+        warmings: int = 0,
+    ) -> bool:
         try:
-            return self._run(pop, until_ms, warmings=warmings)
+            return self._run(pop, until_ms, only=only, warmings=warmings)
         except Exception as error:  # A failing pop gets the error; the others and the sender continue.
             pop.waiter.refuse(error)
             return False
 
-    def _run(self, pop: Pop, until_ms: MonotonicMs | None, *, warmings: int = 0) -> bool:
-        """Answer or hold a pop; return whether it took messages, and others might be left for the next."""
+    def _run(
+        self,
+        pop: Pop,
+        until_ms: MonotonicMs | None,
+        *,
+        only: tuple[str, int] | None = None,
+        warmings: int = 0,
+    ) -> bool:
+        """Answer or hold a pop; return whether it took messages, and others might be left for the next.
+
+        only: the queue that a held pop was woken for. It found the others empty: a group with a thousand is
+        not to look at them again with every message.
+        """
         if not pop.waiter.connection.is_open:  # It closed while a thread read for it.
             return True
         if pop.is_notification:
-            return self._notify(pop, until_ms)
+            return self._notify(pop, until_ms, only)
         taken = (
             Taken()
             if self._in_flight.is_full
-            else self._taking.take(pop.wanted, may_wait=warmings >= WARMINGS_MAX)
+            else self._taking.take(pop.wanted, only, may_wait=warmings >= WARMINGS_MAX)
         )
         if taken.cold:
             self._warm(pop, until_ms, taken.cold, warmings)
@@ -218,8 +238,8 @@ class Popping:
         self._hold_or_answer(pop, None if taken.shares and taken.rest else until_ms)
         return False
 
-    def _notify(self, pop: Pop, until_ms: MonotonicMs | None) -> bool:
-        if self._taking.has_any(pop.wanted):
+    def _notify(self, pop: Pop, until_ms: MonotonicMs | None, only: tuple[str, int] | None) -> bool:
+        if self._taking.has_any(pop.wanted, only):
             pop.waiter.answer(PopResult(0, 0, rest=1))
             return True
         self._hold_or_answer(pop, until_ms)

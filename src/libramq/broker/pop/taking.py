@@ -116,11 +116,11 @@ class Taking:
         self._offsets = offsets
         self._random = randomness
 
-    def take(self, wanted: Wanted, *, may_wait: bool) -> Taken:
-        """Return the next messages, at most as many as wanted."""
+    def take(self, wanted: Wanted, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
+        """Return the next messages, at most as many as wanted; only: of this queue."""
         shares: list[Share] = []
         room, rest, scans = wanted.count_max, 0, 0
-        for topic, queue_id in self._queues(wanted):
+        for topic, queue_id in self._queues(wanted, only):
             if wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), wanted.attempt_id):
                 continue  # What waits there is no reason to pop again at once.
             position = self.position(wanted, topic, queue_id)
@@ -140,11 +140,11 @@ class Taking:
             rest += max(0, result.max_offset - result.next_offset)
         return Taken(shares, rest)
 
-    def has_any(self, wanted: Wanted) -> bool:
-        """Return whether a group has messages to take, whatever their tags."""
+    def has_any(self, wanted: Wanted, only: tuple[str, int] | None = None) -> bool:
+        """Return whether a group has messages to take, whatever their tags; only: in this queue."""
         return any(
             self._store.max_offset(topic, queue_id) > self.position(wanted, topic, queue_id)
-            for topic, queue_id in self._queues(wanted)
+            for topic, queue_id in self._queues(wanted, only)
             if not (wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), None))
         )
 
@@ -220,8 +220,14 @@ class Taking:
         store.count_read(result)
         return result
 
-    def _queues(self, wanted: Wanted) -> Iterator[tuple[str, int]]:
+    def _queues(self, wanted: Wanted, only: tuple[str, int] | None) -> Iterator[tuple[str, int]]:
         """Yield the queues to read, in their order."""
+        if only is not None:
+            config = self._topics.get(only[0])
+            is_read = config is not None and only[1] < config.read_queue_nums
+            if is_read and not (wanted.in_order and only[0] != wanted.topic):
+                yield only
+            return
         config = self._topics.get(wanted.topic)
         retries = [] if wanted.in_order else self.retry_topics(wanted.topic, wanted.group)
         # A reply tells retry topics apart by their version only; one of them has its turn.
