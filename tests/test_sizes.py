@@ -14,8 +14,6 @@ MODULE_LINES_MAX = 400
 #: modules off; do not add any.
 LONG_MODULES = {
     "libramq/broker/groups/consumer_clients.py": 440,
-    "libramq/client/consuming/ownership/owned_queues.py": 440,
-    "libramq/client/consuming/push_consumer_core.py": 420,
     "libramq/groups/rebalance.py": 420,
     "libramq/offsets/fence.py": 420,
     "libramq/testing/network.py": 450,

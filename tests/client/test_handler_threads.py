@@ -8,7 +8,8 @@ import pytest
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.handling.handler_threads import HandlerThreads
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.ownership.state import QueueState
 from libramq.clock import SystemClock
 from libramq.message.queue import MessageQueue
 
@@ -16,17 +17,17 @@ WAIT_S = 30
 
 
 @pytest.fixture
-def process_queue():
+def owned_queue():
     clock = SystemClock()
-    return ProcessQueue(
+    return OwnedQueue(
         MessageQueue("T", "broker-a", 0), 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
     )
 
 
-def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(process_queue):
+def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owned_queue):
     """Another thread takes it at once; neither thread is lost, nor its place."""
-    process_queue.paused = True
-    delivery = Delivery(process_queue, [])
+    owned_queue.enter(QueueState.PAUSED)
+    delivery = Delivery(owned_queue, [])
     reports, ran_again = [], threading.Event()
 
     def report(ended, ending):

@@ -156,9 +156,12 @@ async def test_a_lock_taken_by_another_member_loses_the_queue(namesrv, broker, w
         await watch.until(lambda: len([each for _, ids in heard for each in ids]) == 4)
         broker.locks["g", "T", 2] = "another"
         network = consumer._run._network
-        consumer._run._thread.call_soon(
-            lambda: network._perform((network.core._locking.renew(0), network.core.tick(0))[1])
-        )
+
+        def renew():
+            core = network.core
+            network._perform(core._settled(core._locking.renew(0), 0))
+
+        consumer._run._thread.call_soon(renew)
         await watch.until(lambda: ("lost", (2,)) in heard)
         assert await owned(consumer) == {0, 1, 3}
         del broker.locks["g", "T", 2]

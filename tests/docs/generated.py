@@ -23,6 +23,7 @@ from libramq.broker.metrics.metrics import Metrics
 from libramq.broker.refused_options import REFUSED
 from libramq.broker.timer_config import TimerConfig
 from libramq.cli.main import app
+from libramq.client.consuming.ownership import transitions
 from libramq.nameserver.config import NameServerConfig
 
 from . import requests
@@ -91,6 +92,11 @@ def metrics() -> str:
     return _table(("metric", "kind", "labels", "what it is"), sorted(rows))
 
 
+def owned_queue() -> str:
+    """Return the states of a queue that a consumer owns, and what follows from each event."""
+    return "\n".join(transitions.draw()) + "\n"
+
+
 def commands() -> str:
     """Return a section for every command, with its arguments and options."""
     return "\n".join(_sections(typer.main.get_command(app), "libra"))
@@ -152,6 +158,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "request-codes": request_codes,
     "mqadmin-commands": mqadmin_commands,
     "metrics": metrics,
+    "owned-queue": owned_queue,
     "commands": commands,
 }
 

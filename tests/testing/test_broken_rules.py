@@ -23,8 +23,8 @@ from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.opening import Opening
-from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.fencing import Opened
@@ -181,9 +181,9 @@ def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_member_that_ignores_committed_offsets_is_caught(monkeypatch: pytest.MonkeyPatch):
-    opened = Opening.opened
+    opened = Claims.opened
     monkeypatch.setattr(
-        Opening, "opened", lambda self, request, _, now_ms: opened(self, request, Opened(0), now_ms)
+        Claims, "opened", lambda self, request, _, now_ms: opened(self, request, Opened(0), now_ms)
     )
     monkeypatch.setattr(DuplicatesAreExplained, "handled", lambda *_: None)
     group = replace(OURS, handling=Handling(duration_ms_max=40, concurrency=1))
@@ -218,7 +218,7 @@ def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         Commits,
         "commit",
-        lambda self, queues, **options: commit(self, [q for q in queues if not q.dropped], **options),
+        lambda self, queues, **options: commit(self, [q for q in queues if q.is_ours], **options),
     )
     caught(DuplicatesAreExplained, scenario("join", "join", "stop", group=OURS))
 
@@ -257,7 +257,7 @@ def test_notifications_sent_only_once_are_caught(monkeypatch: pytest.MonkeyPatch
 
 def test_commits_of_unhandled_messages_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        ProcessQueue,
+        HeldMessages,
         "commit_offset",
         property(lambda self: self._highest + 1 if self._highest >= 0 else None),
     )

@@ -14,7 +14,7 @@ from libramq.client.consuming.committing.local_offset_store import DIRECTORY, Lo
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError
@@ -66,12 +66,12 @@ class _MemberNetwork(ConsumerNetwork):
             settings = replace(settings, strategy=self._server_assigned_queues.strategy)
         super().__init__(settings, plan.subscriptions, failed=_raise, **parts)
 
-    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
+    def perform_one(self, effect: fx.Effect) -> None:
         assigned = self._server_assigned_queues
-        if assigned is None:
-            return super().by_effect()
-        fetched = self.core.consumer_list_fetched
-        return super().by_effect() | {fx.FetchConsumerList: lambda effect: assigned.fetch(effect, fetched)}
+        if assigned is not None and isinstance(effect, fx.FetchConsumerList):
+            assigned.fetch(effect, self.core.consumer_list_fetched)
+        else:
+            super().perform_one(effect)
 
     def ask(
         self,

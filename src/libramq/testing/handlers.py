@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.testing.process import Process
 
 

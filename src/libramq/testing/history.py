@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent
@@ -208,7 +208,7 @@ class History(Watcher):
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         self.handled_count += len(delivery.messages)
         offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
-        self.note(member.name, f"{outcome.value} {_named(delivery.process_queue.queue)}:{offsets}")
+        self.note(member.name, f"{outcome.value} {_named(delivery.owned.queue)}:{offsets}")
         for watcher in self.watchers:
             watcher.handled(member, delivery, outcome)
 

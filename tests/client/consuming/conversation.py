@@ -29,6 +29,10 @@ def nothing(next_offset, code=ResponseCode.PULL_NOT_FOUND, broker_id=0):
     return PullReply(code, next_offset, 0, 100, broker_id, b""), []
 
 
+def _raise(_, error):
+    raise error
+
+
 class Conversation:
     """Feeds events, keeps the time, and collects the effects of each."""
 
@@ -36,7 +40,7 @@ class Conversation:
         settings = {"takeover_delay_ms": 100, "revoke_drain_ms": 75, "persist_ms": 1_000} | settings
         self.settings = ConsumerSettings(group="g", client_id="me", **settings)
         filters = {topic: parse_tag_filter(expression) for topic in topics}
-        self.core = PushConsumerCore(self.settings, filters, lambda: self.now_ms)
+        self.core = PushConsumerCore(self.settings, filters, lambda: self.now_ms, _raise)
         self.now_ms = 0
         self.effects = []
 

@@ -25,7 +25,7 @@ class InOrder(Conversation):
         return self._(self.core.revoke_hook_done(queues, self.now_ms))
 
     def may_begin(self, queue):
-        return self.core._table.get(queue).is_locked
+        return self.core._table.get(queue).lock.is_held
 
     def owning(self, queues=1, offset=0, *members):
         """A member that has locked its queues and pulls them."""

@@ -146,7 +146,7 @@ def test_flow_control_is_rechecked_by_a_timer():
     talk = Conversation(pull_threshold_for_queue=1).pulling()
     talk.pulled(q(0), found(0, 1))
     owned = talk.core._table.get(q(0))
-    owned.remove([m for each in talk.deliveries() for m in each.messages])
+    owned.held.remove([m for each in talk.deliveries() for m in each.messages])
     assert len(talk.at(50)) == 1
 
 

@@ -11,7 +11,7 @@ class Pausing(Conversation):
     """A conversation whose user pauses and resumes."""
 
     def pause(self, *queues):
-        self.core.pause(queues or None)
+        self._(self.core.pause(queues or None, self.now_ms))
 
     def resume(self, *queues):
         return self._(self.core.resume(queues or None, self.now_ms))

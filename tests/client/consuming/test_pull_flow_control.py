@@ -3,11 +3,9 @@
 import pytest
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.pulling.pull_flow_control import PullLimits, pull_limits
 from libramq.errors import ConfigError
-from libramq.message.queue import MessageQueue
 from tests.client.consuming.examples import message
 
 
@@ -16,9 +14,9 @@ def settings(**changes):
 
 
 def queue_with(messages):
-    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
-    queue.put(messages)
-    return queue
+    held = HeldMessages()
+    held.put(messages)
+    return held
 
 
 def test_the_defaults_are_upstreams():

@@ -9,14 +9,14 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.j
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, assert_never
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.push_consumer_core import LEAVE_TIMEOUT_MS, PushConsumerCore
 from libramq.client.consuming.requests.broker_requests import BrokerRequests
 from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
@@ -53,7 +53,7 @@ class Run(Protocol):
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
         """Free the places of handlers that do not return."""
 
-    def notify(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
+    def notify(self, change: fx.QueueChange) -> None:
         """Call the hooks."""
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
@@ -89,7 +89,7 @@ class ConsumerNetwork:
         access: Access = OPEN,
         failed: Callable[[str, Exception], None] = log_failure,
     ) -> None:
-        self.core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms)
+        self.core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
         self._settings = settings
         self._subscriptions = subscriptions
         self._timers = timers
@@ -112,7 +112,8 @@ class ConsumerNetwork:
         self._is_running = False
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
-        self._perform_one = self.by_effect()
+        self._requests = ConsumerRequests(settings, subscriptions, self.core, clock, self.ask)
+        self._member_requests = MemberRequests(settings.group, self.core, self.ask)
         self._broker_requests = BrokerRequests(
             settings,
             subscriptions,
@@ -122,28 +123,6 @@ class ConsumerNetwork:
             perform=self._perform,
             deliver=run.deliver,
         )
-
-    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Return the function that performs each effect."""
-        run = self._run
-        requests = ConsumerRequests(self._settings, self._subscriptions, self.core, self._clock, self.ask)
-        member_requests = MemberRequests(self._settings.group, self.core, self.ask)
-        return {
-            **requests.by_effect(),
-            **member_requests.by_effect(),
-            fx.FetchRoutes: self._fetch_routes,
-            fx.Deliver: lambda effect: run.deliver(effect.deliveries),
-            fx.Abandon: lambda effect: run.give_up(effect.deliveries),
-            fx.ReadOffset: self._read_offset,
-            fx.StoreOffsets: lambda effect: self._stored_offsets().write(effect.offsets),
-            fx.Assigned: run.notify,
-            fx.Revoked: run.notify,
-            fx.Lost: run.notify,
-            fx.Trouble: run.begin_trouble,
-            fx.Recovered: run.end_trouble,
-            fx.Unregister: self._unregister,
-            fx.Stopped: lambda _: self.end(),
-        }
 
     # Start and stop.
 
@@ -213,7 +192,7 @@ class ConsumerNetwork:
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers for queues."""
-        self.core.pause(queues)
+        self._perform(self.core.pause(queues, self._clock.monotonic_ms()))
 
     def resume(self, queues: Sequence[MessageQueue] | None) -> None:
         """Continue queues."""
@@ -238,10 +217,47 @@ class ConsumerNetwork:
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
         for effect in effects:
             try:
-                self._perform_one[type(effect)](effect)
+                self.perform_one(effect)
             except Exception as error:  # A failed effect must not prevent the others.
                 self._failed(f"the effect {type(effect).__name__} failed", error)
         self._arm()
+
+    def perform_one(self, effect: fx.Effect) -> None:
+        """Perform an effect."""
+        match effect:
+            case fx.Deliver(deliveries):
+                self._run.deliver(deliveries)
+            case (
+                fx.Pull() | fx.CommitOffset() | fx.SendBack() | fx.SendCopy() | fx.SendHeartbeat()
+                | fx.FetchConsumerList() | fx.QueryOffset() | fx.MaxOffset() | fx.SearchOffset()
+                | fx.LockQueues() | fx.UnlockQueues()
+            ):  # fmt: skip
+                self._requests.send(effect)
+            case (
+                fx.PollGroup() | fx.OpenQueue() | fx.ReleaseQueues()
+                | fx.FindGroup() | fx.JoinGroup() | fx.LeaveGroup()
+            ):  # fmt: skip
+                self._member_requests.send(effect)
+            case fx.Assigned() | fx.Revoked() | fx.Lost():
+                self._run.notify(effect)
+            case fx.Abandon(deliveries):
+                self._run.give_up(deliveries)
+            case fx.ReadOffset():
+                self._read_offset(effect)
+            case fx.StoreOffsets(offsets):
+                self._stored_offsets().write(offsets)
+            case fx.FetchRoutes():
+                self._fetch_routes(effect)
+            case fx.Trouble():
+                self._run.begin_trouble(effect)
+            case fx.Recovered():
+                self._run.end_trouble(effect)
+            case fx.Unregister():
+                self._unregister(effect)
+            case fx.Stopped():
+                self.end()
+            case _:
+                assert_never(effect)
 
     def _arm(self) -> None:
         """Set the timer to the core's next due time."""

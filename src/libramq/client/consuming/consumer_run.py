@@ -23,7 +23,7 @@ from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.handling.handlers import Handler, Handlers
 from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.network_thread import NetworkThread
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.queue import MessageQueue
 
 
@@ -39,7 +39,7 @@ class RebalanceDue:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadDue:
+class OffsetQueryDue:
     """Query the committed offset: the last owner has had time to commit, or a pause is over."""
 
     queue: MessageQueue
@@ -125,7 +125,7 @@ Due = (
     | PersistDue
     | DeadlineDue
     | RebalanceDue
-    | LoadDue
+    | OffsetQueryDue
     | PullDue
     | DrainOver
     | RedeliverDue

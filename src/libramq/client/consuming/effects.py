@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.fencing import Claim
@@ -281,34 +281,35 @@ class Stopped:
     """Report the end: no further effects will come."""
 
 
-Effect = (
-    FetchRoutes
+#: Requests to brokers. In these unions the frequent ones come first: performers match in this order.
+BrokerRequest = (
+    Pull
+    | CommitOffset
+    | SendBack
+    | SendCopy
     | SendHeartbeat
     | FetchConsumerList
     | QueryOffset
-    | OpenQueue
     | MaxOffset
     | SearchOffset
-    | Pull
-    | Deliver
-    | Abandon
-    | SendBack
-    | SendCopy
-    | CommitOffset
-    | ReadOffset
-    | StoreOffsets
     | LockQueues
     | UnlockQueues
-    | Assigned
-    | Revoked
-    | Lost
+)
+#: Requests of a member of a coordinated group, to its coordinator or a fence.
+MemberRequest = PollGroup | OpenQueue | ReleaseQueues | FindGroup | JoinGroup | LeaveGroup
+#: Changes of our queues, for the listener.
+QueueChange = Assigned | Revoked | Lost
+Effect = (
+    Deliver
+    | BrokerRequest
+    | MemberRequest
+    | QueueChange
+    | Abandon
+    | ReadOffset
+    | StoreOffsets
+    | FetchRoutes
     | Trouble
     | Recovered
-    | FindGroup
-    | JoinGroup
-    | PollGroup
-    | ReleaseQueues
-    | LeaveGroup
     | Unregister
     | Stopped
 )

@@ -6,6 +6,7 @@ from typing import Self
 
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.offset_store import OffsetStore
+from libramq.client.consuming.committing.persistence import Persistence
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due
 from libramq.client.consuming.handling.consumption import Consumption
@@ -20,11 +21,11 @@ from libramq.client.consuming.membership.membership import Membership
 from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.membership.subscription import with_retry_topic
-from libramq.client.consuming.ownership.giving_up import GivingUp
-from libramq.client.consuming.ownership.opening import Opening
-from libramq.client.consuming.ownership.owned_queues import OwnedQueues
+from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.ownership.transitions import TABLE
 from libramq.client.consuming.pulling.pulling import Pulling
 from libramq.client.consuming.timers import DueItems
 from libramq.client.consuming.troubles import Troubles
@@ -46,10 +47,9 @@ class Parts:
     table: QueueTable
     pulling: Pulling
     locking: QueueLocking
-    commits: Commits
-    owned: OwnedQueues
-    opening: Opening
-    giving_up: GivingUp
+    own: Ownership
+    claims: Claims
+    persistence: Persistence
     consumption: Consumption
     deadlines: HandlerDeadlines
     rebalancing: Rebalancing
@@ -61,6 +61,7 @@ class Parts:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
         monotonic_ms: Callable[[], MonotonicMs],
+        failed: Callable[[str, Exception], None],
     ) -> Self:
         """Build the parts of one consumer."""
         if not settings.broadcasting:
@@ -71,28 +72,25 @@ class Parts:
         contacts = BrokerContacts(routes, timers)
         delivering = Delivering(settings, lease)
         pulling = Pulling(settings, subscriptions, routes, offsets, timers, table, delivering, duplicates)
-        locking = QueueLocking(settings, routes, timers, table)
         commits = Commits(settings, routes, offsets, table, lease)
-        owned = OwnedQueues(settings, routes, offsets, timers, table, pulling, locking, commits)
-        opening = Opening(offsets, table, pulling, owned)
-        giving_up = GivingUp(settings, routes, offsets, timers, table, commits, owned, opening)
+        own = Ownership(
+            transitions=TABLE,
+            settings=settings,
+            routes=routes,
+            offsets=offsets,
+            timers=timers,
+            table=table,
+            pulling=pulling,
+            commits=commits,
+            uses_locks=settings.orderly and not settings.broadcasting,
+            failed=failed,
+        )
+        locking, claims = QueueLocking(own), Claims(own)
         kind = OrderlyConsumption if settings.orderly else Consumption
         membership = Membership(settings, subscriptions, timers, contacts.addresses_to_query)
-        consumption = kind(
-            settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
-        )
+        consumption = kind(settings, routes, offsets, timers, table, delivering, duplicates, own, pulling)
         coordination = MemberCoordination(
-            settings,
-            membership,
-            contacts,
-            timers,
-            table,
-            lease,
-            duplicates,
-            owned,
-            opening,
-            giving_up,
-            troubles,
+            settings, membership, contacts, lease, duplicates, own, locking, claims, troubles
         )
         return cls(
             troubles=troubles,
@@ -104,14 +102,11 @@ class Parts:
             table=table,
             pulling=pulling,
             locking=locking,
-            commits=commits,
-            owned=owned,
-            opening=opening,
-            giving_up=giving_up,
+            own=own,
+            claims=claims,
+            persistence=Persistence(own, commits, coordination),
             consumption=consumption,
             deadlines=HandlerDeadlines(settings, timers, table, consumption, coordination),
-            rebalancing=Rebalancing(
-                settings, subscriptions, routes, contacts, timers, table, owned, giving_up
-            ),
+            rebalancing=Rebalancing(settings, subscriptions, routes, contacts, timers, own),
             coordination=coordination,
         )

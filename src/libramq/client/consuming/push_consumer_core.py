@@ -9,16 +9,20 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.handling.orderly_consumption import OrderlyConsumption
-from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts
+from libramq.client.consuming.signal_routing import SignalRouting
+from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -30,9 +34,6 @@ from libramq.remoting.body.coordination import GroupAssignment
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
 
-#: ClientConfig.persistConsumerOffsetInterval: how often even unchanged offsets are committed, in case the
-#: last owner's commit came after our first.
-PERSIST_ALL_MS: Final = 5_000
 #: Ours: how long commits and unregistering may take after the drain time.
 LEAVE_TIMEOUT_MS: Final = 1_000
 
@@ -55,9 +56,13 @@ class PushConsumerCore:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
         monotonic_ms: Callable[[], MonotonicMs],
+        failed: Callable[[str, Exception], None],
     ) -> None:
-        """monotonic_ms: the clock that the times of events come from; handler threads read it, too."""
-        parts = Parts.of(settings, subscriptions, monotonic_ms)
+        """monotonic_ms: the clock that the times of events come from; handler threads read it, too.
+
+        failed: called with failures that are bugs of ours.
+        """
+        parts = Parts.of(settings, subscriptions, monotonic_ms, failed)
         self._settings = settings
         self._timers = parts.timers
         self._offsets = parts.offsets
@@ -67,17 +72,16 @@ class PushConsumerCore:
         self._table = parts.table
         self._pulling = parts.pulling
         self._locking = parts.locking
-        self._commits = parts.commits
-        self._owned = parts.owned
-        self._opening = parts.opening
-        self._giving_up = parts.giving_up
+        self._own = parts.own
+        self._claims = parts.claims
+        self._persistence = parts.persistence
         self._consumption = parts.consumption
         self._deadlines = parts.deadlines
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
         self._troubles = parts.troubles
+        self._signals = SignalRouting(parts)
         self._phase = Phase.NEW
-        self._persisted_ms = self._persist_all_due_ms = MonotonicMs(0)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
@@ -93,7 +97,7 @@ class PushConsumerCore:
         """Return our queues, sorted."""
         return self._table.ours()
 
-    def process_queues(self) -> list[ProcessQueue]:
+    def process_queues(self) -> list[OwnedQueue]:
         """Return the queues that are ours or being given up, with what is left of each."""
         return self._table.each()
 
@@ -102,44 +106,41 @@ class PushConsumerCore:
     def start(self, now: Now) -> Effects:
         """Start by fetching the routes."""
         self._phase = Phase.RUNNING
-        self._persist_later(now.monotonic_ms)
-        self._persist_all_due_ms = now.monotonic_ms + PERSIST_ALL_MS
+        self._persistence.start(now.monotonic_ms)
         self._locking.renew(now.monotonic_ms)
         self._deadlines.watch(now.monotonic_ms)
-        return self._presence.start(now)
+        return self._effects(self._presence.start(now), now.monotonic_ms)
 
     def tick(self, now_ms: MonotonicMs) -> Effects:
         """Perform everything that is due."""
-        found: Effects = []
+        found: Steps = []
         while (item := self._timers.take_due(now_ms)) is not None:
             found += self._do(item, now_ms)
         return self._settled(found, now_ms)
 
-    def _do(self, item: due.Due, now_ms: MonotonicMs) -> Effects:
+    def _do(self, item: due.Due, now_ms: MonotonicMs) -> Steps:
         match item:
             case due.PullDue(queue, generation):
                 return self._pulling.due(queue, generation, now_ms)
             case due.PersistDue():
-                return self._persist(now_ms)
-            case due.LoadDue(queue, generation):
-                return self._owned.load(queue, generation, now_ms)
+                return self._persistence.due(now_ms)
+            case due.OffsetQueryDue(queue, generation):
+                return self._own.handle_same(queue, generation, ev.OffsetDue(), now_ms)
             case due.DrainOver(queue, generation):
-                return self._giving_up.drain_over(queue, generation, now_ms)
+                return self._own.handle_same(queue, generation, ev.DrainTimedOut(), now_ms)
             case due.RedeliverDue(delivery):
                 return self._consumption.redeliver(delivery)
             case due.RebalanceDue():
-                return self._rebalance_due(now_ms)
+                return self._rebalancing.due(now_ms) if self._coordination.allocates else []
             case due.LocksDue():
-                self._locking.renew(now_ms)
-                return []
+                return self._locking.renew(now_ms)
             case due.LockDue(queue, generation):
-                self._locking.due(queue, generation)
-                return []
+                return self._locking.due(queue, generation)
             case due.SuspendOver(queue, generation):
                 assert isinstance(self._consumption, OrderlyConsumption), "nothing else suspends queues"
                 return self._consumption.suspend_over(queue, generation)
             case due.RevokeOver(queue, generation):
-                return self._giving_up.revoke_over(queue, generation, now_ms)
+                return self._own.handle_same(queue, generation, ev.ListenerTimedOut(), now_ms)
             case due.RoutesDue():
                 return self._presence.due(now_ms)
             case due.HeartbeatDue():
@@ -154,6 +155,8 @@ class PushConsumerCore:
                 return []  # `_settled` collects the requests to the coordinator.
             case due.StopDue():
                 return self._stop_now(now_ms)
+            case _:
+                assert_never(item)
 
     # Routes and heartbeats.
 
@@ -163,7 +166,7 @@ class PushConsumerCore:
             return []
         if not self._presence.routes_fetched(found, now_ms):
             return []
-        effects = self._presence.heartbeats(self._contacts.take_new())
+        effects: Steps = list(self._presence.heartbeats(self._contacts.take_new()))
         # The last broker that did not may be gone: no answer will show it.
         if self._contacts.all_named_offer:
             effects += self._coordination.look(now_ms)
@@ -179,9 +182,8 @@ class PushConsumerCore:
             return []
         if not self._contacts.answered(address, now_ms, ok=ok, offers=offers):
             return []
-        effects = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
-        self._locking.confirm(address)
-        return self._settled(effects + self._rebalance(now_ms), now_ms)
+        steps = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
+        return self._settled(steps + self._locking.confirm(address) + self._rebalance(now_ms), now_ms)
 
     @property
     def subscription_version(self) -> int:
@@ -195,10 +197,9 @@ class PushConsumerCore:
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """Handle the end of a connection: the broker has dropped us, or has died."""
-        self._locking.doubt(address)
         if self._phase is Phase.RUNNING:
             self._contacts.lost(address, now_ms)
-        return []
+        return self._effects(self._locking.doubt(address, now_ms), now_ms)
 
     # Rebalance.
 
@@ -212,11 +213,10 @@ class PushConsumerCore:
         """Handle the group's member list; None if the broker did not answer."""
         if self._phase is not Phase.RUNNING or not self._coordination.allocates:
             return []
-        effects: Effects = []
+        effects: Steps = []
         if client_ids and self._settings.client_id not in client_ids:
             effects += self._presence.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
-        effects += self._notify_of_change(now_ms)
         effects += self._rebalancing.end(now_ms)
         return self._settled(effects, now_ms)
 
@@ -224,25 +224,10 @@ class PushConsumerCore:
         self, request: fx.LockQueues, outcome: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the answer to a lock request."""
-        return self._settled(self._owned.locks_answered(request, outcome, now_ms), now_ms)
+        return self._settled(self._locking.answered(request, outcome, now_ms), now_ms)
 
-    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
-        if self._phase is not Phase.RUNNING:
-            return []
-        if not self._coordination.allocates:
-            self._rebalancing.abandon()
-            return []
-        return self._rebalancing.begin(now_ms) + self._notify_of_change(now_ms)
-
-    def _rebalance_due(self, now_ms: MonotonicMs) -> Effects:
-        allocates = self._coordination.allocates
-        return self._rebalancing.due(now_ms) + self._notify_of_change(now_ms) if allocates else []
-
-    def _notify_of_change(self, now_ms: MonotonicMs) -> Effects:
-        if not self._rebalancing.changed:
-            return []
-        self._rebalancing.changed = False
-        return self._presence.changed(now_ms)
+    def _rebalance(self, now_ms: MonotonicMs) -> Steps:
+        return self._signals.rebalance(now_ms) if self._phase is Phase.RUNNING else []
 
     # Coordination.
 
@@ -268,7 +253,7 @@ class PushConsumerCore:
 
     def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Effects:
         """Handle the answer to an opening."""
-        return self._settled(self._opening.opened(request, outcome, now_ms), now_ms)
+        return self._settled(self._claims.opened(request, outcome, now_ms), now_ms)
 
     # Queues and messages.
 
@@ -276,15 +261,13 @@ class PushConsumerCore:
         self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the committed offset of a queue (None: nothing is committed)."""
-        return self._settled(
-            self._owned.committed_offset_answered(queue, generation, outcome, now_ms), now_ms
-        )
+        return self._happened(queue, generation, ev.OffsetAnswered(outcome), now_ms)
 
     def start_offset_answered(
         self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: MonotonicMs
     ) -> Effects:
         """Handle the offset of a queue's end, or of a time."""
-        return self._settled(self._owned.start_offset_answered(queue, generation, outcome, now_ms), now_ms)
+        return self._happened(queue, generation, ev.StartAnswered(outcome), now_ms)
 
     def pulled(
         self,
@@ -298,14 +281,16 @@ class PushConsumerCore:
     ) -> Effects:
         """Handle the result of a pull. claim: the claim under which it was sent."""
         if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
-            effects = self._opening.pull_refused(queue, generation, claim, outcome, now_ms)
-        else:
-            effects = self._owned.pulled(queue, generation, outcome, messages, now_ms)
-        return self._settled(effects, now_ms)
+            return self._happened(queue, generation, ev.PullRefused(claim, outcome), now_ms)
+        return self._happened(queue, generation, ev.Pulled(outcome, messages), now_ms)
 
     def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
         """Handle an operator's reset of the group's offsets (request code 220)."""
-        return self._settled(self._owned.offsets_set(topic, offsets, now_ms), now_ms)
+        steps: Steps = []
+        for queue, offset in offsets.items():
+            if queue.topic == topic:
+                steps += self._own.handle_queue(queue, ev.OffsetSet(offset), now_ms)
+        return self._settled(steps, now_ms)
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
@@ -313,18 +298,20 @@ class PushConsumerCore:
 
     def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Note that the listener has finished with revoked queues."""
-        return self._settled(self._giving_up.revoke_hook_done(queues, now_ms), now_ms)
+        steps: Steps = []
+        for queue in queues:
+            steps += self._own.handle_queue(queue, ev.ListenerDone(), now_ms)
+        return self._settled(steps, now_ms)
 
-    def pause(self, queues: Iterable[MessageQueue] | None) -> None:
+    def pause(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
         """Start no more handlers and pulls for queues (None: for any); they stay ours."""
         self._table.pause(queues)
+        return self._settled(self._own.handle_each(ev.Paused(), now_ms), now_ms)
 
     def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
         """Continue queues (None: all)."""
-        effects: Effects = []
-        for owned in self._table.resume(queues, now_ms):
-            effects += self._pulling.go_on(owned, now_ms)
-        return self._settled(effects, now_ms)
+        self._table.resume(queues)
+        return self._settled(self._own.handle_each(ev.Resumed(), now_ms), now_ms)
 
     def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Effects:
         """Handle the result of a send-back."""
@@ -336,20 +323,7 @@ class PushConsumerCore:
 
     def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """Handle the result of a commit."""
-        return self._settled(self._giving_up.committed(commit, outcome, now_ms), now_ms)
-
-    def _persist(self, now_ms: MonotonicMs) -> Effects:
-        if now_ms - self._persisted_ms < self._coordination.persist_ms:
-            return []  # The period has become shorter; another timer came up before.
-        self._persist_later(now_ms)  # If a coordinator allocates, no former owner commits after us.
-        all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
-        if all_of_them:
-            self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
-        return self._commits.commit(self._table.each(), all_of_them=all_of_them)
-
-    def _persist_later(self, now_ms: MonotonicMs) -> None:
-        self._persisted_ms = now_ms
-        self._timers.at(now_ms + self._coordination.persist_ms, due.PersistDue())
+        return self._settled(self._own.committed(commit, outcome, now_ms), now_ms)
 
     # Stop.
 
@@ -361,15 +335,12 @@ class PushConsumerCore:
         if self._phase is not Phase.RUNNING:
             return []
         self._phase = Phase.DRAINING
-        self._owned.closing = True
+        self._own.closing = True
         self._timers.clear()
         self._timers.at(now_ms + timeout_ms, due.StopDue())
         self._coordination.rearm(now_ms)
         self._coordination.begin_leaving()
-        effects: Effects = []
-        for queue in self._table.all():
-            effects += self._giving_up.give_up(queue, now_ms, drain_ms=timeout_ms)
-        return self._settled(effects, now_ms)
+        return self._settled(self._own.handle_each(ev.Revoked(timeout_ms), now_ms), now_ms)
 
     def unregistered(self) -> Effects:
         """Handle the end of unregistering: the brokers have answered or cannot be reached."""
@@ -377,37 +348,34 @@ class PushConsumerCore:
         self._timers.clear()
         return [fx.Stopped()]
 
-    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
+    def _stop_now(self, now_ms: MonotonicMs) -> Steps:
         if self._phase is not Phase.DRAINING:
             return []
-        effects: Effects = []
-        for queue in self._table.all():
-            effects += self._giving_up.give_up(queue, now_ms, drain_ms=0)
+        steps = self._own.handle_each(ev.Revoked(drain_ms=0), now_ms)
         if len(self._table):
             self._timers.at(now_ms + LEAVE_TIMEOUT_MS, due.StopDue())
-        return effects
+        return steps
 
     def _unregister(self) -> Effects:
         return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
 
-    def _settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
-        if self._coordination.must_rebalance:
-            self._coordination.must_rebalance = False
-            effects += self._rebalance(now_ms)
-        effects += self._locking.requests(now_ms)
-        if self._pulling.unaware_brokers:
-            effects += self._presence.heartbeats(self._pulling.unaware_brokers)
-            self._pulling.unaware_brokers.clear()
-        if self.routes.lacks_broker:
-            self.routes.lacks_broker = False
-            effects += self._presence.look_soon(now_ms)
-        if self._table.needs_rebalance:
-            self._table.needs_rebalance = False
-            if self._phase is Phase.RUNNING and self._coordination.allocates:
-                self._rebalancing.soon(now_ms)
+    # What follows from an event.
+
+    def _happened(
+        self, queue: MessageQueue, generation: int, event: ev.Event, now_ms: MonotonicMs
+    ) -> Effects:
+        return self._settled(self._own.handle_same(queue, generation, event, now_ms), now_ms)
+
+    def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
+        """Pass the signals on, until only effects are left."""
+        effects = self._effects(steps, now_ms)
+        effects += self._effects(self._locking.requests(now_ms), now_ms)
         if self._phase is Phase.DRAINING and not len(self._table):
             self._phase = Phase.LEAVING
-            effects += self._coordination.leave() or self._unregister()
+            effects += self._effects(self._coordination.leave() or self._unregister(), now_ms)
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
-            effects += self._coordination.requests(now_ms)
+            effects += self._effects(self._coordination.requests(now_ms), now_ms)
         return fx.merged(effects + self._troubles.take())
+
+    def _effects(self, steps: Sequence[fx.Effect | sg.Signal], now_ms: MonotonicMs) -> Effects:
+        return self._signals.effects(steps, now_ms, is_running=self._phase is Phase.RUNNING)

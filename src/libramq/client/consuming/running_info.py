@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data
-from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.clock import Now, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.running_info import ConsumerRunningInfo, ProcessQueueInfo
@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 def running_info(
     settings: ConsumerSettings,
     subscriptions: Subscriptions,
-    queues: Iterable[ProcessQueue],
+    queues: Iterable[OwnedQueue],
     *,
     name_servers: Sequence[str],
     version: str,
@@ -49,25 +49,25 @@ def running_info(
     )
 
 
-def held_offsets(queues: Iterable[ProcessQueue], topic: str) -> Mapping[MessageQueue, int]:
+def held_offsets(queues: Iterable[OwnedQueue], topic: str) -> Mapping[MessageQueue, int]:
     """Return where a consumer continues in each of its queues of a topic."""
     return {owned.queue: _continues_at(owned) for owned in queues if owned.queue.topic == topic}
 
 
-def _continues_at(owned: ProcessQueue) -> int:
-    offset = owned.commit_offset
-    return owned.start_offset if offset is None else offset
+def _continues_at(owned: OwnedQueue) -> int:
+    offset = owned.held.commit_offset
+    return owned.cursor.start_offset if offset is None else offset
 
 
-def _queue_info(owned: ProcessQueue, settings: ConsumerSettings, now: Now) -> ProcessQueueInfo:
-    first, last = owned.kept_range
+def _queue_info(owned: OwnedQueue, settings: ConsumerSettings, now: Now) -> ProcessQueueInfo:
+    first, last = owned.held.bounds
     return ProcessQueueInfo(
         commit_offset=_continues_at(owned),
         cached_msg_min_offset=first,
         cached_msg_max_offset=last,
-        cached_msg_count=owned.count,
-        cached_msg_size_in_mib=owned.size // _MIB,
-        locked=settings.orderly and owned.is_locked,
-        dropped=owned.dropped,
-        last_pull_timestamp=int(now.wall_ms) - (now.monotonic_ms - owned.last_pull_ms),
+        cached_msg_count=len(owned.held),
+        cached_msg_size_in_mib=owned.held.size // _MIB,
+        locked=settings.orderly and owned.lock.is_held,
+        dropped=not owned.is_ours,
+        last_pull_timestamp=int(now.wall_ms) - (now.monotonic_ms - owned.cursor.last_ms),
     )

@@ -16,8 +16,6 @@ class RouteTable:
         self._publish: dict[str, TopicPublishInfo] = {}
         self._subscribe: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
-        #: Whether a broker, or its master, was looked up that no route names.
-        self.lacks_broker = False
 
     def update(self, topic: str, route: TopicRouteData) -> bool:
         """Store a topic's route; return whether it differs from the last one, apart from the order."""
@@ -49,16 +47,13 @@ class RouteTable:
         return self._subscribe.get(topic, ())
 
     def master(self, broker_name: str) -> str | None:
-        """The address of the master of a broker name."""
-        address = self._addresses.get(broker_name, {}).get(MASTER_ID)
-        self.lacks_broker = self.lacks_broker or address is None
-        return address
+        """Return the address of the master of a broker name; None while no route has it."""
+        return self._addresses.get(broker_name, {}).get(MASTER_ID)
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Return the address to read from: the requested broker, else another of that name."""
         addresses = self._addresses.get(broker_name)
         if not addresses:
-            self.lacks_broker = True
             return None
         found = addresses.get(broker_id)
         if found is None and broker_id != MASTER_ID:

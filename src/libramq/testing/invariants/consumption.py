@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
@@ -19,7 +19,7 @@ _Ownership = tuple[str, MessageQueue, int]
 
 
 def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
-    owned = delivery.process_queue
+    owned = delivery.owned
     return member.name, owned.queue, owned.generation
 
 
@@ -39,7 +39,7 @@ class OrderWithinOwner(Invariant):
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         key = _ownership(member, delivery)
-        expected = self._next.get(key, delivery.process_queue.start_offset)
+        expected = self._next.get(key, delivery.owned.cursor.start_offset)
         for message in delivery.messages:
             if message.queue_offset > expected:
                 self.broken(f"{member.name} gets {key[1]}:{message.queue_offset} and not {expected} before")
@@ -64,7 +64,7 @@ class OneAtATimeInOrder(Invariant):
         key, first = _ownership(member, delivery), delivery.messages[0].queue_offset
         if key in self._running:
             self.broken(f"{member.name} handles {key[1]}:{first} beside another")
-        expected = self._next.get(key, {delivery.process_queue.start_offset})
+        expected = self._next.get(key, {delivery.owned.cursor.start_offset})
         if first not in expected:
             self.broken(f"{member.name} handles {key[1]}:{first} instead of {sorted(expected)}")
         self._running[key] = delivery
@@ -159,7 +159,7 @@ class ConsumedAtLeastOnce(Invariant):
             self._awaited[queue.topic][message_id] = queue, physical_offset
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        queue = delivery.process_queue.queue
+        queue = delivery.owned.queue
         self._ends[queue] = max(self._ends[queue], delivery.messages[-1].queue_offset + 1)
         cut_ms = self.cluster.cuts_wall_ms.get(queue.broker_name)
         if cut_ms is None or self.cluster.is_sync:

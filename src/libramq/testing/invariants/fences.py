@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
@@ -118,8 +118,8 @@ class NoHandlerAfterTheSession(Invariant):
         self._renewed_ms[member] = requested_ms
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        owned = delivery.process_queue
-        if owned.granted is None:
+        owned = delivery.owned
+        if owned.claim.granted is None:
             return  # It allocates for itself.
         silent_ms = self.cluster.now_ms - self._renewed_ms[member.name]
         if silent_ms > member.session_ms + member.session_ms * DRIFT_PPM_MAX // 1_000_000:

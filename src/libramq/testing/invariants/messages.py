@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from libramq.broker.broker import Broker
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
@@ -96,19 +96,17 @@ class OneMessageAnOffset(Invariant):
             del self._seen[queue]
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        seen = self._seen[delivery.process_queue.queue]
-        lost_until_ms = int(
-            self.cluster.cuts_wall_ms.get(delivery.process_queue.queue.broker_name, WallMs(0))
-        )
+        seen = self._seen[delivery.owned.queue]
+        lost_until_ms = int(self.cluster.cuts_wall_ms.get(delivery.owned.queue.broker_name, WallMs(0)))
         for message in delivery.messages:
             if message.store_timestamp_ms <= lost_until_ms and not self.cluster.is_sync:
                 continue
             stored_ms = WallMs(message.store_timestamp_ms)
-            if self.cluster.was_stored_before_deletion(delivery.process_queue.queue, stored_ms):
+            if self.cluster.was_stored_before_deletion(delivery.owned.queue, stored_ms):
                 continue
             before = seen.setdefault(message.queue_offset, message.message_id)
             if before != message.message_id:
-                where = f"{delivery.process_queue.queue}:{message.queue_offset}"
+                where = f"{delivery.owned.queue}:{message.queue_offset}"
                 self.broken(f"{where} was {before} and is {message.message_id} for {member.name}")
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
@@ -41,7 +41,7 @@ class RetriesAreExact(Invariant):
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         if member.is_orderly or member.is_broadcasting:
             return
-        is_retry = delivery.process_queue.queue.topic == retry_topic(member.group)
+        is_retry = delivery.owned.queue.topic == retry_topic(member.group)
         for message in delivery.messages:
             key, times = (member.group, message.message_id), message.reconsume_times
             # Messages that cannot be sent back are retried locally, as often as necessary.

@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.first_commits import FirstCommits
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.signals import Steps
 from libramq.client.routing.route_table import RouteTable
 from libramq.message.queue import MessageQueue
 
@@ -40,7 +42,7 @@ class Commits:
         self._lease = lease
         self._firsts = FirstCommits()
 
-    def commit(self, queues: Iterable[ProcessQueue], *, all_of_them: bool = False) -> list[fx.Effect]:
+    def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Steps:
         """Return the commits of changed offsets, or of all offsets."""
         by_queue = {owned.queue: owned for owned in queues}
         to_persist = self._offsets.to_persist(by_queue, all_of_them=all_of_them)
@@ -50,32 +52,35 @@ class Commits:
             return [fx.StoreOffsets(tuple(to_persist))] if to_persist else []
         if not to_persist or not self._lease.holds():
             return []
-        found: list[fx.Effect] = []
+        found: Steps = []
         for queue, offset in to_persist:
             owned = by_queue[queue]
             address = self._routes.master(queue.broker_name)
-            if address is None or not owned.may_commit or self._must_wait(owned):
+            if address is None:
+                found.append(sg.BrokerMissing())
+                continue
+            if not owned.may_commit or self._must_wait(owned):
                 continue
             self._firsts.sent(queue)
             owned.commit_awaited = True
-            found.append(fx.CommitOffset(queue, owned.generation, offset, address, owned.opened))
+            found.append(fx.CommitOffset(queue, owned.generation, offset, address, owned.claim.opened))
         return found
 
-    def last(self, owned: ProcessQueue) -> list[fx.Effect] | None:
+    def last(self, owned: OwnedQueue) -> Steps | None:
         """Return the last commit of a queue that ends, to follow the one under way; None if there is none."""
         if owned.commit_awaited or not self._lease.holds():
             return []
         if self._must_wait(owned) and self._offsets.to_persist([owned.queue], all_of_them=False):
             return []
         last = self.commit([owned]) if owned.last_commits < LAST_COMMITS_MAX else []
-        owned.last_commits += len(last)
-        return last or None
+        owned.last_commits += owned.commit_awaited
+        return last if owned.commit_awaited else None
 
     def known(self, queue: MessageQueue) -> None:
         """Note a committed offset that the broker reported."""
         self._firsts.known(queue)
 
-    def answered(self, commit: fx.CommitOffset, *, ok: bool) -> tuple[ProcessQueue | None, bool]:
+    def answered(self, commit: fx.CommitOffset, *, ok: bool) -> tuple[OwnedQueue | None, bool]:
         """Handle the result of a commit.
 
         Return its queue, unless that was lost since, and whether other commits have waited for it.
@@ -89,6 +94,6 @@ class Commits:
             self._offsets.persisted(commit.queue, commit.offset)
         return owned, others_may_go
 
-    def _must_wait(self, owned: ProcessQueue) -> bool:
+    def _must_wait(self, owned: OwnedQueue) -> bool:
         # Our brokers, which open queues, have no such race.
-        return owned.opened is None and self._firsts.must_wait(owned.queue)
+        return owned.claim.opened is None and self._firsts.must_wait(owned.queue)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, RedeliverDue
@@ -19,10 +20,12 @@ from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
-from libramq.client.consuming.ownership.giving_up import GivingUp
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.pulling.pulling import Pulling
+from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
@@ -49,7 +52,7 @@ class Consumption:
         table: QueueTable,
         delivering: Delivering,
         duplicates: Duplicates,
-        giving_up: GivingUp,
+        own: Ownership,
         pulling: Pulling,
     ) -> None:
         self._settings = settings
@@ -60,15 +63,15 @@ class Consumption:
         self._table = table
         self._delivering = delivering
         self._duplicates = duplicates
-        self._giving_up = giving_up
+        self._own = own
         self._pulling = pulling
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[fx.Effect]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         """Handle the results of handlers."""
-        found: list[fx.Effect] = []
+        found: Steps = []
         for delivery, ending in results:
-            owned = delivery.process_queue
-            owned.deliveries.discard(delivery)
+            owned = delivery.owned
+            owned.work.deliveries.discard(delivery)
             is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
             if ending is HandlerOutcome.SKIPPED:
                 if is_current:
@@ -85,26 +88,26 @@ class Consumption:
                 found += self._go_on(delivery, now_ms)
         return found
 
-    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
+    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Steps:
         """Handle the result of a send-back."""
         if not ok:
             return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
         return self._returned(sent.delivery, sent.message, now_ms)
 
-    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
+    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Steps:
         """Handle the result of sending a copy to the retry topic."""
         what_follows = self._returned if ok else self._keep
         return what_follows(sent.delivery, sent.message, now_ms)
 
-    def redeliver(self, delivery: Delivery) -> list[fx.Effect]:
+    def redeliver(self, delivery: Delivery) -> Steps:
         """Deliver messages again after their send-back failed and their pause is over."""
-        owned = delivery.process_queue
-        if owned.dropped or not self._table.is_current(owned):
+        owned = delivery.owned
+        if not owned.is_ours:
             return []
-        owned.deliveries.add(delivery)
+        owned.work.deliveries.add(delivery)
         return [fx.Deliver((delivery,))]
 
-    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> Steps:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting:
             # As upstream: the retry topic belongs to the whole group, so broadcasting has no redelivery.
@@ -120,16 +123,14 @@ class Consumption:
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
-        found: list[fx.Effect] = []
+    ) -> Steps:
+        found: Steps = []
         for message, after_ms in retries:
             found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
         return found
 
-    def _reject(
-        self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
-        found: list[fx.Effect] = []
+    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs) -> Steps:
+        found: Steps = []
         for message in messages:
             log.warning(
                 "a handler rejected a message; it becomes a dead letter",
@@ -139,54 +140,50 @@ class Consumption:
             found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
         return found
 
-    def _send_back(
-        self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
-        delivery.process_queue.sending_back += 1
-        address = self._routes.master(message.broker_name or delivery.process_queue.queue.broker_name)
+    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Steps:
+        delivery.owned.work.sending_back += 1
+        address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
         if address is None:
-            return self._send_copy(delivery, message, level, now_ms)
+            return [sg.BrokerMissing(), *self._send_copy(delivery, message, level, now_ms)]
         return [fx.SendBack(delivery, message, address, level)]
 
-    def _send_copy(
-        self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
+    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Steps:
         info = self._routes.publish_info(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
         else:  # A broker creates the retry topic with its first message.
-            queue = MessageQueue(self._retry_topic, delivery.process_queue.queue.broker_name, 0)
+            queue = MessageQueue(self._retry_topic, delivery.owned.queue.broker_name, 0)
         address = self._routes.master(queue.broker_name)
         if address is None:
-            return self._keep(delivery, message, now_ms)
+            return [sg.BrokerMissing(), *self._keep(delivery, message, now_ms)]
         return [fx.SendCopy(delivery, message, queue, address, level)]
 
-    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
-        delivery.process_queue.sending_back -= 1
+    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
+        delivery.owned.work.sending_back -= 1
         self._done(delivery, (message,))
         return self._go_on(delivery, now_ms)
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
-        owned = delivery.process_queue
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
+        owned = delivery.owned
         log.warning("message could not be sent back; it is redelivered locally", queue=str(owned.queue))
-        owned.sending_back -= 1
+        owned.work.sending_back -= 1
         message.reconsume_times += 1
         self._timers.at(now_ms + REDELIVER_MS, RedeliverDue(Delivery(owned, (message,))))
         return self._go_on(delivery, now_ms)
 
     def _done(self, delivery: Delivery, messages: Iterable[MessageExt]) -> None:
-        owned = delivery.process_queue
+        owned = delivery.owned
         if self._table.is_current(owned):
-            offset = owned.remove(messages)
+            offset = owned.held.remove(messages)
             if offset is not None:
                 self._offsets.advance(owned.queue, offset)
 
-    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> list[fx.Effect]:
-        owned = delivery.process_queue
+    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> Steps:
+        owned = delivery.owned
         if not self._table.is_current(owned):
             return []
-        if owned.dropped:
-            return self._giving_up.drained(owned, now_ms)
+        if not owned.is_ours:
+            return self._own.handle(owned, ev.HandlerEnded(), now_ms)
         return self._delivering.next(owned) + self._pulling.resume(owned, now_ms)
 
 

@@ -7,7 +7,7 @@ Upstream: ConsumeMessageConcurrentlyService.consumeMessageDirectly.
 from collections.abc import Callable, Sequence
 
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt
 from libramq.remoting.body.administration import ConsumeDirectlyResult

@@ -11,12 +11,12 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import DeadlineDue, Due
-from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.membership.coordination import MemberCoordination
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
@@ -51,7 +51,7 @@ class HandlerDeadlines:
         delay_ms = min(self._settings.consume_timeout_ms // CHECKS, CHECK_MS_MAX)
         self._timers.at(now_ms + delay_ms, DeadlineDue())
 
-    def due(self, now_ms: MonotonicMs) -> Effects:
+    def due(self, now_ms: MonotonicMs) -> Steps:
         """Abandon overdue handlers, as if they had failed."""
         self.watch(now_ms)
         late = self._late(now_ms)
@@ -60,7 +60,7 @@ class HandlerDeadlines:
         failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
         return [fx.Abandon(tuple(late)), *self._ended(failed, now_ms)]
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         """Handle results; those of abandoned handlers are ignored."""
         counting = []
         for result in results:
@@ -72,7 +72,7 @@ class HandlerDeadlines:
                 counting.append(result)
         return self._ended(counting, now_ms)
 
-    def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
+    def _ended(self, results: Sequence[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         effects = self._consumption.handled(results, now_ms)
         return effects + self._coordination.ended((delivery for delivery, _ in results), now_ms)
 

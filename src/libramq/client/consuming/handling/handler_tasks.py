@@ -8,7 +8,7 @@ from typing import Any
 
 from libramq.client.consuming.handling.handler_call import awaited, current_task, is_from_outside, log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.message import MessageExt
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from libramq.client.consuming.handling.handler_call import awaited, current_task, is_from_outside, log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 

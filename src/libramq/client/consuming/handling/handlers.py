@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, HandlerResult
 from libramq.client.consuming.handling.handler_tasks import HandlerTasks
 from libramq.client.consuming.handling.handler_threads import HandlerThreads
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.errors import ConfigError
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt

@@ -11,11 +11,11 @@ Upstream: ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes
 from collections import deque
 from collections.abc import Iterable
 
-from libramq.client.consuming import effects as fx
 from libramq.client.consuming.due import SuspendOver
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.send_back import CHOSEN_BY_BROKER
-from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
@@ -27,45 +27,45 @@ log = get_logger(__name__)
 class OrderlyConsumption(Consumption):
     """Turns results of handlers into offsets, and suspends a queue after a failure."""
 
-    def suspend_over(self, queue: MessageQueue, generation: int) -> list[fx.Effect]:
+    def suspend_over(self, queue: MessageQueue, generation: int) -> Steps:
         """Continue a queue after its suspension."""
-        owned = self._table.current(queue, generation)
+        owned = self._table.same(queue, generation)
         if owned is None:
             return []
-        owned.suspended = False
+        owned.work.is_suspended = False
         return self._delivering.next(owned)
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
-        owned = delivery.process_queue
-        found: list[fx.Effect] = []
+    ) -> Steps:
+        owned = delivery.owned
+        found: Steps = []
         again, delays_ms = [], []
         for message, after_ms in retries:
             if message.reconsume_times >= self._settings.retries_max:
-                owned.sending_back += 1
+                owned.work.sending_back += 1
                 found += self._send_copy(delivery, message, CHOSEN_BY_BROKER, now_ms)
             else:
                 message.reconsume_times += 1
                 again.append(message)
                 delays_ms.append(self._settings.suspend_ms if after_ms is None else after_ms)
         if again:
-            owned.waiting.extendleft(sorted(again, key=_offset, reverse=True))
+            owned.work.waiting.extendleft(sorted(again, key=_offset, reverse=True))
             self._suspend(owned, max(delays_ms), now_ms)
         return found
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
-        owned = delivery.process_queue
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
+        owned = delivery.owned
         log.warning("message could not be sent to the retry topic; its queue waits", queue=str(owned.queue))
-        owned.sending_back -= 1
+        owned.work.sending_back -= 1
         message.reconsume_times += 1
-        owned.waiting = deque(sorted([message, *owned.waiting], key=_offset))
+        owned.work.waiting = deque(sorted([message, *owned.work.waiting], key=_offset))
         self._suspend(owned, self._settings.suspend_ms, now_ms)
         return self._go_on(delivery, now_ms)
 
-    def _suspend(self, owned: ProcessQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
-        if not owned.suspended:
-            owned.suspended = True
+    def _suspend(self, owned: OwnedQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
+        if not owned.work.is_suspended:
+            owned.work.is_suspended = True
             self._timers.at(now_ms + delay_ms, SuspendOver(owned.queue, owned.generation))
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, ProcessingDue
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.queue_table import QueueTable
 from libramq.client.consuming.timers import DueItems
 from libramq.clock import MonotonicMs
@@ -37,10 +37,10 @@ class Overdue:
     def look(self, now_ms: MonotonicMs) -> None:
         """Find the overdue handlers of owned queues; queues being given up have a deadline of their own."""
         for owned in self._table.each():
-            if not owned.dropped:
+            if owned.is_ours:
                 self._deliveries.update(
                     delivery
-                    for delivery in owned.deliveries
+                    for delivery in owned.work.deliveries
                     if delivery.started and now_ms - delivery.began_ms > self._max_ms
                 )
 

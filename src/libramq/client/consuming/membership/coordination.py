@@ -14,19 +14,21 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.due import Due, PersistDue, ReleaseDue
+from libramq.client.consuming.due import PersistDue, ReleaseDue
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.overdue import Overdue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.membership.membership import CoordinatorAnswer, Membership
-from libramq.client.consuming.ownership.giving_up import GivingUp
-from libramq.client.consuming.ownership.opening import Opening
-from libramq.client.consuming.ownership.owned_queues import OwnedQueues
-from libramq.client.consuming.ownership.process_queue import Delivery, QueueState
-from libramq.client.consuming.ownership.queue_table import QueueTable
-from libramq.client.consuming.timers import DueItems
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.ownership.queue_locking import QueueLocking
+from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.troubles import Troubles
 from libramq.clock import MonotonicMs
 from libramq.errors import (
@@ -59,34 +61,32 @@ class MemberCoordination:
         settings: ConsumerSettings,
         membership: Membership,
         contacts: BrokerContacts,
-        timers: DueItems[Due],
-        table: QueueTable,
         lease: Lease,
         duplicates: Duplicates,
-        owned: OwnedQueues,
-        opening: Opening,
-        giving_up: GivingUp,
+        own: Ownership,
+        locking: QueueLocking,
+        claims: Claims,
         troubles: Troubles,
     ) -> None:
         self._settings = settings
         self._membership = membership
         self._contacts = contacts
-        self._timers = timers
-        self._table = table
+        self._timers = own.timers
+        self._table = own.table
         self._lease = lease
         self._duplicates = duplicates
-        self._owned = owned
-        self._opening = opening
-        self._giving_up = giving_up
+        self._own = own
+        self._locking = locking
+        self._claims = claims
         self._troubles = troubles
         self._mode = ""
         self._is_offered = False
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
-        self._overdue = Overdue(settings, timers, table)
+        self._overdue = Overdue(settings, own.timers, own.table)
         self._is_warned = False
-        #: Called when we begin to allocate for ourselves.
-        self.must_rebalance = False
+        #: Revoked queues that were released; the coordinator is to be notified.
+        self._released: list[sg.QueueReleased] = []
 
     @property
     def allocates(self) -> bool:
@@ -104,7 +104,7 @@ class MemberCoordination:
 
     # Membership.
 
-    def look(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def look(self, now_ms: MonotonicMs) -> Steps:
         """Join the group's coordinator if all brokers offer coordination, else leave it."""
         if self._settings.broadcasting or not self._contacts.alive:
             return []
@@ -117,7 +117,7 @@ class MemberCoordination:
                 self._overdue.watch(now_ms)
         return []
 
-    def _withdraw(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _withdraw(self, now_ms: MonotonicMs) -> Steps:
         log.info(
             "a broker offers no coordination; the members allocate queues themselves",
             group=self._settings.group,
@@ -125,13 +125,14 @@ class MemberCoordination:
         found = self._leave("member_left")
         if self._mode == MODE_EPOCHS:
             found += self._allocate_ourselves(now_ms)
+            self._mode = ""
+            return found
         self._mode = ""
-        self.must_rebalance = True
-        return found
+        return [*found, sg.RebalanceNow()]
 
     # Requests.
 
-    def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def requests(self, now_ms: MonotonicMs) -> Steps:
         """Return the requests to send to the coordinator now."""
         found = self._releases(now_ms)
         question = self._membership.request(
@@ -148,17 +149,18 @@ class MemberCoordination:
         if self._mode == MODE_EPOCHS and self._settings.instance_id is None:
             self._is_leaving = True
             for owned in self._table.each():
-                owned.is_revocation_requested = True
+                owned.is_revoked_by_coordinator = True
 
-    def leave(self) -> list[fx.Effect]:
+    def leave(self) -> Steps:
         """Leave once no queue is left. The queues of a static member are kept for its session."""
-        released, uncommitted = self._owned.take_released()
+        committed = tuple(each.grant for each in self._released if each.is_committed)
+        self._released.clear()
         if self._settings.instance_id is not None:
             self._membership.end()
             return []
-        return self._leave("member_left", tuple(each for each in released if each not in uncommitted))
+        return self._leave("member_left", committed)
 
-    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> list[fx.Effect]:
+    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> Steps:
         known = self._membership.end()
         self._lease.lift()
         return [] if known is None else [fx.LeaveGroup(*known, reason, queues)]
@@ -166,17 +168,23 @@ class MemberCoordination:
     def _held(self) -> list[QueueGrant]:
         found = []
         for owned in self._table.each():
-            if owned.granted is not None:
-                found.append(QueueGrant.of(owned.queue, owned.granted.epoch))
+            granted = owned.claim.granted
+            if granted is not None:
+                found.append(QueueGrant.of(owned.queue, granted.epoch))
             elif owned.state not in (QueueState.LOCKING, QueueState.WAITING):
                 found.append(QueueGrant.of(owned.queue, 0))
-        return found + self._owned.released  # Until the coordinator has been notified of their release.
+        # Until the coordinator has been notified of their release.
+        return found + [each.grant for each in self._released]
 
-    def _releases(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        if not self._owned.released and (self._is_leave_sent or not self._is_leaving):
+    def released(self, released: sg.QueueReleased) -> None:
+        """Report a released queue with the next request."""
+        self._released.append(released)
+
+    def _releases(self, now_ms: MonotonicMs) -> Steps:
+        if not self._released and (self._is_leave_sent or not self._is_leaving):
             return []
         if not self._membership.member:
-            self._owned.take_released()
+            self._released.clear()
             return []
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
@@ -186,14 +194,16 @@ class MemberCoordination:
         if others_follow and now_ms < self._release_due_ms:
             return []
         self._release_due_ms = None
-        queues, uncommitted = self._owned.take_released()
+        queues = tuple(each.grant for each in self._released)
+        uncommitted = tuple(each.grant for each in self._released if not each.is_committed)
+        self._released.clear()
         self._is_leave_sent = self._is_leaving
         known = self._membership
         return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving, uncommitted)]
 
     # Responses of the coordinator.
 
-    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Steps:
         """Handle a broker's answer to where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
@@ -205,9 +215,7 @@ class MemberCoordination:
         self._membership.found(request, outcome, now_ms)
         return []
 
-    def joined(
-        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
+    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs) -> Steps:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
         self._note(outcome)
@@ -215,7 +223,7 @@ class MemberCoordination:
 
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
+    ) -> Steps:
         """Handle the coordinator's answer to a poll."""
         answer = self._membership.polled(request, outcome, now_ms)
         self._note(outcome)
@@ -245,7 +253,7 @@ class MemberCoordination:
             self._troubles.over("subscriptions")
         self._is_warned = bool(warning)
 
-    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Steps:
         if answer is None:
             return []
         held = self._lease.holds()
@@ -259,7 +267,7 @@ class MemberCoordination:
             return self._lose_all(now_ms)
         if assignment.mode == MODE_CLIENT:
             self._lease.lift()
-            found: list[fx.Effect] = []
+            found: Steps = []
             if self._mode != MODE_CLIENT:
                 self._mode = MODE_CLIENT
                 found = self._allocate_ourselves(now_ms)
@@ -267,52 +275,48 @@ class MemberCoordination:
             self._lease.renew(answer.requested_ms + self._settings.session_ms)
             found = self._apply(assignment, now_ms)
         if not held:  # The lease had expired.
-            found += self._owned.go_on(now_ms) + self._giving_up.go_on(now_ms)
+            found += self._own.handle_each(ev.Continued(), now_ms) + self._own.let_commit(now_ms)
         return found
 
-    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> Steps:
         """Release queues that are no longer ours, and open those that are ours now."""
-        if self._owned.closing:
+        if self._own.closing:
             return []
-        found: list[fx.Effect] = []
+        found: Steps = []
         if self._mode != MODE_EPOCHS:
             self._mode = MODE_EPOCHS
             self._timers.at(now_ms + self.persist_ms, PersistDue())
-            found += self._owned.need_no_locks()
+            found += self._locking.lift(now_ms)
         member = self._membership.member
         claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
         for owned in self._table.each():
-            owned.is_revocation_requested = owned.queue not in claims
-            if owned.is_revocation_requested:
-                drain_ms = self._settings.revoke_timeout_ms
-                found += self._giving_up.give_up(owned.queue, now_ms, drain_ms=drain_ms)
+            owned.is_revoked_by_coordinator = owned.queue not in claims
+            if owned.is_revoked_by_coordinator:
+                found += self._own.handle(owned, ev.Revoked(self._settings.revoke_timeout_ms), now_ms)
         for queue, claim in claims.items():
             if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
-                found += self._opening.grant(queue, claim, now_ms)
+                found += self._claims.granted(queue, claim, now_ms)
         return found
 
-    def _allocate_ourselves(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _allocate_ourselves(self, now_ms: MonotonicMs) -> Steps:
         """Switch from epochs to our own allocation: our queues stay until a round decides otherwise.
 
         This includes queues that were waiting to be opened again.
         """
-        self._owned.take_released()
-        self._owned.forget_claims(now_ms)
-        self.must_rebalance = True
-        return self._owned.go_on(now_ms)
+        self._released.clear()
+        self._locking.resume()
+        steps = self._own.handle_each(ev.ClaimsDropped(), now_ms)
+        return [*steps, *self._own.handle_each(ev.Continued(), now_ms), sg.RebalanceNow()]
 
-    def _lose_all(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        found: list[fx.Effect] = []
-        for owned in self._table.each():
-            found += self._owned.lose(owned, now_ms)
-        return found
+    def _lose_all(self, now_ms: MonotonicMs) -> Steps:
+        return self._own.handle_each(ev.Lost(), now_ms)
 
     # Handlers that run too long.
 
-    def check_handlers(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def check_handlers(self, now_ms: MonotonicMs) -> Steps:
         """Leave the group when a handler exceeds its time; we rejoin when it is done."""
         self._overdue.watch(now_ms)
-        if self._mode != MODE_EPOCHS or self._owned.closing or not self._membership.is_on:
+        if self._mode != MODE_EPOCHS or self._own.closing or not self._membership.is_on:
             return []
         self._overdue.look(now_ms)
         if not self._overdue:
@@ -324,7 +328,7 @@ class MemberCoordination:
         self._troubles.begin("handler", error)
         return self._lose_all(now_ms) + self._leave("processing_timeout")
 
-    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> list[fx.Effect]:
+    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> Steps:
         """Note that handlers have returned."""
         if not self._overdue:
             return []

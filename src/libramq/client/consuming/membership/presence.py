@@ -11,6 +11,7 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, HeartbeatDue, RoutesDue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.subscription import Subscriptions, heartbeat_data
+from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs, Now
@@ -48,22 +49,22 @@ class Presence:
         self._look_at_ms = MonotonicMs(0)
         self._looked_at_ms: MonotonicMs | None = None
 
-    def start(self, now: Now) -> list[fx.Effect]:
+    def start(self, now: Now) -> Steps:
         """Start by fetching the routes."""
         self._started = now
         self._version = self.first_version = int(now.wall_ms)
         self._timers.at(now.monotonic_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.look()
 
-    def look(self) -> list[fx.Effect]:
+    def look(self) -> Steps:
         """Fetch the routes."""
         return [fx.FetchRoutes(tuple(self._subscriptions))]
 
-    def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def due(self, now_ms: MonotonicMs) -> Steps:
         """Fetch the routes, unless that was done meanwhile."""
         return self.look() if now_ms >= self._look_at_ms else []
 
-    def look_soon(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def look_soon(self, now_ms: MonotonicMs) -> Steps:
         """Fetch the routes because a broker is unknown, unless that was just done."""
         if self._looked_at_ms is not None and now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
             return []
@@ -83,12 +84,12 @@ class Presence:
         self._timers.at(self._look_at_ms, RoutesDue())
         return bool(changed)
 
-    def regular(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def regular(self, now_ms: MonotonicMs) -> Steps:
         """Return the heartbeats that are due."""
         self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.heartbeats(self._contacts.regular())
 
-    def changed(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def changed(self, now_ms: MonotonicMs) -> Steps:
         """Send heartbeats because our queues have changed."""
         # Brokers accept a subscription as newer only with a higher version: the wall clock's first reading,
         # continued by the monotonic clock, which is never set back.
@@ -96,7 +97,7 @@ class Presence:
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
         return self.heartbeats(self._contacts.alive)
 
-    def heartbeats(self, addresses: Iterable[str]) -> list[fx.Effect]:
+    def heartbeats(self, addresses: Iterable[str]) -> Steps:
         """Return heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
         return [fx.SendHeartbeat(address, data) for address in sorted(addresses)]

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, RebalanceDue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.rebalance import allocate, change
-from libramq.client.consuming.ownership.giving_up import GivingUp
-from libramq.client.consuming.ownership.owned_queues import OwnedQueues
-from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
@@ -39,35 +40,30 @@ class Rebalancing:
         routes: RouteTable,
         contacts: BrokerContacts,
         timers: DueItems[Due],
-        table: QueueTable,
-        owned: OwnedQueues,
-        giving_up: GivingUp,
+        own: Ownership,
     ) -> None:
         self._settings = settings
         self._topics = tuple(topics)
         self._routes = routes
         self._contacts = contacts
         self._timers = timers
-        self._table = table
-        self._owned = owned
-        self._giving_up = giving_up
+        self._own = own
+        self._table = own.table
         self._lists_awaited: set[str] = set()
         self._again = False
         self._balanced = True
         self._due_ms = MonotonicMs(0)
-        #: Set when queues were taken or given up.
-        self.changed = False
 
     def abandon(self) -> None:
         """Drop the round under way: a coordinator allocates."""
         self._lists_awaited.clear()
         self._again = False
 
-    def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def due(self, now_ms: MonotonicMs) -> Steps:
         """Begin a scheduled round."""
         return self.begin(now_ms) if now_ms >= self._due_ms else []
 
-    def begin(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def begin(self, now_ms: MonotonicMs) -> Steps:
         """Fetch the group's members."""
         if self._settings.broadcasting:
             return self._take_all(now_ms)
@@ -89,10 +85,10 @@ class Rebalancing:
 
     def list_fetched(
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
-    ) -> list[fx.Effect]:
+    ) -> Steps:
         """Handle the group's member list; None if the broker did not answer."""
         self._lists_awaited.discard(address)
-        found: list[fx.Effect] = []
+        found: Steps = []
         if not client_ids:
             self._balanced = False
         else:
@@ -102,7 +98,7 @@ class Rebalancing:
                 found += self._allocate(topic, client_ids, now_ms)
         return found
 
-    def end(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def end(self, now_ms: MonotonicMs) -> Steps:
         """End the round when all lists are here, and schedule the next."""
         if self._lists_awaited:
             return []
@@ -115,15 +111,15 @@ class Rebalancing:
         if not self._lists_awaited:
             self._schedule(now_ms, REBALANCE_SOON_MS)
 
-    def _take_all(self, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _take_all(self, now_ms: MonotonicMs) -> Steps:
         self._balanced = True
-        found: list[fx.Effect] = []
+        found: Steps = []
         for topic in self._topics:
             found += self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
         self._schedule(now_ms, self._settings.rebalance_ms)
         return found
 
-    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> Steps:
         try:
             allocated = allocate(
                 self._settings.strategy,
@@ -141,17 +137,17 @@ class Rebalancing:
 
     def _apply(
         self, topic: str, allocated: Sequence[MessageQueue], now_ms: MonotonicMs, *, takeover_delay_ms: int
-    ) -> list[fx.Effect]:
+    ) -> Steps:
         idle = [queue for queue in self._table.idle(now_ms) if queue.topic == topic]
         wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
-        found: list[fx.Effect] = []
+        found: Steps = []
         for queue in (*wanted.give, *idle):
-            found += self._giving_up.give_up(queue, now_ms, drain_ms=self._settings.drain_ms)
+            found += self._own.handle_queue(queue, ev.Revoked(self._settings.drain_ms), now_ms)
         for queue in wanted.take:
-            found += self._owned.take(queue, now_ms, delay_ms=takeover_delay_ms)
+            found += self._own.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if wanted.take or wanted.give:
             log.info("rebalanced", topic=topic, taken=len(wanted.take), released=len(wanted.give))
-            self.changed = True
+            found.append(sg.AssignmentChanged())
         return found
 
     def _schedule(self, now_ms: MonotonicMs, delay_ms: int) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
-from libramq.client.consuming.ownership.process_queue import ProcessQueue
+from libramq.client.consuming.ownership.held_messages import HeldMessages
 
 #: PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL: look again after.
 THROTTLED_MS: Final = 50
@@ -26,15 +26,15 @@ class PullLimits:
     mib_max: int
     span_max: int
 
-    def exceeded_by(self, queue: ProcessQueue) -> str | None:
-        """Return the limit that the queue exceeds; None if it may be pulled."""
-        if queue.count > self.count_max:
-            return f"{queue.count} messages wait, over {self.count_max}"
-        if queue.size // _MIB > self.mib_max:
-            return f"{queue.size // _MIB} MiB wait, over {self.mib_max}"
+    def exceeded_by(self, held: HeldMessages) -> str | None:
+        """Return the limit that a queue's messages exceed; None if it may be pulled."""
+        if len(held) > self.count_max:
+            return f"{len(held)} messages wait, over {self.count_max}"
+        if held.size // _MIB > self.mib_max:
+            return f"{held.size // _MIB} MiB wait, over {self.mib_max}"
         # Few messages cannot have a wide span; computing it costs a look at all of them.
-        if queue.count and queue.span > self.span_max:
-            return f"the offsets that wait span {queue.span}, over {self.span_max}"
+        if held and held.span > self.span_max:
+            return f"the offsets that wait span {held.span}, over {self.span_max}"
         return None
 
 

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, PullDue
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
-from libramq.client.consuming.ownership.process_queue import ProcessQueue, QueueState
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.queue_table import QueueTable
+from libramq.client.consuming.ownership.state import QueueState
 from libramq.client.consuming.pulling.catch_up import CatchUpPace
 from libramq.client.consuming.pulling.pull_flow_control import (
     BROKER_BUSY_MS,
@@ -22,6 +24,7 @@ from libramq.client.consuming.pulling.pull_flow_control import (
     PullLimits,
     pull_limits,
 )
+from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
@@ -70,75 +73,73 @@ class Pulling:
         self._duplicates = duplicates
         self._limits: dict[str, PullLimits] = {}
         self._retry_topic = retry_topic(settings.group)
-        #: Brokers that reported our subscription as unknown.
-        self.unaware_brokers: set[str] = set()
+
+    def is_retry(self, queue: MessageQueue) -> bool:
+        """Return whether a queue is one of the group's retry topic."""
+        return queue.topic == self._retry_topic
 
     def highest_handled(self, queue: MessageQueue) -> int:
         """Return the highest offset of a queue that was handled here; -1 for none."""
         return self._duplicates.highest(queue)
 
-    def start(
-        self, owned: ProcessQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool
-    ) -> list[fx.Effect]:
+    def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> Steps:
         """Start at an offset; a backlog is read no faster than the configured rate."""
-        owned.state = QueueState.PULLING
-        owned.start_offset = owned.next_offset = offset
-        owned.handled_before = self.highest_handled(owned.queue)
+        owned.cursor.start(offset, self.highest_handled(owned.queue))
         rate = self._settings.catch_up_rate
-        if rate and was_committed and owned.queue.topic != self._retry_topic:
-            owned.catch_up = CatchUpPace(rate, now_ms)
+        if rate and was_committed and not self.is_retry(owned.queue):
+            owned.cursor.catch_up = CatchUpPace(rate, now_ms)
         return self.pull(owned, now_ms)
 
     def shares_changed(self) -> None:
         """Note that the number of our queues has changed, and with it the limits of each."""
         self._limits.clear()
 
-    def due(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def due(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> Steps:
         """Pull after a delay."""
-        owned = self._table.current(queue, generation)
-        return [] if owned is None or now_ms < owned.pull_due_ms else self.pull(owned, now_ms)
+        owned = self._table.same(queue, generation)
+        return [] if owned is None or now_ms < owned.cursor.due_ms else self.pull(owned, now_ms)
 
-    def resume(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def resume(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
         """Pull again after a handler has finished, if the queue holds little enough now."""
-        return self.pull(owned, now_ms) if owned.is_throttled else []
+        return self.pull(owned, now_ms) if owned.cursor.is_throttled else []
 
-    def reachable(self, address: str, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def reachable(self, address: str, now_ms: MonotonicMs) -> Steps:
         """Retry at once at a broker that answers again."""
-        found: list[fx.Effect] = []
+        found: Steps = []
         for owned in self._table.each():
-            if owned.has_failed and self._routes.reader(owned.queue.broker_name, owned.broker_id) == address:
+            if owned.cursor.has_failed and self._reader(owned) == address:
                 found += self.pull(owned, now_ms)
         return found
 
-    def go_on(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def go_on(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
         """Continue: handlers may begin again, and pulls are sent."""
         return self._delivering.resume(owned) + self.pull(owned, now_ms)
 
     def pulled(
         self,
-        owned: ProcessQueue,
+        owned: OwnedQueue,
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
-    ) -> list[fx.Effect]:
+    ) -> Steps:
         """Handle the result of a pull; the caller handles a refused offset."""
-        owned.is_pulling = False
+        queue, cursor = owned.queue, owned.cursor
+        cursor.is_under_way = False
         if isinstance(outcome, LibraError):
             return self._failed(owned, outcome, now_ms)
-        queue = owned.queue
-        owned.broker_id = outcome.suggested_broker_id
-        owned.next_offset = outcome.next_offset
+        cursor.broker_id = outcome.suggested_broker_id
+        cursor.next_offset = outcome.next_offset
         if messages:
-            owned.last_stored_ms = messages[-1].store_timestamp_ms
+            cursor.last_stored_ms = messages[-1].store_timestamp_ms
         wanted = self._accept(queue.topic, messages, outcome) if messages else ()
-        found: list[fx.Effect] = []
+        found: Steps = []
         if wanted:
-            self._duplicates.arrived(wanted, owned.handled_before)
-            owned.put(wanted)
+            self._duplicates.arrived(wanted, cursor.handled_before)
+            owned.held.put(wanted)
             found += self._delivering.arrived(owned, wanted)
-        elif not owned.count:
+        elif not owned.held:
             # Everything up to here was consumed or does not match our subscription.
-            self._offsets.advance(queue, owned.next_offset)
+            self._offsets.advance(queue, cursor.next_offset)
         delay_ms = max(
             self._settings.pull_interval_ms if wanted else 0, self._pace(owned, len(wanted), outcome, now_ms)
         )
@@ -148,54 +149,60 @@ class Pulling:
             found += self.pull(owned, now_ms)
         return found
 
-    def pull(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def pull(self, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
         """Pull now, unless something prevents it."""
-        if owned.is_pulling or owned.paused or owned.dropped or owned.state is not QueueState.PULLING:
+        queue, cursor = owned.queue, owned.cursor
+        if cursor.is_under_way or owned.state is not QueueState.READING:
             return []
-        owned.last_pull_ms = now_ms
-        queue = owned.queue
-        owned.is_throttled = self._limits_of(queue.topic).exceeded_by(owned) is not None
-        if owned.is_throttled:
+        cursor.last_ms = now_ms
+        cursor.is_throttled = self._limits_of(queue.topic).exceeded_by(owned.held) is not None
+        if cursor.is_throttled:
             self._later(owned, now_ms, THROTTLED_MS)
             return []
-        address = self._routes.reader(queue.broker_name, owned.broker_id)
+        address = self._reader(owned)
         if address is None:
-            owned.has_failed = True
+            cursor.has_failed = True
             self._later(owned, now_ms, BROKER_MISSING_MS)
-            return []
-        owned.is_pulling, owned.has_failed = True, False
+            return [sg.BrokerMissing()]
+        cursor.is_under_way, cursor.has_failed = True, False
         count_max = self._settings.pull_batch_size
-        if owned.catch_up is not None:
-            count_max = min(count_max, owned.catch_up.portion)
-        return [fx.Pull(queue, owned.generation, address, owned.next_offset, count_max, owned.opened)]
+        if cursor.catch_up is not None:
+            count_max = min(count_max, cursor.catch_up.portion)
+        claim = owned.claim.opened
+        return [fx.Pull(queue, owned.generation, address, cursor.next_offset, count_max, claim)]
 
-    def _pace(self, owned: ProcessQueue, count: int, reply: PullReply, now_ms: MonotonicMs) -> int:
-        if owned.catch_up is None:
+    def _reader(self, owned: OwnedQueue) -> str | None:
+        return self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
+
+    def _pace(self, owned: OwnedQueue, count: int, reply: PullReply, now_ms: MonotonicMs) -> int:
+        cursor = owned.cursor
+        if cursor.catch_up is None:
             return 0
         if reply.next_offset >= reply.max_offset:
-            owned.catch_up = None
+            cursor.catch_up = None
             return 0
-        return owned.catch_up.brought(count, now_ms)
+        return cursor.catch_up.brought(count, now_ms)
 
-    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _failed(self, owned: OwnedQueue, error: LibraError, now_ms: MonotonicMs) -> Steps:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
         elif code in _NOT_SUBSCRIBED:
-            address = self._routes.reader(owned.queue.broker_name, owned.broker_id)
-            if address is not None:
-                self.unaware_brokers.add(address)
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
+            address = self._reader(owned)
+            if address is not None:
+                return [sg.SubscriptionUnknown(address)]
         else:
             log_failed_request(log, "pull failed", error, queue=str(owned.queue))
-            owned.broker_id, owned.has_failed = 0, True
-            owned.was_missing = owned.was_missing or code == ResponseCode.TOPIC_NOT_EXIST
+            cursor = owned.cursor
+            cursor.broker_id, cursor.has_failed = 0, True
+            cursor.was_missing = cursor.was_missing or code == ResponseCode.TOPIC_NOT_EXIST
             self._later(owned, now_ms, PULL_FAILED_MS)
         return []
 
-    def _later(self, owned: ProcessQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
-        owned.pull_due_ms = now_ms + delay_ms
-        self._timers.at(owned.pull_due_ms, PullDue(owned.queue, owned.generation))
+    def _later(self, owned: OwnedQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
+        owned.cursor.due_ms = now_ms + delay_ms
+        self._timers.at(owned.cursor.due_ms, PullDue(owned.queue, owned.generation))
 
     def _accept(self, topic: str, messages: Sequence[MessageExt], reply: PullReply) -> Sequence[MessageExt]:
         """Return the messages of our subscription, under the topic they were sent to."""

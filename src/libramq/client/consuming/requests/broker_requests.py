@@ -14,7 +14,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
 from libramq.client.consuming.membership.subscription import Subscriptions, with_retry_topic
-from libramq.client.consuming.ownership.process_queue import Delivery
+from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.running_info import held_offsets, running_info
 from libramq.clock import Clock, read_clock

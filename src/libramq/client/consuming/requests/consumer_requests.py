@@ -4,8 +4,8 @@ receiver.
 Upstream: impl/MQClientAPIImpl.java.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never
 
 from libramq.client.ask import Ask
 from libramq.client.consuming import effects as fx
@@ -64,21 +64,33 @@ class ConsumerRequests:
         self._clock = clock
         self._ask = ask
 
-    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Return the method that performs each effect."""
-        return {
-            fx.SendHeartbeat: self._send_heartbeat,
-            fx.FetchConsumerList: self._fetch_consumer_list,
-            fx.QueryOffset: self._query_offset,
-            fx.MaxOffset: self._max_offset,
-            fx.SearchOffset: self._search_offset,
-            fx.Pull: self._pull,
-            fx.SendBack: self._send_back,
-            fx.SendCopy: self._send_copy,
-            fx.CommitOffset: self._commit_offset,
-            fx.LockQueues: self._lock_queues,
-            fx.UnlockQueues: self._unlock_queues,
-        }
+    def send(self, effect: fx.BrokerRequest) -> None:
+        """Send a request."""
+        match effect:
+            case fx.Pull():
+                self._pull(effect)
+            case fx.CommitOffset():
+                self._commit_offset(effect)
+            case fx.SendBack():
+                self._send_back(effect)
+            case fx.SendCopy():
+                self._send_copy(effect)
+            case fx.SendHeartbeat():
+                self._send_heartbeat(effect)
+            case fx.FetchConsumerList():
+                self._fetch_consumer_list(effect)
+            case fx.QueryOffset():
+                self._query_offset(effect)
+            case fx.MaxOffset(queue):
+                self._ask_start(effect, calls.max_offset(queue))
+            case fx.SearchOffset(queue):
+                self._ask_start(effect, calls.search_offset(queue, effect.timestamp_ms))
+            case fx.LockQueues():
+                self._lock_queues(effect)
+            case fx.UnlockQueues():
+                self._unlock_queues(effect)
+            case _:
+                assert_never(effect)
 
     def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
         def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
@@ -110,12 +122,6 @@ class ConsumerRequests:
             ),
             OFFSET_TIMEOUT_MS,
         )
-
-    def _max_offset(self, effect: fx.MaxOffset) -> None:
-        self._ask_start(effect, calls.max_offset(effect.queue))
-
-    def _search_offset(self, effect: fx.SearchOffset) -> None:
-        self._ask_start(effect, calls.search_offset(effect.queue, effect.timestamp_ms))
 
     def _ask_start(self, effect: fx.MaxOffset | fx.SearchOffset, call: Call[int]) -> None:
         self._ask(

@@ -3,8 +3,8 @@
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final, assert_never
 
 from libramq.client.ask import Ask
 from libramq.client.consuming import effects as fx
@@ -30,16 +30,23 @@ class MemberRequests:
         self._core = core
         self._ask = ask
 
-    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Return the method that performs each effect."""
-        return {
-            fx.FindGroup: self._find,
-            fx.JoinGroup: self._join,
-            fx.PollGroup: self._poll,
-            fx.ReleaseQueues: self._release,
-            fx.LeaveGroup: self._leave,
-            fx.OpenQueue: self._open,
-        }
+    def send(self, effect: fx.MemberRequest) -> None:
+        """Send a request."""
+        match effect:
+            case fx.PollGroup():
+                self._poll(effect)
+            case fx.OpenQueue():
+                self._open(effect)
+            case fx.ReleaseQueues():
+                self._release(effect)
+            case fx.FindGroup():
+                self._find(effect)
+            case fx.JoinGroup():
+                self._join(effect)
+            case fx.LeaveGroup():
+                self._leave(effect)
+            case _:
+                assert_never(effect)
 
     def _find(self, effect: fx.FindGroup) -> None:
         self._ask(

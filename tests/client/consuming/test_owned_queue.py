@@ -1,23 +1,24 @@
-"""The process queue: what is left decides what is committed."""
+"""The owned queue: what is left decides what is committed."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.client.consuming.membership.lease import Lease
-from libramq.client.consuming.ownership.process_queue import Delivery, ProcessQueue
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.ownership.state import QueueState
 from libramq.message.queue import MessageQueue
 from tests.client.consuming.examples import message
 
 
 def queue_with(*offsets):
-    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
-    queue.put([message(offset) for offset in offsets])
+    queue = OwnedQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
+    queue.held.put([message(offset) for offset in offsets])
     return queue
 
 
 def removed(queue, *offsets):
-    return queue.remove([message(offset) for offset in offsets])
+    return queue.held.remove([message(offset) for offset in offsets])
 
 
 def test_the_smallest_unfinished_offset_is_committed():
@@ -33,7 +34,7 @@ def test_repeated_results_of_an_empty_queue_change_nothing():
     queue = queue_with(5)
     assert removed(queue, 5) == 6
     assert removed(queue, 5) is None
-    assert ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0).commit_offset is None
+    assert OwnedQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0).held.commit_offset is None
 
 
 def test_gaps_are_skipped():
@@ -46,20 +47,20 @@ def test_gaps_are_skipped():
 def test_a_message_pulled_twice_is_kept_once():
     """Duplicates replace."""
     queue = queue_with(5, 6)
-    queue.put([message(6, body=b"longer")])
-    assert (queue.count, queue.size) == (2, 7)
+    queue.held.put([message(6, body=b"longer")])
+    assert (len(queue.held), queue.held.size) == (2, 7)
     assert removed(queue, 5, 6) == 7
-    assert (queue.count, queue.size) == (0, 0)
+    assert (len(queue.held), queue.held.size) == (0, 0)
 
 
 def test_count_size_and_span_are_measured():
     """What flow control looks at."""
     queue = queue_with(10, 11, 30)
-    assert (queue.count, queue.size, queue.span) == (3, 3, 20)
+    assert (len(queue.held), queue.held.size, queue.held.span) == (3, 3, 20)
     removed(queue, 10)
-    assert queue.span == 19
+    assert queue.held.span == 19
     removed(queue, 11, 30)
-    assert (queue.count, queue.size, queue.span) == (0, 0, 0)
+    assert (len(queue.held), queue.held.size, queue.held.span) == (0, 0, 0)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1), st.randoms())
@@ -76,12 +77,13 @@ def test_no_order_of_results_commits_unfinished_messages(offsets, randomness):
 def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
     """The handler's thread asks at the last moment."""
     queue = queue_with(1, 2)
+    queue.enter(QueueState.READING)
     first, second = Delivery(queue, [message(1)]), Delivery(queue, [message(2)])
-    queue.deliveries |= {first, second}
-    assert not queue.is_busy
+    queue.work.deliveries |= {first, second}
+    assert not queue.work.is_under_way
     assert first.begin()
-    assert queue.is_busy
-    queue.dropped = True
+    assert queue.work.is_under_way
+    queue.enter(QueueState.DRAINING)
     assert not second.begin()
     assert second.started
 
@@ -90,5 +92,5 @@ def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
 def test_a_message_being_sent_back_keeps_the_queue_busy(sending_back):
     """It is not done before the broker has it."""
     queue = queue_with(1)
-    queue.sending_back = sending_back
-    assert queue.is_busy is bool(sending_back)
+    queue.work.sending_back = sending_back
+    assert queue.work.is_under_way is bool(sending_back)

@@ -1,0 +1,151 @@
+"""The actions of claims, in a coordinated group: a queue is opened under the last grant, and read meanwhile.
+
+Pulls and commits use the claim that was opened last. One that is fenced under a claim older than our current
+one means nothing: our own opening has overtaken it.
+Ours.
+"""
+
+from libramq.client.consuming import signals as sg
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.ownership.queue_claim import NO_CLAIM
+from libramq.client.consuming.ownership.queue_lock import reserved
+from libramq.client.consuming.ownership.release_actions import lose
+from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.signals import Steps
+from libramq.clock import MonotonicMs
+from libramq.errors import Fenced
+from libramq.fencing import Opened
+
+
+def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Steps:
+    """Begin with a queue: lock it, wait for its last owner, or load its offset at once."""
+    if event.claim is not None:
+        owned.claim = owned.claim.regranted(event.claim)
+    if own.uses_locks:
+        return _lock(owned)
+    steps = own.announce(owned)
+    if event.delay_ms:
+        owned.enter(QueueState.WAITING)
+        own.load_at(owned, now_ms + event.delay_ms)
+        return steps
+    return steps + load(own, owned, event, now_ms)
+
+
+def grant(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Steps:
+    """Open a queue that the coordinator has granted us, also if it is open under an earlier grant."""
+    if owned.claim.granted == event.claim or owned.claim.is_newer_than(event.claim):
+        return []
+    owned.claim = owned.claim.regranted(event.claim)
+    return own.announce(owned) + load(own, owned, event, now_ms)
+
+
+def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: MonotonicMs) -> Steps:
+    """Take a queue again after it is given up."""
+    owned.claim = owned.claim.regranted(event.claim)
+    owned.is_wanted_again = True
+    return []
+
+
+def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
+    """Begin a queue at the offset that its fence returned."""
+    owned.claim = owned.claim.accepted(event.claim)
+    return begin_at_committed(own, owned, event.answer.offset, now_ms)
+
+
+def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
+    """Continue where we are, unless somebody else has read the queue meanwhile."""
+    may_continue = _fits(own, owned, event.answer)
+    owned.claim = owned.claim.accepted(event.claim)
+    if not may_continue:
+        steps = lose(own, owned, event, now_ms)
+        return steps + own.take(owned.queue, now_ms, delay_ms=0, claim=event.claim)
+    own.read(owned)
+    return own.pulling.go_on(owned, now_ms)
+
+
+def not_opened(own: Ownership, owned: OwnedQueue, event: ev.OpenFailed, now_ms: MonotonicMs) -> Steps:
+    """Try again; give up a queue that its fence has refused for long."""
+    if event.is_refused_for_long and owned.claim.opened is None:
+        return lose(own, owned, event, now_ms)
+    load_later(own, owned, now_ms)
+    return []
+
+
+def refuse_pull(own: Ownership, owned: OwnedQueue, event: ev.PullRefused, now_ms: MonotonicMs) -> Steps:
+    """Handle the refusal of a pull, which has ended with it."""
+    owned.cursor.is_under_way = False
+    return refuse(own, owned, event, now_ms)
+
+
+def refuse(
+    own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused | ev.PullRefused, now_ms: MonotonicMs
+) -> Steps:
+    """Lose a queue that was fenced, or open it again if its fence has forgotten us."""
+    if event.claim != owned.claim.granted:
+        return own.pulling.pull(owned, now_ms) if owned.claim.is_current else []
+    if isinstance(event.error, Fenced):
+        return lose(own, owned, event, now_ms)
+    owned.claim = owned.claim.forgotten()
+    owned.enter(QueueState.FORGOTTEN)
+    return load(own, owned, event, now_ms)
+
+
+def refuse_last(own: Ownership, owned: OwnedQueue, event: ev.ClaimRefused, now_ms: MonotonicMs) -> Steps:
+    """Handle the refusal of a commit while a queue is given up."""
+    if event.claim != owned.claim.granted:
+        return []
+    if isinstance(event.error, Fenced):
+        return lose(own, owned, event, now_ms)
+    owned.claim = owned.claim.forgotten()
+    return []
+
+
+def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Steps:
+    """Begin a queue as one that we allocate for ourselves; a former owner may still commit."""
+    owned.claim = NO_CLAIM
+    if own.uses_locks:
+        return _lock(owned)
+    owned.enter(QueueState.WAITING)
+    own.load_at(owned, now_ms + own.settings.takeover_delay_ms)
+    return []
+
+
+def keep_reading(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Steps:
+    """Go on as before. Brokers reserve our open queues until we have locked them (groups.queue_lock)."""
+    owned.claim = NO_CLAIM
+    own.read(owned)
+    if not own.uses_locks:
+        return []
+    owned.lock = reserved(own.master(owned) or "")
+    return [sg.LockWanted(owned.queue, owned.generation)]
+
+
+def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_ms: MonotonicMs) -> Steps:
+    """Go on giving up a queue, without a coordinator."""
+    owned.claim = NO_CLAIM
+    return []
+
+
+def _lock(owned: OwnedQueue) -> Steps:
+    owned.enter(QueueState.LOCKING)
+    owned.lock = owned.lock.wanted()
+    return [sg.LockWanted(owned.queue, owned.generation)]
+
+
+def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
+    """Return whether our position is still valid: no member has read further or reset the offset.
+
+    A fence that does not know our last opening has given the queue to somebody else meanwhile, or its
+    topic was deleted and made again: the offsets alone may fit by chance.
+    """
+    is_unbroken = answer.former_epoch is None or answer.former_epoch == owned.claim.opened_epoch
+    if owned.cursor.was_missing or not (is_unbroken or not owned.claim.opened_epoch):
+        return False
+    known, committed = own.offsets.acknowledged(owned.queue), answer.offset
+    if committed is None:
+        return known is None
+    ours = own.offsets.read(owned.queue)
+    return (known or 0) <= committed <= (owned.cursor.start_offset if ours is None else ours)

@@ -1,0 +1,90 @@
+"""The claims: what the coordinator grants us, and what the fences answer.
+
+        granted ─► opened ─► READING ─► granted under a later epoch: opened again meanwhile
+           ▲          ├► not granted yet: retried in a moment
+           └──────────┴► fenced: lost
+                      └► refused for 2 s: released, and granted anew
+
+A claim that stays refused would leave its queue unread: the coordinator considers it ours, its broker does
+not. Whatever the cause, we release the queue, and get another claim.
+Ours.
+"""
+
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.signals import Steps
+from libramq.clock import MonotonicMs
+from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
+from libramq.fencing import Claim, Opened
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import QueueGrant
+from libramq.transport.outages import log_failed_request
+
+log = get_logger(__name__)
+
+#: Ours: a grant reaches the queue's broker within milliseconds, or within a second if their link was lost.
+REFUSED_MS_MAX: Final = 2_000
+
+
+class Claims:
+    """The refused claims, which outlast the ownership of their queues."""
+
+    def __init__(self, own: Ownership) -> None:
+        self._own = own
+        self._fenced: dict[MessageQueue, Claim] = {}
+        #: Claims that were refused, and since when, until one for the queue is accepted.
+        self._refused: dict[MessageQueue, tuple[Claim, MonotonicMs]] = {}
+
+    def granted(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> Steps:
+        """Handle the coordinator's grant of a queue."""
+        if self._own.closing:
+            return []
+        if self._fenced.get(queue) == claim:  # The fence decides: asking again is of no use.
+            return self._release_refused(queue, claim, now_ms)
+        owned = self._own.table.get(queue)
+        if owned is None:
+            return self._own.take(queue, now_ms, delay_ms=0, claim=claim)
+        return self._own.handle(owned, ev.Granted(claim), now_ms)
+
+    def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Steps:
+        """Handle a fence's answer to an opening."""
+        owned = self._own.table.same(request.queue, request.generation)
+        if owned is None or not owned.is_ours or request.claim != owned.claim.granted:
+            return []
+        if isinstance(outcome, Fenced):
+            self._fenced[request.queue] = request.claim
+            released = self._release_refused(request.queue, request.claim, now_ms)
+            return released + self._own.handle(owned, ev.OpenFenced(), now_ms)
+        if isinstance(outcome, LibraError):
+            return self._not_opened(owned, request.claim, outcome, now_ms)
+        self._fenced.pop(request.queue, None)
+        self._refused.pop(request.queue, None)
+        return self._own.handle(owned, ev.Opened(request.claim, outcome), now_ms)
+
+    def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> Steps:
+        if not isinstance(error, NotYetGranted):
+            log_failed_request(log, "queue not opened yet", error, queue=str(owned.queue))
+        released: Steps = []
+        if isinstance(error, BrokerError):
+            released = self._release_refused(owned.queue, claim, now_ms)
+        else:
+            self._refused.pop(owned.queue, None)  # No refusal: the broker was not reached.
+        failed = ev.OpenFailed(error, is_refused_for_long=bool(released))
+        return released + self._own.handle(owned, failed, now_ms)
+
+    def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> Steps:
+        """Release a queue whose claim has been refused for too long; nothing before."""
+        known, since_ms = self._refused.get(queue, (None, now_ms))
+        is_overdue = known == claim and now_ms - since_ms >= REFUSED_MS_MAX
+        if known != claim or is_overdue:
+            self._refused[queue] = (claim, now_ms)
+        if not is_overdue:
+            return []
+        log.warning("opening refused for too long, queue released", queue=str(queue), epoch=claim.epoch)
+        return [sg.QueueReleased(QueueGrant.of(queue, claim.epoch), is_committed=False)]

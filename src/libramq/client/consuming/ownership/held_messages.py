@@ -1,0 +1,66 @@
+"""The held messages of a queue: pulled and not done. The smallest of their offsets is what is committed."""
+
+from collections.abc import Iterable
+
+from libramq.message.message import MessageExt
+
+
+class HeldMessages:
+    """Messages by queue offset."""
+
+    __slots__ = ("_bytes", "_highest", "_is_ascending", "_messages")
+
+    def __init__(self) -> None:
+        self._messages: dict[int, MessageExt] = {}
+        self._bytes = 0
+        self._highest = -1
+        self._is_ascending = True
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def size(self) -> int:
+        """Return the total size of the messages' bodies."""
+        return self._bytes
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Return the first and the last message's offset; zeros if there is none."""
+        return (min(self._messages), max(self._messages)) if self._messages else (0, 0)
+
+    @property
+    def span(self) -> int:
+        """Return the distance from the first message's offset to the last one's."""
+        return next(reversed(self._messages)) - next(iter(self._messages)) if self._messages else 0
+
+    def put(self, messages: Iterable[MessageExt]) -> None:
+        """Add pulled messages; one that is here already is replaced."""
+        for message in messages:
+            offset = message.queue_offset
+            replaced = self._messages.get(offset)
+            if replaced is not None:
+                self._bytes -= len(replaced.body)
+            elif offset < self._highest:
+                self._is_ascending = False
+            self._messages[offset] = message
+            self._bytes += len(message.body)
+            self._highest = max(self._highest, offset)
+
+    def remove(self, messages: Iterable[MessageExt]) -> int | None:
+        """Remove messages that are done; return the offset to commit, None if nothing was here."""
+        if not self._messages:
+            return None
+        for message in messages:
+            removed = self._messages.pop(message.queue_offset, None)
+            if removed is not None:
+                self._bytes -= len(removed.body)
+        return self.commit_offset
+
+    @property
+    def commit_offset(self) -> int | None:
+        """Return the smallest offset not done; one past the highest if all are; None before the first."""
+        if self._messages:
+            # A dict keeps the order of arrival, which is ascending unless a broker went back.
+            return next(iter(self._messages)) if self._is_ascending else min(self._messages)
+        return self._highest + 1 if self._highest >= 0 else None

@@ -1,0 +1,221 @@
+"""The actions of offsets: where a queue is read from, and what follows when the broker refuses an offset.
+
+Upstream: RebalancePushImpl.java, DefaultMQPushConsumerImpl.pullMessage.
+"""
+
+from typing import Final
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.ownership.pull_from_where import OffsetQuery, StartAt, where_to_pull_from
+from libramq.client.consuming.ownership.state import POSITIONED, QueueState
+from libramq.client.consuming.signals import Steps
+from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.rpc.broker_calls import PullReply
+
+log = get_logger(__name__)
+
+#: Ours: a queue whose offset is refused again this soon is not retried in a loop.
+ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
+#: Ours: how soon a failed opening is retried; doubled each time. A grant takes about a millisecond from the
+#: coordinator to the queue's broker.
+OPEN_AGAIN_MS: Final = 10
+OPEN_AGAIN_MS_MAX: Final = 200
+NO_MASTER: Final = "its broker has no master now"
+
+
+def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+    """Query the committed offset; a granted queue is opened instead."""
+    if owned.state not in POSITIONED:  # Else it is read meanwhile, as far as its state allows.
+        owned.enter(QueueState.OPENING)
+    address = own.master(owned)
+    if address is None:
+        return cannot_load(own, owned, NO_MASTER, now_ms)
+    if owned.claim.granted is not None:
+        return [fx.OpenQueue(owned.queue, owned.generation, address, owned.claim.granted)]
+    if own.settings.broadcasting:
+        return [fx.ReadOffset(owned.queue, owned.generation)]
+    return [fx.QueryOffset(owned.queue, owned.generation, address)]
+
+
+def load_when_due(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Steps:
+    """Query the offset, unless that was postponed since."""
+    return load(own, owned, event, now_ms) if now_ms >= owned.load_due_ms else []
+
+
+def open_if_newer(own: Ownership, owned: OwnedQueue, event: ev.OffsetDue, now_ms: MonotonicMs) -> Steps:
+    """Open a queue again that is read under an earlier grant."""
+    return [] if owned.claim.is_current else load_when_due(own, owned, event, now_ms)
+
+
+def load_later(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> None:
+    """Open a queue again after a pause."""
+    delay_ms = min(OPEN_AGAIN_MS << min(owned.claim.tries, 8), OPEN_AGAIN_MS_MAX)
+    owned.claim = owned.claim.tried()
+    own.load_at(owned, now_ms + delay_ms)
+
+
+def cannot_load(own: Ownership, owned: OwnedQueue, reason: str, now_ms: MonotonicMs) -> Steps:
+    """Retry later, or leave the queue to the next round."""
+    if not owned.claim.tries:  # Not each time for as long as a master is away.
+        log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
+    missing: Steps = [sg.BrokerMissing()] if own.master(owned) is None else []
+    if owned.claim.granted is not None:
+        load_later(own, owned, now_ms)
+        return missing
+    own.remove(owned)
+    return [*missing, sg.RebalanceSoon(), fx.Revoked((owned.queue,)), *own.unlock(owned)]
+
+
+def begin(own: Ownership, owned: OwnedQueue, event: ev.OffsetAnswered, now_ms: MonotonicMs) -> Steps:
+    """Begin at the committed offset, or find out where."""
+    if not owned.claim.is_current:
+        return []  # Asked before the coordination mode changed.
+    if isinstance(event.outcome, LibraError):
+        return cannot_load(own, owned, str(event.outcome), now_ms)
+    return begin_at_committed(own, owned, event.outcome, now_ms)
+
+
+def begin_at_committed(
+    own: Ownership, owned: OwnedQueue, committed: int | None, now_ms: MonotonicMs
+) -> Steps:
+    """Begin at the committed offset; None if nothing is committed."""
+    queue = owned.queue
+    decision = where_to_pull_from(
+        own.settings.consume_from, is_retry_topic=own.pulling.is_retry(queue), committed=committed
+    )
+    if isinstance(decision, StartAt):
+        if committed is not None:
+            own.offsets.loaded(queue, committed)
+        if committed:  # Brokers also answer 0 for a new queue without an offset.
+            own.commits.known(queue)
+        own.read(owned)
+        return own.pulling.start(owned, decision.offset, now_ms, was_committed=committed is not None)
+    address = own.master(owned)
+    if address is None:
+        return cannot_load(own, owned, NO_MASTER, now_ms)
+    if decision is OffsetQuery.MAXIMUM:
+        return [fx.MaxOffset(queue, owned.generation, address)]
+    return [fx.SearchOffset(queue, owned.generation, address, own.settings.consume_timestamp_ms)]
+
+
+def begin_at_start(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Steps:
+    """Begin a queue without a committed offset."""
+    if not owned.claim.is_current:
+        return []
+    if isinstance(event.outcome, LibraError):
+        return cannot_load(own, owned, str(event.outcome), now_ms)
+    own.read(owned)
+    return own.pulling.start(owned, event.outcome, now_ms, was_committed=False)
+
+
+# Answers to pulls.
+
+
+def pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Steps:
+    """Take what a pull brought, or find the offset to continue at."""
+    reply = event.outcome
+    if isinstance(reply, PullReply):
+        if owned.cursor.was_missing:  # The topic was deleted and created again under the same name.
+            return take_anew(own, owned, now_ms)
+        if reply.code == ResponseCode.PULL_OFFSET_MOVED:
+            return _offset_refused(own, owned, reply.next_offset, now_ms)
+    return own.pulling.pulled(owned, reply, event.messages, now_ms)
+
+
+def keep_pulled(own: Ownership, owned: OwnedQueue, event: ev.Pulled, now_ms: MonotonicMs) -> Steps:
+    """Take what a pull brought for later; a refused offset is refused again later."""
+    reply = event.outcome
+    is_refused = isinstance(reply, PullReply) and reply.code == ResponseCode.PULL_OFFSET_MOVED
+    if is_refused or owned.cursor.was_missing:
+        owned.cursor.is_under_way = False
+        return []
+    return own.pulling.pulled(owned, reply, event.messages, now_ms)
+
+
+def _offset_refused(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
+    """Handle an offset that the broker lacks: continue at its correction, or at the committed offset.
+
+    The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
+    created again. Continuing at the queue's present end would skip messages that we have not handled.
+    """
+    cursor = owned.cursor
+    queue = str(owned.queue)
+    log.warning("offset refused", queue=queue, offset=cursor.next_offset, next_offset=next_offset)
+    if next_offset < cursor.next_offset:
+        if cursor.has_advanced:
+            return take_anew(own, owned, now_ms)
+        if cursor.last_stored_ms and owned.claim.granted is None and not own.settings.broadcasting:
+            return _look_for_newer(own, owned, next_offset, now_ms)
+    return _move(own, owned, next_offset, now_ms)
+
+
+def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
+    """Find what was stored since our last message: the committed offset is beyond the queue's end, too.
+
+    Apache's brokers leave it there when a topic is deleted, or the queue has lost its end.
+    """
+    address = own.master(owned)
+    if address is None:
+        return cannot_load(own, owned, NO_MASTER, now_ms)
+    owned.enter(QueueState.SEARCHING)
+    owned.corrected_offset = next_offset
+    return [fx.SearchOffset(owned.queue, owned.generation, address, owned.cursor.last_stored_ms + 1)]
+
+
+def move_to_newer(own: Ownership, owned: OwnedQueue, event: ev.StartAnswered, now_ms: MonotonicMs) -> Steps:
+    """Continue with what was stored since our last message."""
+    if isinstance(event.outcome, LibraError):
+        return cannot_load(own, owned, str(event.outcome), now_ms)
+    return _move(own, owned, min(event.outcome, owned.corrected_offset), now_ms)
+
+
+# Offsets that are set elsewhere.
+
+
+def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: MonotonicMs) -> Steps:
+    """Commit the offset that an operator has set, and continue there.
+
+    For a granted queue the broker has set the offset itself, and lets us open the queue again.
+    """
+    if owned.claim.granted is not None:
+        return []
+    log.warning("offset set by an operator", queue=str(owned.queue), offset=event.offset)
+    return _move(own, owned, event.offset, now_ms)
+
+
+def begin_anew(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+    """Take a queue anew once the broker has acknowledged its new offset."""
+    awaited = own.commits.last(owned)
+    return take_anew(own, owned, now_ms) if awaited is None else list(awaited)
+
+
+def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    """Drop our state of a queue, and begin it again at the committed offset."""
+    queue = owned.queue
+    own.remove(owned)
+    refused_ms = own.refused_at_ms.get(queue)
+    own.refused_at_ms[queue] = now_ms
+    is_repeated = refused_ms is not None and now_ms - refused_ms < 2 * ILLEGAL_OFFSET_PAUSE_MS
+    delay_ms = ILLEGAL_OFFSET_PAUSE_MS if is_repeated else 0
+    steps: Steps = [sg.RebalanceSoon()]
+    steps += own.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.claim.granted)
+    anew = own.table.get(queue)
+    if anew is not None:
+        anew.cursor.last_stored_ms = owned.cursor.last_stored_ms
+    return steps
+
+
+def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
+    owned.enter(QueueState.MOVING)
+    own.offsets.freeze(owned.queue, next_offset)
+    if own.settings.broadcasting:
+        return [*own.commits.commit([owned]), *take_anew(own, owned, now_ms)]
+    awaited = own.commits.last(owned)
+    return take_anew(own, owned, now_ms) if awaited is None else list(awaited)

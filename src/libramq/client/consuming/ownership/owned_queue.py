@@ -1,0 +1,115 @@
+"""The owned queue: what a consumer knows of one of its queues, and the messages at work.
+
+        pulled ─► held ─► Delivery to a handler ─► removed ─► commit offset: the smallest remaining one
+
+Its state changes by the table in `transitions`; lock and claim are values that are replaced.
+Upstream: impl/consumer/ProcessQueue.java.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.held_messages import HeldMessages
+from libramq.client.consuming.ownership.queue_claim import NO_CLAIM
+from libramq.client.consuming.ownership.queue_lock import QueueLock
+from libramq.client.consuming.ownership.state import OURS, QueueState
+from libramq.client.consuming.pulling.pull_cursor import PullCursor
+from libramq.clock import MonotonicMs
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+
+
+class Delivery:
+    """Messages passed to one call of a handler. The handler's thread calls `begin`; the core all else."""
+
+    __slots__ = ("began_ms", "messages", "owned", "started")
+
+    def __init__(self, owned: "OwnedQueue", messages: Sequence[MessageExt]) -> None:
+        self.owned = owned
+        self.messages = messages
+        self.started = False
+        self.began_ms = MonotonicMs(0)
+
+    def begin(self) -> bool:
+        """Return whether the handler may run: only while its queue is being read, and the lease holds.
+
+        `started` is set before the state is read, and the core does it in the opposite order: whichever
+        thread comes second sees the other's write.
+        """
+        owned = self.owned
+        self.began_ms = owned.lease.monotonic_ms()
+        self.started = True
+        return owned.state is QueueState.READING and owned.lease.holds_at(self.began_ms)
+
+    def raised(self, error: BaseException) -> None:
+        """Note what the handler raised; the log has it, and the message is redelivered."""
+
+
+class QueueWork:
+    """The deliveries of a queue, and the messages that wait to be delivered. Written by `handling`."""
+
+    __slots__ = ("deliveries", "is_suspended", "kept", "sending_back", "waiting")
+
+    def __init__(self) -> None:
+        self.deliveries: set[Delivery] = set()
+        #: Messages on their way back to a broker.
+        self.sending_back = 0
+        #: Deliveries held by a pause.
+        self.kept: list[Delivery] = []
+        #: Orderly only: messages that no handler has seen yet, and whether they wait after a failure.
+        self.waiting: deque[MessageExt] = deque()
+        self.is_suspended = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether a handler runs, or a message is being sent back."""
+        return self.sending_back > 0 or any(delivery.started for delivery in self.deliveries)
+
+    def drop_unstarted(self) -> None:
+        """Remove deliveries whose handlers have not begun."""
+        self.deliveries = {delivery for delivery in self.deliveries if delivery.started}
+
+
+class OwnedQueue:
+    """One owned queue: `generation` tells it from an earlier ownership of the same queue."""
+
+    def __init__(self, queue: MessageQueue, generation: int, lease: Lease, *, now_ms: MonotonicMs) -> None:
+        self.queue = queue
+        self.generation = generation
+        self.lease = lease
+        #: Set by `enter` only; read by handlers' threads.
+        self.state = QueueState.NEW
+        self.lock = QueueLock()
+        self.claim = NO_CLAIM
+        self.cursor = PullCursor(now_ms)
+        self.held = HeldMessages()
+        self.work = QueueWork()
+        #: Whether the listener has been notified of it.
+        self.is_announced = False
+        #: When its offset is to be queried, or queried again.
+        self.load_due_ms = now_ms
+        #: While SEARCHING: the broker's correction of an offset beyond the queue's end.
+        self.corrected_offset = 0
+        # While it is given up: since when, whether the coordinator asked for it, and whether we get it again.
+        self.revoked_ms = now_ms
+        self.is_revoked_by_coordinator = False
+        self.is_wanted_again = False
+        # Written by `Commits`.
+        self.commit_awaited = False
+        self.last_commits = 0
+
+    def enter(self, state: QueueState) -> None:
+        """Change the state."""
+        self.state = state
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it is ours, and not being given up."""
+        return self.state in OURS
+
+    @property
+    def may_commit(self) -> bool:
+        """Return whether a commit may be sent: none is under way, and the queue is surely the one we read."""
+        is_same = not self.cursor.was_missing and not self.lock.is_in_doubt
+        return self.claim.is_open and is_same and not self.commit_awaited

@@ -1,0 +1,131 @@
+"""The actions of giving up: from the moment a queue is revoked to the moment another member may have it.
+
+    DRAINING ─► REVOKING ─► LEAVING ─► GONE
+    handlers    listener    commit
+
+Upstream: RebalancePushImpl.removeUnnecessaryMessageQueue.
+"""
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming import signals as sg
+from libramq.client.consuming.due import DrainOver, RevokeOver
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.ownership import Ownership
+from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.signals import Steps
+from libramq.clock import MonotonicMs
+from libramq.logs import get_logger
+from libramq.remoting.body.coordination import QueueGrant
+
+log = get_logger(__name__)
+
+
+def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+    """Start no more handlers, wait for running ones, commit, release."""
+    owned.enter(QueueState.DRAINING)
+    owned.revoked_ms = now_ms
+    owned.is_wanted_again = False
+    owned.work.drop_unstarted()  # After the state has changed: see Delivery.begin.
+    if owned.work.is_under_way and event.drain_ms:
+        own.timers.at(now_ms + event.drain_ms, DrainOver(owned.queue, owned.generation))
+        return list(own.commits.commit([owned]))
+    return end_draining(own, owned, event, now_ms)
+
+
+def revoke_moved(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+    """Give up a queue once its new offset is committed; what its handlers do is void."""
+    owned.revoked_ms = now_ms
+    owned.is_wanted_again = False
+    return end_draining(own, owned, event, now_ms)
+
+
+def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+    """Give up a queue whose lock was not ours yet."""
+    own.remove(owned)
+    steps: Steps = [fx.Revoked((owned.queue,))] if owned.is_announced else []
+    return steps + own.unlock(owned)
+
+
+def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+    """Wait for handlers no longer, if their time is over."""
+    owned.is_wanted_again = False
+    return [] if event.drain_ms else end_draining(own, owned, event, now_ms)
+
+
+def hurry(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
+    """Wait for the listener or a commit no longer, if the time is over."""
+    owned.is_wanted_again = False
+    return [] if event.drain_ms else let_go(own, owned, now_ms)
+
+
+def drain(own: Ownership, owned: OwnedQueue, event: ev.HandlerEnded, now_ms: MonotonicMs) -> Steps:
+    """Continue after the last handler."""
+    return [] if owned.work.is_under_way else end_draining(own, owned, event, now_ms)
+
+
+def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+    """Commit, and let the listener finish."""
+    queue, settings = owned.queue, own.settings
+    has_no_master = not settings.broadcasting and own.master(owned) is None
+    if owned.lock.is_in_doubt or has_no_master:
+        return [fx.Lost((queue,)), *let_go(own, owned, now_ms)]
+    steps: Steps = [*own.commits.commit([owned]), fx.Revoked((queue,))]
+    if settings.has_revoke_hook:
+        owned.enter(QueueState.REVOKING)
+        # The coordinator's revoke timeout covers handlers and listener together.
+        since_ms = now_ms if owned.claim.granted is None else owned.revoked_ms
+        own.timers.at(since_ms + settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
+        return steps
+    return steps + leave(own, owned, event, now_ms)
+
+
+def stop_waiting(own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, now_ms: MonotonicMs) -> Steps:
+    """Leave without the listener."""
+    log.warning("the listener has not released a revoked queue in time", queue=str(owned.queue))
+    return leave(own, owned, event, now_ms)
+
+
+def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+    """Release a queue when its last commit is acknowledged."""
+    owned.enter(QueueState.LEAVING)
+    if own.settings.broadcasting:
+        return [*own.commits.commit([owned]), *let_go(own, owned, now_ms)]
+    awaited = own.commits.last(owned)
+    return let_go(own, owned, now_ms) if awaited is None else list(awaited)
+
+
+def let_go(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    """End the giving up of a queue."""
+    is_committed = _is_committed(own, owned)
+    own.remove(owned)
+    steps = own.unlock(owned)
+    granted = owned.claim.granted
+    if owned.is_wanted_again:
+        steps += own.take(owned.queue, now_ms, delay_ms=0, claim=granted)
+    elif granted is not None and owned.is_revoked_by_coordinator:
+        steps.append(sg.QueueReleased(QueueGrant.of(owned.queue, granted.epoch), is_committed))
+    return steps
+
+
+def lose(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+    """Drop a queue that another member has: our state of it is void.
+
+    A locked queue is requested again; in a coordinated group the coordinator decides.
+    """
+    log.warning("queue lost", queue=str(owned.queue))
+    steps: Steps = []
+    if owned.is_announced and owned.state not in (QueueState.REVOKING, QueueState.LEAVING):
+        steps.append(fx.Lost((owned.queue,)))
+    own.remove(owned)
+    if owned.claim.granted is None:
+        steps += own.take(owned.queue, now_ms, delay_ms=0)
+    return steps
+
+
+def _is_committed(own: Ownership, owned: OwnedQueue) -> bool:
+    """Return whether the broker has acknowledged all that we handled of a queue."""
+    handled = own.pulling.highest_handled(owned.queue)
+    acknowledged = own.offsets.acknowledged(owned.queue)
+    is_acknowledged = acknowledged is not None and handled < acknowledged
+    return not owned.work.is_under_way and (handled < 0 or is_acknowledged)

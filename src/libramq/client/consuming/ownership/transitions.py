@@ -1,0 +1,197 @@
+"""The table of the owned queue: the action for each event, by the state the queue is in.
+
+    TABLE[event][state]  =  action, states that the queue may be in afterwards
+
+A combination that is not in the table is impossible: `Ownership.handle` ignores it, and logs an error.
+`python -m tests.docs.generated` draws it into docs/design/client.md.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from libramq.client.consuming.ownership import claim_actions as claims
+from libramq.client.consuming.ownership import event as ev
+from libramq.client.consuming.ownership import lock_actions as locks
+from libramq.client.consuming.ownership import offset_actions as offsets
+from libramq.client.consuming.ownership import reading_actions as reading
+from libramq.client.consuming.ownership import release_actions as release
+from libramq.client.consuming.ownership.owned_queue import OwnedQueue
+from libramq.client.consuming.ownership.ownership import Action, Cell, Ownership, Transitions
+from libramq.client.consuming.ownership.state import LETTERS, QueueState
+from libramq.client.consuming.signals import Steps
+from libramq.clock import MonotonicMs
+
+N, L, W, O, R, P, D, F, S, M, G, V, E, Z = QueueState  # noqa: E741
+#: Given up, or about to be taken anew.
+ENDING: Final = (M, G, V, E)
+#: In the table of queues after its first event.
+ALL: Final = (L, W, O, R, P, D, F, S, *ENDING)
+
+Row = Mapping[QueueState, Cell]
+
+
+def ignore(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
+    """Do nothing."""
+    return []
+
+
+def _to(action: Action, *then: QueueState) -> Cell:
+    return Cell(action, frozenset(then))
+
+
+def _stay(action: Action, *states: QueueState) -> dict[QueueState, Cell]:
+    """Return cells for states in which the queue stays."""
+    return {state: _to(action, state) for state in states}
+
+
+def _end(action: Callable[..., Any], *states: QueueState) -> dict[QueueState, Cell]:
+    """Return cells for states in which the queue stays, or ends."""
+    return {state: _to(action, state, Z) for state in states}
+
+
+IGNORED: Final = _stay(ignore, *ALL)
+
+TABLE: Final[Transitions] = {
+    ev.Taken: {N: _to(claims.take, L, W, O, Z)},
+    # Locks.
+    ev.LockGranted: {
+        L: _to(locks.begin_locked, W, O, Z),
+        **_stay(locks.keep_lock, W, O, R, P, F, S),
+        D: _to(locks.query_doubt, D),
+        **_stay(ignore, *ENDING),
+    },
+    ev.LockRefused: {
+        L: _to(locks.retry_lock, L),
+        **{state: _to(release.lose, Z) for state in (W, O, R, P, D, F, S)},
+        **_stay(ignore, *ENDING),
+    },
+    ev.LockFailed: {
+        L: _to(locks.lock_failed, L),
+        W: _to(locks.lock_failed, W, L),
+        O: _to(locks.lock_failed, O, L),
+        **{state: _to(locks.lock_failed, state, D) for state in (R, P, F, S)},
+        D: _to(locks.lock_failed, D),
+        **_stay(ignore, *ENDING),
+    },
+    ev.LockDoubted: {
+        **{state: _to(locks.doubt_lock, L) for state in (L, W, O)},
+        **{state: _to(locks.doubt_lock, D) for state in (R, P, D, F, S)},
+        **_stay(locks.doubt_lock, *ENDING),
+    },
+    ev.LocksLifted: {
+        **_stay(locks.lift_lock, *ALL),
+        D: _to(locks.lift_lock, R, P),
+    },
+    # The start offset.
+    ev.OffsetDue: {
+        **IGNORED,
+        W: _to(offsets.load_when_due, W, O, Z),
+        O: _to(offsets.load_when_due, O, Z),
+        **_stay(offsets.open_if_newer, R, P),
+        F: _to(offsets.load_when_due, F),
+    },
+    ev.OffsetAnswered: {
+        **IGNORED,
+        O: _to(offsets.begin, O, R, P, Z),
+        D: _to(locks.resolve_doubt, D, R, P, Z),
+    },
+    ev.StartAnswered: {
+        **IGNORED,
+        O: _to(offsets.begin_at_start, O, R, P, Z),
+        S: _to(offsets.move_to_newer, M, Z),
+    },
+    # Claims.
+    ev.Granted: {
+        **{state: _to(claims.grant, O) for state in (L, W, O, S)},
+        **_stay(claims.grant, R, P, F),
+        **_stay(claims.want_again, *ENDING),
+    },
+    ev.Opened: {
+        **IGNORED,
+        O: _to(claims.begin_opened, O, R, P),
+        **{state: _to(claims.continue_opened, R, P, Z) for state in (R, P, F)},
+    },
+    ev.OpenFenced: {
+        **IGNORED,
+        **{state: _to(release.lose, Z) for state in (O, R, P, F)},
+    },
+    ev.OpenFailed: {
+        **IGNORED,
+        **_end(claims.not_opened, O, F),
+        **_stay(claims.not_opened, R, P),
+    },
+    ev.PullRefused: {
+        **IGNORED,
+        **{state: _to(claims.refuse_pull, state, F, Z) for state in (R, P, F)},
+    },
+    ev.ClaimRefused: {
+        **IGNORED,
+        **{state: _to(claims.refuse, state, F, Z) for state in (R, P, F)},
+        **_end(claims.refuse_last, *ENDING),
+    },
+    ev.ClaimsDropped: {
+        **{state: _to(claims.drop_claim, L, W) for state in (L, W, O, S)},
+        **{state: _to(claims.keep_reading, R, P) for state in (R, P, F)},
+        **_stay(claims.forget_claim, *ENDING),
+    },
+    # Reading.
+    ev.Pulled: {
+        **IGNORED,
+        R: _to(offsets.pulled, R, S, M, Z),
+        P: _to(offsets.pulled, P, S, M, Z),
+        **_stay(offsets.keep_pulled, D, F),
+    },
+    ev.OffsetSet: {
+        **IGNORED,
+        **{state: _to(offsets.move, state, M, Z) for state in (O, R, P, D, S)},
+    },
+    ev.Paused: {**IGNORED, R: _to(reading.pause, R, P)},
+    ev.Resumed: {**IGNORED, P: _to(reading.resume, P, R)},
+    ev.Continued: {**IGNORED, R: _to(reading.go_on, R)},
+    # The end.
+    ev.Revoked: {
+        L: _to(release.revoke_unlocked, Z),
+        **{state: _to(release.revoke, G, V, E, Z) for state in (W, O, R, P, D, F, S)},
+        M: _to(release.revoke_moved, V, E, Z),
+        G: _to(release.hurry_draining, G, V, E, Z),
+        **_end(release.hurry, V, E),
+    },
+    ev.HandlerEnded: {
+        G: _to(release.drain, G, V, E, Z),
+        **_stay(ignore, M, V, E),
+    },
+    ev.DrainTimedOut: {**IGNORED, G: _to(release.end_draining, V, E, Z)},
+    ev.ListenerDone: {**IGNORED, V: _to(release.leave, E, Z)},
+    ev.ListenerTimedOut: {**IGNORED, V: _to(release.stop_waiting, E, Z)},
+    ev.MayCommit: {
+        **IGNORED,
+        M: _to(offsets.begin_anew, M, Z),
+        E: _to(release.leave, E, Z),
+    },
+    ev.Lost: {state: _to(release.lose, Z) for state in ALL},
+}
+
+
+def draw() -> Iterator[str]:
+    """Yield the table as lines of Markdown."""
+    letters = dict(zip(QueueState, LETTERS, strict=True))
+    yield "| state | | a queue that |"
+    yield "|---|---|---|"
+    for state in QueueState:
+        yield f"| {state.name} | {letters[state]} | {state.value} |"
+    yield ""
+    columns = (N, *ALL)
+    yield f"| event | {' | '.join(letters[state] for state in columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for event, row in TABLE.items():
+        cells = [_drawn(state, row.get(state), letters) for state in columns]
+        yield f"| {event.__name__} | {' | '.join(cells)} |"
+
+
+def _drawn(state: QueueState, cell: Cell | None, letters: Mapping[QueueState, str]) -> str:
+    if cell is None:
+        return ""
+    if cell.action is ignore:
+        return "–"
+    then = "".join(letters[each] for each in QueueState if each in cell.then)
+    return cell.action.__name__ + ("" if cell.then == {state} else f" → {then}")

@@ -1,0 +1,49 @@
+"""The pull cursor of a queue: what the next pull asks for, and whether one is under way."""
+
+from libramq.client.consuming.pulling.catch_up import CatchUpPace
+from libramq.clock import MonotonicMs
+
+
+class PullCursor:
+    """Where a queue is pulled. `Pulling` writes it."""
+
+    __slots__ = (
+        "broker_id",
+        "catch_up",
+        "due_ms",
+        "handled_before",
+        "has_failed",
+        "is_throttled",
+        "is_under_way",
+        "last_ms",
+        "last_stored_ms",
+        "next_offset",
+        "start_offset",
+        "was_missing",
+    )
+
+    def __init__(self, now_ms: MonotonicMs) -> None:
+        self.start_offset = 0
+        self.next_offset = 0
+        self.broker_id = 0
+        self.last_ms = self.due_ms = now_ms
+        self.is_under_way = False
+        self.is_throttled = False
+        self.has_failed = False
+        #: When the last message that we have pulled was stored, also in an ownership just before; 0 for none.
+        self.last_stored_ms = 0
+        #: The highest offset that we handled in an earlier ownership.
+        self.handled_before = -1
+        #: Its topic was missing for a while: its offsets may mean other messages now.
+        self.was_missing = False
+        self.catch_up: CatchUpPace | None = None
+
+    @property
+    def has_advanced(self) -> bool:
+        """Return whether anything was read from the start offset on."""
+        return self.next_offset > self.start_offset
+
+    def start(self, offset: int, handled_before: int) -> None:
+        """Begin at an offset."""
+        self.start_offset = self.next_offset = offset
+        self.handled_before = handled_before

@@ -1,0 +1,65 @@
+"""The routing of signals: from the part that returned one to the part that it concerns."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from libramq.client.consuming import signals as sg
+from libramq.client.consuming.effects import Effect, Effects
+from libramq.client.consuming.parts import Parts
+from libramq.client.consuming.signals import Steps
+from libramq.clock import MonotonicMs
+
+
+class SignalRouting:
+    """Passes signals on, and collects effects."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._presence = parts.presence
+        self._locking = parts.locking
+        self._rebalancing = parts.rebalancing
+        self._coordination = parts.coordination
+
+    def effects(
+        self, steps: Sequence[Effect | sg.Signal], now_ms: MonotonicMs, *, is_running: bool
+    ) -> Effects:
+        """Pass signals on until only effects are left; a consumer that stops begins no round."""
+        effects: Effects = []
+        while steps:
+            following: Steps = []
+            for step in steps:
+                if isinstance(step, sg.Signal):
+                    following += self._pass_on(step, now_ms, is_running)
+                else:
+                    effects.append(step)
+            steps = following
+        return effects
+
+    def rebalance(self, now_ms: MonotonicMs) -> Steps:
+        """Begin a round, unless a coordinator allocates."""
+        if self._coordination.allocates:
+            return self._rebalancing.begin(now_ms)
+        self._rebalancing.abandon()
+        return []
+
+    def _pass_on(self, signal: sg.Signal, now_ms: MonotonicMs, is_running: bool) -> Steps:
+        match signal:
+            case sg.LockWanted():
+                self._locking.want(signal)
+            case sg.Unlocked():
+                self._locking.unlocked(signal)
+            case sg.QueueReleased():
+                self._coordination.released(signal)
+            case sg.RebalanceSoon():
+                if is_running and self._coordination.allocates:
+                    self._rebalancing.soon(now_ms)
+            case sg.RebalanceNow():
+                return self.rebalance(now_ms) if is_running else []
+            case sg.AssignmentChanged():
+                return self._presence.changed(now_ms)
+            case sg.SubscriptionUnknown(address):
+                return self._presence.heartbeats([address])
+            case sg.BrokerMissing():
+                return self._presence.look_soon(now_ms)
+            case _:
+                assert_never(signal)
+        return []

@@ -1,0 +1,78 @@
+"""The signals: what one part of a consumer's core asks of another.
+
+A part returns them beside its effects; `PushConsumerCore` passes them on before it returns to its shell.
+"""
+
+from dataclasses import dataclass
+
+from libramq.client.consuming.effects import Effect
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import QueueGrant
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceSoon:
+    """A queue could not be taken, or one that was given up could be taken again: repeat the round soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceNow:
+    """We begin to allocate for ourselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentChanged:
+    """A round has taken or given up queues: brokers are to hear of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockWanted:
+    """Lock a queue with the next request to its broker."""
+
+    queue: MessageQueue
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unlocked:
+    """A queue is being unlocked at a broker, which may not receive it."""
+
+    queue: MessageQueue
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReleased:
+    """A revoked queue is no longer ours: report it to the coordinator.
+
+    is_committed: whether its broker has acknowledged all that we handled.
+    """
+
+    grant: QueueGrant
+    is_committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMissing:
+    """The routes lack a broker that we need: look for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionUnknown:
+    """A broker does not know our subscription: send it a heartbeat."""
+
+    address: str
+
+
+Signal = (
+    RebalanceSoon
+    | RebalanceNow
+    | AssignmentChanged
+    | LockWanted
+    | Unlocked
+    | QueueReleased
+    | BrokerMissing
+    | SubscriptionUnknown
+)
+#: What a part returns: effects for the shell, signals for other parts.
+Steps = list[Effect | Signal]
