@@ -14,7 +14,7 @@ import contextlib
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, Final, Literal, Unpack
 
@@ -26,10 +26,15 @@ from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.network_thread import run_on_thread
 from libramq.client.options import AdminOptions, ProducerOptions, PushConsumerOptions, TopicOptions
 from libramq.client.producing import producer as asynchronous_producer
-from libramq.client.producing.producer import check_hand_over, hand_over, report_failure
+from libramq.client.producing.producer import (
+    check_hand_over,
+    hand_over,
+    report_failure,
+)
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_result import SendResult
+from libramq.client.producing.transaction import Transaction, deciding
 from libramq.errors import BufferFull, LocalProtocolError
 from libramq.filter.selector import Sql
 from libramq.formats.route import TopicRouteData
@@ -108,6 +113,24 @@ class Producer(BlockingClient):
         return self._wait(
             "send", self._producer.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         )
+
+    @contextlib.contextmanager
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> Iterator[Transaction]:
+        """Send a message that is delivered only if the block succeeds."""
+        begin = self._producer._begin_transaction(message, queue, selector, timeout_ms)
+        transaction = self._wait("transaction", begin)
+        try:
+            with deciding(transaction):
+                yield transaction
+        finally:
+            self._wait("transaction", self._producer._transactions.end(transaction))
 
     def send_batch(
         self,

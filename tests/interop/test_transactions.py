@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from libramq.client import TransactionState
+from libramq.message import Message, MessageExt
+from libramq.sync import Producer
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
@@ -160,6 +163,42 @@ def test_either_broker_goes_on_with_the_others_open_transactions(brokers: Broker
     assert set(bodies(consumer)) == expected
     assert {check["body"] for check in transacting.of("check")} == {"left by Apache's"}
     consumer.finish()
+
+
+def test_our_producer_at_either_broker(brokers: Brokers) -> None:
+    """Committed, rolled back, and checked: by ours and by Apache's; both know it by its heartbeats."""
+    cluster = brokers.cluster
+    cluster.create_topic(HANDED, 2)
+    asked: list[str] = []
+
+    def check(message: MessageExt) -> TransactionState:
+        asked.append(message.body.decode())
+        return TransactionState.COMMIT
+
+    def transact_ours(where: str) -> None:
+        with Producer(group="ours", namesrv=cluster.namesrv, check_transaction=check) as transacting:
+            for body in ("done", "left", "undone"):
+                with transacting.transaction(Message(HANDED, f"{body} at {where}".encode())) as transaction:
+                    if body == "undone":
+                        transaction.rollback()
+                    elif body == "left":
+                        transaction.leave_open()
+            consumer.wait_event("message", body=f"left at {where}")
+            consumer.wait_event("message", body=f"done at {where}")
+
+    consumer = cluster.consumer(cluster.fresh_name("group"), HANDED)
+    transact_ours("ours")
+    consumer.finish()
+    assert set(bodies(consumer)) == {"done at ours", "left at ours"}
+    brokers.to_apache()
+    consumer = cluster.consumer(cluster.fresh_name("group"), HANDED)
+    transact_ours("Apache's")
+    consumer.finish()
+    assert {body for body in bodies(consumer) if body.endswith("Apache's")} == {
+        "done at Apache's",
+        "left at Apache's",
+    }
+    assert set(asked) == {"left at ours", "left at Apache's"}  # Apache's asks twice now and then.
 
 
 def asleep_group(program: Program) -> str:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from libramq.client.producing.queue_selector import by_random as by_random
     from libramq.client.producing.send_result import SendResult as SendResult
     from libramq.client.producing.send_result import SendStatus as SendStatus
+    from libramq.client.producing.transaction import Transaction as Transaction
+    from libramq.client.producing.transaction import TransactionState as TransactionState
     from libramq.filter.selector import Sql as Sql
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
@@ -38,6 +40,8 @@ _MODULES: Final = {
     "SendStatus": "libramq.client.producing.send_result",
     "Sql": "libramq.filter.selector",
     "Tls": "libramq.transport.tls",
+    "Transaction": "libramq.client.producing.transaction",
+    "TransactionState": "libramq.client.producing.transaction",
     "by_hash": "libramq.client.producing.queue_selector",
     "by_random": "libramq.client.producing.queue_selector",
 }
@@ -56,6 +60,8 @@ __all__ = [
     "SendStatus",
     "Sql",
     "Tls",
+    "Transaction",
+    "TransactionState",
     "by_hash",
     "by_random",
 ]

@@ -129,9 +129,13 @@ async def run_on_thread(function: Callable[..., T], *arguments: Any) -> T:
             outcome.set_result(cast(T, result))
 
     def call() -> None:
-        result, error = None, None
+        result: T | None = None
+        error: BaseException | None = None
         try:
             result = function(*arguments)
+        except StopIteration as raised:  # No future takes it: its waiter would wait for ever.
+            error = RuntimeError("the function raised StopIteration")
+            error.__cause__ = raised
         except BaseException as raised:
             error = raised
         with contextlib.suppress(RuntimeError):  # The loop is closed.

@@ -10,6 +10,7 @@ from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_settings import ConsumeFrom
 from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
 from libramq.client.producing.fault_strategy import BackOff
+from libramq.client.producing.transaction import CheckTransaction
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
@@ -91,6 +92,7 @@ class ProducerOptions(TypedDict, total=False):
     heartbeat_ms: int
     linger_ms: float
     buffer_bytes_max: int
+    check_transaction: CheckTransaction | None
     credentials: Credentials | None
     tls: Tls | None
     clock: Clock | None

@@ -93,6 +93,11 @@ def send_message(header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = F
     return Call(code, _send_reply, h.encode_header(header), body, oneway, _STORED)
 
 
+def end_transaction(header: h.EndTransactionHeader, *, oneway: bool = False) -> Call[None]:
+    """Commit or roll back a half message."""
+    return Call(RequestCode.END_TRANSACTION, nothing, h.encode_header(header), oneway=oneway)
+
+
 def _pull_reply(reply: Command) -> PullReply:
     ext = reply.ext
     return PullReply(

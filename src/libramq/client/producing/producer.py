@@ -10,7 +10,8 @@ Upstream: client/producer/DefaultMQProducer.java.
 import asyncio
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
@@ -33,6 +34,9 @@ from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
 from libramq.client.producing.send_request import check_batch, encode_item, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
+from libramq.client.producing.transaction import CheckTransaction, Transaction, deciding
+from libramq.client.producing.transaction_checks import TransactionChecks
+from libramq.client.producing.transactions import Transactions
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.errors import BufferFull, ConfigError, LibraError, LocalProtocolError
@@ -54,6 +58,7 @@ class Producer:
     retries: further attempts, at other brokers, within send_timeout_ms.
     latency_fault: avoid brokers that were slow or failed, for the times of back_off_table.
     linger_ms: how long `send_nowait` waits for more messages. buffer_bytes_max: how much may wait.
+    check_transaction: finds out what became of a transaction that was left open; see `transaction`.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
@@ -74,6 +79,7 @@ class Producer:
         heartbeat_ms: int = HEARTBEAT_MS,
         linger_ms: float = 1,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        check_transaction: CheckTransaction | None = None,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         clock: Clock | None = None,
@@ -102,6 +108,9 @@ class Producer:
             linger_ms=linger_ms,
             buffer_bytes_max=buffer_bytes_max,
         )
+        if check_transaction is not None and not callable(check_transaction):
+            raise ConfigError(f"check_transaction is a function, not {check_transaction!r}")
+        self._checks = TransactionChecks(check_transaction) if check_transaction is not None else None
         self._next_id = UniqueIdGenerator(ip, os.getpid(), self._clock, self._random)
         self._running = self._stopping = False
 
@@ -121,6 +130,12 @@ class Producer:
             randomness=self._random,
             next_id=self._next_id,
             access=self._access,
+            check=self._checks.ask if self._checks is not None else None,
+        )
+        self._transactions = Transactions(
+            self._network.half_messages,
+            can_be_checked=self._checks is not None,
+            timeout_ms=self._settings.send_timeout_ms,
         )
         self._network.start()
         self._running = True
@@ -139,6 +154,8 @@ class Producer:
             await flushed
         finally:
             try:
+                if self._checks is not None:
+                    await self._checks.stop()
                 await answer_of(self._network.stop)
                 await self._dialer.wait_closed()
             finally:
@@ -160,6 +177,17 @@ class Producer:
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and wait until the broker has stored it; raises LibraError."""
+        return await self._send(message, queue, selector, timeout_ms)
+
+    async def _send(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        timeout_ms: int | None,
+        *,
+        is_half: bool = False,
+    ) -> SendResult:
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
         info = await self._info(message.topic)
@@ -171,8 +199,43 @@ class Producer:
             queue=queue,
             selector=selector,
             timeout_ms=self._left_ms(timeout_ms, began_ms),
+            is_half=is_half,
         )
         return (await sending.future)[0]
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """Send a message that is delivered only if the block succeeds.
+
+        The block begins when the broker has stored the message, and does the work that belongs to it; an
+        error rolls the message back. After a cancellation, or if the broker does not hear how it ended, it
+        asks `check_transaction`. Raises LibraError, before the block, if the message was not stored as
+        safely as the broker promises, and LocalProtocolError without `check_transaction`.
+        """
+        transaction = await self._begin_transaction(message, queue, selector, timeout_ms)
+        try:
+            with deciding(transaction):
+                yield transaction
+        finally:
+            await self._transactions.end(transaction)
+
+    async def _begin_transaction(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        timeout_ms: int | None,
+    ) -> Transaction:
+        self._check_running()
+        send = partial(self._send, message, queue, selector, timeout_ms, is_half=True)
+        return await self._transactions.begin(message, send)
 
     async def send_batch(
         self,

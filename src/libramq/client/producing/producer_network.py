@@ -12,15 +12,17 @@ from typing import Final
 
 from libramq.client.options import instance_of, whole_number
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, FaultStrategy
+from libramq.client.producing.half_messages import Check, HalfMessages
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
 from libramq.client.producing.send_request import SendSettings, prepare_one
+from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes
 from libramq.clock import Clock
-from libramq.errors import ConfigError, RemoteError
+from libramq.errors import ConfigError, LibraError, RemoteError
 from libramq.logs import get_logger
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
@@ -100,6 +102,7 @@ class ProducerNetwork:
         randomness: random.Random,
         next_id: Callable[[], str],
         access: Access = OPEN,
+        check: Check | None = None,
     ) -> None:
         self._settings = settings
         self._timers = timers
@@ -109,6 +112,7 @@ class ProducerNetwork:
             dialer,
             timers,
             clock.monotonic_ms,
+            on_request=self._request_received,
             lost=self._contacted.discard,
             access=access,
             outages=Outages(clock.monotonic_ms, of_known_only=True),
@@ -135,6 +139,7 @@ class ProducerNetwork:
             compress_over_bytes=settings.compress_over_bytes,
             buffer_bytes_max=settings.buffer_bytes_max,
         )
+        self.half_messages = HalfMessages(self._remotes, self.routes.table, settings.group, check)
         self._refreshing: Timer | None = None
         self._heartbeat_timer: Timer | None = None
         self._is_stopped = False
@@ -168,11 +173,33 @@ class ProducerNetwork:
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
         timeout_ms: int,
+        is_half: bool = False,
     ) -> None:
-        """Send a message to a queue of its topic, or to the one chosen for it."""
-        queue = wanted_queue(message, info, queue, selector)
-        prepared = prepare_one(message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes)
+        """Send a message to a queue of its topic, or to the one chosen for it. is_half: in a transaction."""
+        settings, queue = self._settings, wanted_queue(message, info, queue, selector)
+        half_of = settings.group if is_half else None
+        prepared = prepare_one(
+            message, self._next_id, compress_over_bytes=settings.compress_over_bytes, half_of=half_of
+        )
+        if is_half:
+            sent = self._registering(sent)
         self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+
+    def _registering(self, sent: Sent) -> Sent:
+        """Wrap `sent` so that the broker that has the half message knows whom it can ask about it."""
+
+        def stored(outcome: list[SendResult] | LibraError) -> None:
+            if not isinstance(outcome, LibraError):
+                address = self.routes.table.master(outcome[0].queue.broker_name)
+                if address is not None and address not in self._contacted:
+                    self._send_heartbeat(address)
+            sent(outcome)
+
+        return stored
+
+    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
+        if not self._is_stopped:
+            self.half_messages.request_received(address, request, answer)
 
     def _refresh_later(self) -> None:
         if not self._is_stopped:
@@ -184,18 +211,21 @@ class ProducerNetwork:
     def _send_heartbeats(self) -> None:
         """Send a heartbeat to the masters of our topics; it also keeps the connections open."""
         self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
+        for address in self.routes.table.masters():
+            self._send_heartbeat(address)
+
+    def _send_heartbeat(self, address: str) -> None:
         data = HeartbeatData(
             client_id=self._settings.client_id,
             producer_data_set=[ProducerData(group_name=self._settings.group)],
         )
-        for address in self.routes.table.masters():
-            self._contacted.add(address)
+        self._contacted.add(address)
 
-            def answered(outcome: Command | RemoteError, address: str = address) -> None:
-                if isinstance(outcome, RemoteError):
-                    log_failed_request(log, "heartbeat failed", outcome, broker=address)
+        def answered(outcome: Command | RemoteError) -> None:
+            if isinstance(outcome, RemoteError):
+                log_failed_request(log, "heartbeat failed", outcome, broker=address)
 
-            self._remotes.send(address, heartbeat(data).command(), answered)
+        self._remotes.send(address, heartbeat(data).command(), answered)
 
     def _unregister(self, unregistered: Callable[[], None]) -> None:
         call = unregister_client(

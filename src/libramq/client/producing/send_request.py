@@ -16,7 +16,7 @@ from libramq.message.message import BODY_BYTES_MAX, Message
 from libramq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from libramq.message.properties import properties_to_text
 from libramq.message.queue import MessageQueue
-from libramq.message.sys_flag import COMPRESSED, COMPRESSION_ZLIB
+from libramq.message.sys_flag import COMPRESSED, COMPRESSION_ZLIB, TRANSACTION_PREPARED
 from libramq.remoting.headers import SendMessageHeaderV2
 from libramq.rpc.broker_calls import SendReply, send_message
 from libramq.rpc.call import Call
@@ -51,14 +51,22 @@ class Prepared:
     max_reconsume_times: int | None = None
 
 
-def prepare_one(message: Message, next_id: Callable[[], str], *, compress_over_bytes: int) -> Prepared:
-    """Prepare one message; its body is compressed if it is large and that helps."""
+def prepare_one(
+    message: Message, next_id: Callable[[], str], *, compress_over_bytes: int, half_of: str | None = None
+) -> Prepared:
+    """Prepare one message; its body is compressed if it is large and that helps.
+
+    half_of: the producer group whose transaction it belongs to, if any.
+    """
     properties, unique_id = _properties(message, next_id)
     body, sys_flag = bytes(message.body), 0
     if len(body) >= compress_over_bytes:
         compressed = compress_body(body)
         if len(compressed) < len(body):
             body, sys_flag = compressed, COMPRESSED | COMPRESSION_ZLIB
+    if half_of is not None:
+        properties |= {names.TRANSACTION_PREPARED: "true", names.PRODUCER_GROUP: half_of}
+        sys_flag |= TRANSACTION_PREPARED
     return Prepared(
         topic=message.topic,
         ids=(unique_id,),
