@@ -1,11 +1,13 @@
 """Attacks by one small request, in units of work: what is decoded, encoded or stored, and in which slices."""
 
+import gc
+import itertools
+
 import pytest
 
 from libramq.broker.groups import client_watch, group_health
 from libramq.broker.groups import notifications as notifications_module
-from libramq.broker.processor import client_management, listing, queue_lock, send_message, statistics
-from libramq.broker.processor.notices import requests_of
+from libramq.broker.processor import listing, queue_lock, send_message, statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -18,7 +20,10 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBatchReply, QueueRef
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.rpc import request_body
-from libramq.store.append import AppendResult
+from libramq.runtime import large_requests
+from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
+from libramq.runtime.performer import TURN_US_MAX
+from libramq.store.append import AppendResult, StoreMessage
 from tests.broker.brokers import Conversation, find_answer, heartbeat, notifications, send_header
 from tests.fakes import FakePeer
 
@@ -226,6 +231,58 @@ def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer)
     assert [m.body for m in talk.messages("T")] == [b"first", *bodies, b"last"]
 
 
+def alive(kind: type) -> int:
+    """How many objects of a type there are."""
+    return sum(type(each) is kind for each in gc.get_objects())
+
+
+def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monkeypatch):
+    """Twenty batches of 16,384 messages took 133 MB between their check and their storing."""
+    step = send_message.BATCH_ITEMS_PER_STEP
+    monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
+    bodies = [b"%d" % number for number in range(10 * step)]
+    body = encode_batch(BatchItem(0, each, b"") for each in bodies)
+    command = talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
+    counts: list[int] = []
+    talk.performer._timers.elapsed_us = itertools.count(0, TURN_US_MAX).__next__
+    before = alive(StoreMessage)
+    talk.give(peer, command)
+    while find_answer(peer, command) is None:
+        talk.performer._timers.ring()
+        counts.append(alive(StoreMessage) - before)
+    assert len(counts) > 2 * 9, "checked, then stored"
+    assert max(counts) <= step
+    assert [m.body for m in talk.messages("T")] == bodies
+
+
+def test_a_large_batch_whose_last_message_is_bad_stores_nothing(talk, peer, monkeypatch):
+    step = send_message.BATCH_ITEMS_PER_STEP
+    monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
+    bad = BatchItem(0, b"x", b"TIMER_DELAY_MS\x0110\x02")
+    body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step) + [bad])
+    assert talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body).code == C.MESSAGE_ILLEGAL
+    assert talk.broker.store.max_offset("T", 0) == 0
+
+
+def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
+    """The others wait undecoded, and each is answered in the end."""
+    data = HeartbeatData(
+        client_id="c", consumer_data_set=[ConsumerData(group_name=f"{n:0100}") for n in range(600)]
+    )
+    command = talk.command(R.HEART_BEAT, None, data)
+    cost = len(command.body) * request_body.DECODED_BYTES_PER_BYTE
+    assert cost > large_requests.USUAL_BYTES_MAX
+    peers = [FakePeer(f"10.0.0.{number}:1") for number in range(40)]
+    for peer in peers:
+        talk.give(peer, command)
+    at_once = len(talk.threads.work)
+    assert 1 <= at_once <= large_requests.HUGE_LANE_BYTES // cost
+    assert not any(peer.is_reading for peer in peers)
+    for peer in peers:
+        assert talk.answer_later(peer, command).code == C.SUCCESS
+    assert all(peer.is_reading for peer in peers)
+
+
 def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
     """64 batches of 128 messages, 0.2 MB in one read, were one turn of 135 ms."""
     step = send_message.BATCH_ITEMS_PER_STEP
@@ -309,13 +366,13 @@ def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, 
 
 def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, monkeypatch):
     """Of 1,000 groups that twenty clients share, 19,000 notifications would be sent in one turn."""
-    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 4)
     others = [FakePeer() for _ in range(10)]
     for number, other in enumerate(others):
         talk.beat(other, f"client-{number}")
     talk.beat(peer, "alice")
     for other in others:
         notifications(other)
+    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 4)
     peer.is_open = False
     talk.performer.closed(peer)
     slices = [sum(len(notifications(other)) for other in others)]
@@ -325,26 +382,73 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
     assert slices == [4, 4, 2, 0]
 
 
-def test_the_notifications_of_a_heartbeat_are_made_in_slices(talk, monkeypatch):
-    """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to make 19,000."""
-    sizes: list[int] = []
-
-    def counted(notices):
-        sizes.append(len(notices))
-        return requests_of(notices)
-
-    monkeypatch.setattr(client_management, "requests_of", counted)
-    monkeypatch.setattr(client_management, "NOTICES_PER_STEP", 8)
-    groups = [f"G{number}" for number in range(12)]
-    peers = [FakePeer(f"10.0.0.{number}:1") for number in range(4)]
+def share_groups(talk, count: int) -> list[FakePeer]:
+    """Twenty groups that so many clients share."""
+    groups = [ConsumerData(group_name=f"G{number}") for number in range(20)]
+    peers = [FakePeer(f"10.0.0.{number}:1") for number in range(count)]
     for number, peer in enumerate(peers):
-        data = HeartbeatData(
-            client_id=f"c{number}",
-            consumer_data_set=[ConsumerData(group_name=group) for group in groups],
-        )
-        talk.ask(peer, R.HEART_BEAT, None, data)
+        talk.ask(peer, R.HEART_BEAT, None, HeartbeatData(client_id=f"c{number}", consumer_data_set=groups))
+    return peers
+
+
+def drain(talk) -> None:
+    """Send everything that waits."""
+    while talk.broker.consumers.notifications.has_unsent:
+        talk.tick()
+
+
+def count_taken(talk, monkeypatch) -> list[int]:
+    """How many notices are sent at a time."""
+    sizes: list[int] = []
+    take = talk.broker.consumers.notifications.take
+
+    def counted(count: int):
+        taken = take(count)
+        sizes.append(len(taken))
+        return taken
+
+    monkeypatch.setattr(talk.broker.consumers.notifications, "take", counted)
+    return sizes
+
+
+def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
+    """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to make 19,000."""
+    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 8)
+    sizes = count_taken(talk, monkeypatch)
+    peers = share_groups(talk, 3)
+    drain(talk)
     assert max(sizes) == 8
-    assert sum(sizes) == sum(len(peer.replies) for peer in peers)
+    assert [len(set(notifications(peer))) for peer in peers] == [20] * 3
+    talk.beat(FakePeer(), "new", "G0")
+    assert [notifications(peer) for peer in peers] == [["G0"]] * 3, "the first slice leaves at once"
+
+
+def test_a_member_is_notified_of_a_group_once_however_often_it_changes(talk, monkeypatch):
+    """Heartbeats of 1,000 groups made 19,000 notifications each, faster than they were sent: 357 MB."""
+    monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 1)
+    peers = share_groups(talk, 3)
+    for peer in share_groups(talk, 4):
+        peer.is_open = False
+        talk.performer.closed(peer)
+    before = [len(notifications(peer)) for peer in peers]
+    assert sum(before) == 1, "the others wait, as nothing else was done in between"
+    drain(talk)
+    for peer in peers:
+        assert sorted(notifications(peer)) == sorted(f"G{number}" for number in range(20))
+
+
+def test_a_member_that_does_not_read_is_notified_when_it_has_read(talk):
+    """Unread notifications of twenty clients filled 256 MB."""
+    (peer,) = share_groups(talk, 1)
+    drain(talk)
+    assert len(notifications(peer)) == 20
+    peer.unsent_bytes = OFFERED_BEHIND_BYTES_MAX + 1
+    share_groups(talk, 2)
+    drain(talk)
+    assert notifications(peer) == []
+    peer.unsent_bytes = 0
+    talk.advance(REPEAT_MS)
+    assert len(notifications(peer)) == 20
 
 
 def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeypatch):

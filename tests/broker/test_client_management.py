@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.broker.groups.client_watch import REPEAT_CHECK_MS
+from libramq.broker.groups.consumer_clients import QUEUES_ANNOUNCED_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -393,6 +394,8 @@ def test_a_topic_that_gets_more_queues_starts_a_rebalance(talk, peer):
     talk.advance(2_000)
     notifications(peer)
     talk.create_topic("T", queues=2)
+    assert notifications(peer) == [], "it would find the old queues at the name servers"
+    talk.advance(QUEUES_ANNOUNCED_MS + REPEAT_CHECK_MS)
     assert notifications(peer) == ["G"]
     talk.clock.advance(100)
     pull(talk, peer, 1)

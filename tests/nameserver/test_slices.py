@@ -1,16 +1,19 @@
 """Brokers with tens of thousands of topics come and go in slices, and others are served in between."""
 
+import gc
 import itertools
 
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
+from libramq.formats.tables import TopicConfigSerializeWrapper
 from libramq.nameserver import listing, processor
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.nameserver.route_info import TOPICS_PER_STEP, RouteInfo
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
+from libramq.runtime import large_requests
 from libramq.runtime.performer import TURN_US_MAX
 from tests.fakes import FakePeer
 from tests.nameserver.tables import header, register, table
@@ -117,12 +120,49 @@ def test_a_topic_that_is_deleted_while_its_broker_is_registered_stays_deleted(cr
     assert crowd.routes.topics() == ["T", "U", *TOPICS[1:-1]]
 
 
+def decoded_tables() -> int:
+    """How many topic tables there are."""
+    return sum(type(each) is TopicConfigSerializeWrapper for each in gc.get_objects())
+
+
+def test_large_registrations_are_decoded_one_after_the_other(crowd, monkeypatch):
+    """Twenty of 50,000 topics took 713 MB: all were decoded before the first one was applied."""
+    monkeypatch.setattr(large_requests, "USUAL_BYTES_MAX", 0)
+    monkeypatch.setattr(large_requests, "HUGE_LANE_BYTES", 1)
+    crowd.performer._large = large_requests.LargeRequests()
+    before = decoded_tables()
+    peers = [FakePeer(f"10.0.1.{number}:40000") for number in range(6)]
+    for number, peer in enumerate(peers):
+        crowd.claim(peer, header(f"broker-{number}", f"10.0.1.{number}:10911"), *TOPICS)
+    counts: list[int] = []
+    while crowd.threads.work or crowd.performer.turns.timer is not None:
+        crowd.threads.run_all()
+        if (turn := crowd.performer.turns.timer) is not None:
+            turn.cancel()
+            turn.action()
+        counts.append(decoded_tables() - before)
+    assert max(counts) == 1
+    for peer in peers:
+        assert [answer.code for answer in crowd.answers(peer)] == [ResponseCode.SUCCESS]
+
+
+def test_a_registration_that_waits_for_a_probe_is_not_held_decoded(crowd):
+    crowd.begin(crowd.large, *TOPICS)
+    crowd.slices()
+    before = decoded_tables()
+    for number in range(6):
+        crowd.begin(FakePeer(f"10.0.1.{number}:40000"), *TOPICS)
+    assert decoded_tables() == before
+    assert crowd.performer._large.taken_bytes == 0
+
+
 def test_a_takeover_in_the_middle_of_a_registration_has_all_its_topics(crowd):
     """Under the same version of the table, of which the other one had registered a part."""
     crowd.begin(crowd.large, *TOPICS)
     again = FakePeer("10.0.0.2:40001")
     crowd.begin(again, *TOPICS)
     crowd.pass_by(PROBE_MS)
+    crowd.threads.run_all()  # What waited for the probe is decoded again.
     crowd.slices()
     assert [answer.code for answer in crowd.answers(again)] == [ResponseCode.SUCCESS]
     assert crowd.routes.topics() == ["T", "U", *TOPICS]

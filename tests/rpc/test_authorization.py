@@ -11,6 +11,7 @@ from libramq.codes import ResponseCode as C
 from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.kernel.effect import Release, Reserve
 from libramq.kernel.parts import Kernel
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
@@ -261,6 +262,11 @@ class Guarded:
             if hasattr(effect, "work"):
                 effect.done(effect.work())
                 self.follow()
+            elif isinstance(effect, Reserve):
+                effect.begin()
+                self.follow()
+            elif isinstance(effect, Release):
+                continue
             else:
                 effect.connection.write(effect.data)
 

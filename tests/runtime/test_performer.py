@@ -8,11 +8,12 @@ from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 
 from libramq.errors import ConnectionLost
 from libramq.kernel.connection import NUMBERS
-from libramq.kernel.effect import Thread
+from libramq.kernel.effect import Room, Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
-from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
+from libramq.runtime.large_requests import HUGE_LANE_BYTES
+from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, UNSENT_BYTES_HIGH
 from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
@@ -278,6 +279,50 @@ def test_a_connection_waits_while_a_thread_decodes_its_request(words):
     assert (decoded, line.writes) == (["decoded"], [])
     words.timers.ring()
     assert (line.writes, line.is_reading) == ([b"after"], True)
+
+
+def test_a_connection_whose_large_request_waits_for_room_is_not_served(words):
+    """Others are, and its requests take effect in their order."""
+    first, second, other = Line(), Line(), Line()
+    rooms: list[Room] = []
+
+    def large(connection: Line) -> None:
+        room = Room(HUGE_LANE_BYTES)
+        words.effects.reserve(connection, room, lambda: begin(connection, room))
+
+    def begin(connection: Line, room: Room) -> None:
+        rooms.append(room)
+        words.effects.run(Thread.COMPUTE, lambda: None, lambda _: words.effects.release(room), connection)
+
+    words.performer.received(first, [large, say(b"first")])
+    words.performer.received(second, [large, say(b"second")])
+    words.performer.received(other, [say(b"served")])
+    assert (len(rooms), other.writes) == (1, [b"served"])
+    assert (first.is_reading, second.is_reading) == (False, False)
+    words.threads.finish(words.threads.work.pop())
+    while words.timers.due:
+        words.timers.ring()
+    assert (len(rooms), first.writes, second.writes) == (2, [b"first"], [])
+    words.threads.run_all()
+    while words.timers.due:
+        words.timers.ring()
+    assert (second.writes, second.is_reading) == ([b"second"], True)
+
+
+def test_what_is_only_offered_is_dropped_for_a_client_that_does_not_read(words):
+    line = Line()
+    line.leaves_at_once = False
+    piece = bytes(OFFERED_BEHIND_BYTES_MAX)
+
+    def offer(connection: Line) -> None:
+        for _ in range(3):
+            words.effects.offer(connection, piece)
+
+    words.performer.received(line, [offer])
+    assert b"".join(line.writes) == 2 * piece, "the second one is what puts it behind"
+    line.unsent_bytes = 0
+    words.performer.received(line, [offer])
+    assert b"".join(line.writes) == 4 * piece
 
 
 def test_steps_take_one_turn_each_and_others_are_served_between(words):

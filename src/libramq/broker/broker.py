@@ -12,6 +12,7 @@ Nothing here uses sockets, tasks or threads: a performer runs the engine, on rea
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from libramq import __version__
@@ -32,7 +33,6 @@ from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.client_watch import ClientWatch
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.event_log import EventLog
-from libramq.broker.groups.notifications import Notices
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.opening import Opening
 from libramq.broker.groups.topic_removal import TopicRemoval
@@ -50,7 +50,7 @@ from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.cold_lookups import ColdLookups
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_membership import GroupRequests
-from libramq.broker.processor.notices import requests_of
+from libramq.broker.processor.notices import send_notices
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.peers import PeerRequests
 from libramq.broker.processor.pull_message import PullMessage
@@ -176,7 +176,9 @@ class Broker:
         self.runtime = RuntimeInfo(
             self.store, self._files.timers.timers, self._files.filesystem, version=version, kernel=kernel
         )
-        self._watch = ClientWatch(self.consumers, self.producers, self.health, kernel, notify=self._notify)
+        self._watch = ClientWatch(
+            self.consumers, self.producers, self.health, kernel, notify=partial(send_notices, kernel.effects)
+        )
         self._delivery = Delivery(self.schedule, self.store, kernel)
         self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel)
         self._persistence = Persistence(self._files, kernel)
@@ -392,6 +394,3 @@ class Broker:
         self.events.record(event)
         if self._recorded is not None:
             self._recorded(event)
-
-    def _notify(self, notices: Notices) -> None:
-        self._responder.notify(requests_of(notices))

@@ -1,9 +1,11 @@
 """Effects: everything that leaves an engine, through one door.
 
         Send     bytes for a connection
+        Offer    bytes for a connection, dropped if its client does not read
         Close    the end of a connection, with a reason for the log
         Ask      a request to another process; its answer comes back as an event
         Run      work for a thread, such as a disk plan or a large body; its result comes back as an event
+        Reserve  room in memory for a large request; Release returns it
         Proceed  work on the engine's own thread that takes longer than a turn, in steps with others in
                  between
         Listen   start to accept connections
@@ -59,6 +61,16 @@ class Send(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """Send bytes to a connection whose client reads, and drop them otherwise.
+
+    For what is sent again until it has had its effect.
+    """
+
+    connection: Connection
+    data: bytes
+
+
 class Close(msgspec.Struct, frozen=True):
     """Close a connection after everything sent before has left."""
 
@@ -83,6 +95,32 @@ class Run(msgspec.Struct, frozen=True):
     work: Callable[[], Any]
     done: Callable[[Any], None]
     connection: Connection | None = None
+
+
+class Room:
+    """The memory that a large request is expected to take until it is decided."""
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+
+
+class Reserve(msgspec.Struct, frozen=True):
+    """Reserve room for a large request; `begin` is called once there is some.
+
+    The connection is not served until then. Whoever reserves returns a `Release` exactly once.
+    """
+
+    connection: Connection
+    room: Room
+    begin: Callable[[], None]
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Return the room of a large request: what it took is not referred to any more."""
+
+    room: Room
 
 
 class Proceed(msgspec.Struct, frozen=True):
@@ -128,7 +166,7 @@ class Dial(msgspec.Struct, frozen=True):
     stream: Stream
 
 
-Effect = Send | Close | Ask | Run | Proceed | Listen | Dial
+Effect = Send | Offer | Close | Ask | Run | Reserve | Release | Proceed | Listen | Dial
 
 
 class Effects:
@@ -143,6 +181,10 @@ class Effects:
     def send(self, connection: Connection, data: bytes) -> None:
         """Send bytes to a connection."""
         self.add(Send(connection, data))
+
+    def offer(self, connection: Connection, data: bytes) -> None:
+        """Send bytes to a connection, unless its client does not read."""
+        self.add(Offer(connection, data))
 
     def close(self, connection: Connection, reason: str) -> None:
         """Close a connection."""
@@ -161,6 +203,14 @@ class Effects:
     ) -> None:
         """Run work on a thread, for a connection's request or for none."""
         self.add(Run(thread, work, done, connection))
+
+    def reserve(self, connection: Connection, room: Room, begin: Callable[[], None]) -> None:
+        """Reserve room for a large request, and begin it then."""
+        self.add(Reserve(connection, room, begin))
+
+    def release(self, room: Room) -> None:
+        """Return the room of a large request."""
+        self.add(Release(room))
 
     def proceed(self, connection: Connection, steps: Generator[None]) -> None:
         """Run steps for a connection's request, some per turn."""

@@ -21,7 +21,7 @@ from libramq.nameserver.bounds import check_topics
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from libramq.nameserver.listing import TOPICS_LISTED_PER_STEP, listed
-from libramq.nameserver.registration import decode_registration, is_compressed
+from libramq.nameserver.registration import decode_registration, decoded_bytes, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
 from libramq.remoting.body.route import KVTable, TopicList
@@ -80,8 +80,12 @@ class NameServerProcessor:
 
     def register_broker(self, request: Request) -> Outcome:
         """103: register a broker and its topics."""
+        header = h.decode_header(request.command, h.RegisterBrokerHeader)
+        return self._decode(request, header, frozenset())
+
+    def _decode(self, request: Request, header: h.RegisterBrokerHeader, dead: frozenset[object]) -> Outcome:
+        """Decode a registration's body, again if it has waited: the body takes less than its topics."""
         command = request.command
-        header = h.decode_header(command, h.RegisterBrokerHeader)
         decode = partial(
             _decode_checked,
             command.body,
@@ -89,12 +93,17 @@ class NameServerProcessor:
             version=command.version,
             crc=header.body_crc32,
         )
+        check = partial(self._check_registration, request, header, dead)
         if len(command.body) > INLINE_BODY_BYTES_MAX or is_compressed(command.body, header.compressed):
-            return Compute(decode, partial(self._check_registration, request, header))
-        return self._check_registration(request, header, decode())
+            return Compute(decode, check, decoded_bytes(command.body, header.compressed))
+        return check(decode())
 
     def _check_registration(
-        self, request: Request, header: h.RegisterBrokerHeader, table: TopicConfigSerializeWrapper
+        self,
+        request: Request,
+        header: h.RegisterBrokerHeader,
+        dead: frozenset[object],
+        table: TopicConfigSerializeWrapper,
     ) -> Outcome:
         """Refuse an unsigned registration that requires the cluster's secret."""
         is_proven = self._credentials is not None and is_signed(request.command, self._credentials)
@@ -104,7 +113,7 @@ class NameServerProcessor:
             and REBALANCE_EVENTS_TOPIC in table.topic_config_table
         ):
             raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
-        return self._register(request, header, table, frozenset(), is_signed=is_proven)
+        return self._register(request, header, table, dead, is_signed=is_proven)
 
     def _register(
         self,
@@ -121,10 +130,7 @@ class NameServerProcessor:
         """
         displaced = self._route_info.displaced(header, table, owner=request.peer)
         if not is_signed and not dead.issuperset(displaced):
-
-            def again(dead: frozenset[object]) -> Outcome:
-                return self._register(request, header, table, dead, is_signed=False)
-
+            again = partial(self._decode, request, header)
             return self._displacement.hold(request, displaced, again)
         if displaced:
             log.warning(

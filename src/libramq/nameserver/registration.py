@@ -33,6 +33,10 @@ REGISTRATION_BOUNDS: Final = Bounds(marks=2_000_000, loose_marks=200_000, loose_
 VERSION_WITH_BODY: Final = 37
 #: MQVersion.V5_0_0: static topics' mappings follow in the compressed form.
 VERSION_WITH_MAPPINGS: Final = 413
+#: Ours: what a topic table takes when it is decoded, for each byte of its body; 50,000 topics take 29 MB, and
+#: have 114 KB compressed, or 8.3 MB in JSON.
+DECODED_BYTES_PER_BYTE: Final = 5
+DECODED_BYTES_PER_COMPRESSED_BYTE: Final = 250
 #: The first byte of a zlib stream of the usual window; no JSON begins with it.
 _ZLIB_MARK: Final = b"\x78"
 
@@ -61,6 +65,12 @@ def is_compressed(data: bytes, header_says_so: bool) -> bool:
     Apache's broker sends `compressed=false` even with a compressed body, so the bytes are checked too.
     """
     return header_says_so or data.startswith(_ZLIB_MARK)
+
+
+def decoded_bytes(data: bytes, header_says_so: bool) -> int:
+    """Return roughly how much a decoded registration takes."""
+    is_zlib = is_compressed(data, header_says_so)
+    return len(data) * (DECODED_BYTES_PER_COMPRESSED_BYTE if is_zlib else DECODED_BYTES_PER_BYTE)
 
 
 def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:

@@ -78,10 +78,13 @@ class Compute:
     """Decide with the result of `work`, run by a thread; it must not touch the engine's state.
 
     If it raises, the error is the answer. The connection's further requests wait.
+    size_bytes: what the result and the steps that follow are expected to take, if that is much; requests that
+    take too much together wait for each other.
     """
 
     work: Callable[[], Any]
     then: Callable[[Any], "Outcome"]
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
-from libramq.kernel.effect import Effects, Send, Thread
+from libramq.kernel.effect import Effects, Room, Send, Thread
 from libramq.kernel.gate import Gate, Gated, Missing
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
@@ -40,8 +40,7 @@ from libramq.store.append import NOT_SAFE
 
 log = get_logger(__name__)
 
-#: Ours: connections that are notified before others are served, each in 5 µs.
-#: A heartbeat of 1,000 groups that twenty clients share has 20,000.
+#: Ours: connections that are notified before others are served, each in 5 µs; a group may have thousands.
 NOTIFIED_PER_STEP: Final = 128
 
 #: The second half of a request, after its wait.
@@ -93,8 +92,13 @@ class Responder:
         self._durability = durability
         self._announcement = announcement
 
-    def answer(self, request: Request, outcome: Outcome) -> None:
-        """Perform the outcome of a request, now or long after it came."""
+    def answer(self, request: Request, outcome: Outcome, room: Room | None = None) -> None:
+        """Perform the outcome of a request, now or long after it came.
+
+        room: what a large request has reserved; it is released when the request is decided.
+        """
+        if room is not None and not isinstance(outcome, Compute | InSteps | WaitForDisk):
+            self._effects.release(room)
         if type(outcome) is Reply:
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
@@ -113,15 +117,18 @@ class Responder:
             self._effects.run(
                 Thread.READ,
                 outcome.read,
-                lambda _: self.answer(request, decide(again, request)),
+                lambda _: self.answer(request, decide(again, request), room),
                 request.peer,
             )
         elif isinstance(outcome, Compute):
-            self._effects.run(
-                Thread.COMPUTE, outcome.work, partial(self._computed, request, outcome.then), request.peer
-            )
+            if outcome.size_bytes and room is None:
+                room = Room(outcome.size_bytes)
+                begin = partial(self._begin_large, request, outcome, room)
+                self._effects.reserve(request.peer, room, begin)
+            else:
+                self._compute(request, outcome, room)
         elif isinstance(outcome, InSteps):
-            self._effects.proceed(request.peer, self._in_steps(request, outcome.steps))
+            self._effects.proceed(request.peer, self._in_steps(request, outcome.steps, room))
         elif isinstance(outcome, Close):
             self._effects.close(request.peer, outcome.reason)
 
@@ -164,18 +171,34 @@ class Responder:
             self.notify(notifications[start : start + NOTIFIED_PER_STEP])
             yield
 
-    def _computed(self, request: Request, then: Callable[[Any], Outcome], result: object) -> None:
-        if isinstance(result, Exception):
-            self.answer(request, failure(result, request))
-        elif request.peer.is_open:  # A closed connection is neither registered nor a member any more.
-            self.answer(request, decide(partial(then, result), request))
+    def _begin_large(self, request: Request, outcome: Compute, room: Room) -> None:
+        if request.peer.is_open:
+            self._compute(request, outcome, room)
+        else:  # It has disconnected while it waited.
+            self._effects.release(room)
 
-    def _in_steps(self, request: Request, steps: Generator[None, None, Outcome]) -> Generator[None]:
+    def _compute(self, request: Request, outcome: Compute, room: Room | None) -> None:
+        done = partial(self._computed, request, outcome.then, room)
+        self._effects.run(Thread.COMPUTE, outcome.work, done, request.peer)
+
+    def _computed(
+        self, request: Request, then: Callable[[Any], Outcome], room: Room | None, result: object
+    ) -> None:
+        if isinstance(result, Exception):
+            self.answer(request, failure(result, request), room)
+        elif request.peer.is_open:  # A closed connection is neither registered nor a member any more.
+            self.answer(request, decide(partial(then, result), request), room)
+        elif room is not None:
+            self._effects.release(room)
+
+    def _in_steps(
+        self, request: Request, steps: Generator[None, None, Outcome], room: Room | None
+    ) -> Generator[None]:
         try:
             outcome = yield from steps
         except Exception as error:  # Failing steps affect their own request only.
             outcome = failure(error, request)
-        self.answer(request, outcome)
+        self.answer(request, outcome, room)
 
     def _park(
         self,

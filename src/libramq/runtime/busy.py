@@ -1,4 +1,7 @@
-"""Busy connections: a thread works for them, or steps are under way; they are not served meanwhile."""
+"""Busy connections: a thread works for them, steps are under way, or a large request waits for room.
+
+They are not served meanwhile.
+"""
 
 from collections import deque
 from collections.abc import Generator, Mapping
@@ -14,11 +17,12 @@ RUNS_MAX: Final[Mapping[Thread, int]] = {Thread.COMPUTE: 1, Thread.READ: 16}
 
 
 class _Work:
-    __slots__ = ("runs", "steps")
+    __slots__ = ("runs", "steps", "waits")
 
     def __init__(self) -> None:
         self.runs: dict[Thread, int] = {}
         self.steps: deque[Generator[None]] = deque()
+        self.waits = 0
 
 
 class Busy:
@@ -34,7 +38,7 @@ class Busy:
         work = self._work.get(connection)
         if work is None:
             return False
-        return bool(work.steps) or any(
+        return bool(work.steps or work.waits) or any(
             count >= RUNS_MAX.get(thread, count + 1) for thread, count in work.runs.items()
         )
 
@@ -46,6 +50,15 @@ class Busy:
     def ended(self, connection: Connection, thread: Thread) -> None:
         """Note that a thread has finished its work for a connection."""
         self._work[connection].runs[thread] -= 1
+        self._clean(connection)
+
+    def wait(self, connection: Connection) -> None:
+        """Note that a large request waits for room."""
+        self._of(connection).waits += 1
+
+    def admitted(self, connection: Connection) -> None:
+        """Note that a large request has got its room."""
+        self._work[connection].waits -= 1
         self._clean(connection)
 
     def add_steps(self, connection: Connection, steps: Generator[None]) -> bool:
@@ -70,6 +83,6 @@ class Busy:
 
     def _clean(self, connection: Connection) -> None:
         work = self._work[connection]
-        if not work.steps and not any(work.runs.values()):
+        if not work.steps and not work.waits and not any(work.runs.values()):
             del self._work[connection]
             self.is_any = bool(self._work)

@@ -14,6 +14,10 @@ TURN_BYTES_MAX: Final = 1024 * 1024
 UNNOTED_BYTES_MAX: Final = 1024
 
 
+#: Ours: a client with more than this unread gets nothing that is only offered: some 500 notifications.
+OFFERED_BEHIND_BYTES_MAX: Final = 64 * 1024
+
+
 class _Pieces:
     """The output of a turn for one connection."""
 
@@ -39,6 +43,14 @@ class Outgoing:
         else:
             outgoing.pieces.append(data)
             outgoing.size += len(data)
+
+    def offer(self, connection: Connection, data: bytes) -> None:
+        """Append bytes to the turn's output for a connection, unless its client has too much unread."""
+        channel: Any = connection
+        outgoing = self._by_connection.get(connection)
+        unread_bytes = channel.unsent_bytes + (outgoing.size if outgoing is not None else 0)
+        if unread_bytes <= OFFERED_BEHIND_BYTES_MAX:
+            self.add(connection, data)
 
     def has_room(self, connection: Channel) -> bool:
         """Return whether a turn may send a connection another reply, within the limit of all connections."""

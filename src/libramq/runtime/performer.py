@@ -17,11 +17,24 @@ from typing import Any, Final
 from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
-from libramq.kernel.effect import Ask, Close, Dial, Effect, Listen, Proceed, Run, Send
+from libramq.kernel.effect import (
+    Ask,
+    Close,
+    Dial,
+    Effect,
+    Listen,
+    Offer,
+    Proceed,
+    Release,
+    Reserve,
+    Run,
+    Send,
+)
 from libramq.kernel.engine import Engine, Translator
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
 from libramq.runtime.dialed import DialedConnection
+from libramq.runtime.large_requests import LargeRequests
 from libramq.runtime.outgoing import Outgoing
 from libramq.runtime.seams import Channel, Dialer, Remotes, Threads, Timer, Timers
 from libramq.runtime.unread import Unread
@@ -75,6 +88,7 @@ class Performer:
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._turn_began_us = 0
         self._busy = Busy()
+        self._large = LargeRequests()
         self._unread = Unread()
         self._outgoing = Outgoing(self._unread)
         #: Connections that wait for their next turn.
@@ -242,6 +256,8 @@ class Performer:
 
     def _do(self, effect: Effect) -> None:
         match effect:
+            case Offer():
+                self._outgoing.offer(effect.connection, effect.data)
             case Close():
                 self._settle()  # What is said before the end is journalled before it leaves, too.
                 self._outgoing.flush()
@@ -251,6 +267,14 @@ class Performer:
                 self._ask(effect)
             case Run():
                 self._run(effect)
+            case Reserve():
+                if self._large.take(effect):
+                    effect.begin()
+                else:
+                    self._busy.wait(effect.connection)
+            case Release():
+                for admitted in self._large.free(effect.room):
+                    self._admit(admitted)
             case Proceed():
                 if self._busy.add_steps(effect.connection, effect.steps):
                     self._begin_steps(effect.connection)
@@ -261,6 +285,14 @@ class Performer:
                 assert self._dialer is not None, "this performer makes no streams"
                 dialed = DialedConnection(effect.address, effect.stream, self._event)
                 self._dialer.dial(effect.address, dialed)
+
+    def _admit(self, effect: Reserve) -> None:
+        """Begin a large request that has waited; if it does nothing, its connection goes on."""
+        self._busy.admitted(effect.connection)
+        channel: Any = effect.connection
+        if channel in self._backlogs:
+            self.turns.enqueue(channel)
+        effect.begin()
 
     def _ask(self, effect: Ask) -> None:
         question = effect.question

@@ -7,12 +7,11 @@ groups                                         diagnosed every few seconds
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
-from libramq.broker.groups.notifications import Notices
 from libramq.clock import MonotonicMs, read_clock
 from libramq.groups.notice import Notice
 from libramq.groups.producer_group import ProducerGroups
@@ -23,14 +22,15 @@ from libramq.kernel.parts import Kernel
 REPEAT_CHECK_MS: Final = 50
 #: Ours: the precision of the sessions of members that send heartbeats only; these last 75 s.
 TICK_MS: Final = 1_000
-#: Ours: as many as the responder sends per request, each in 5 µs.
+#: Ours: notices that are sent before others are served, each in 5 µs. When one of twenty clients with 1,000
+#: groups comes or goes, there are 19,000.
 NOTIFIED_PER_STEP: Final = 128
 #: Ours: groups that a connection leaves before others are served, each in 0.1 ms.
 LEFT_PER_STEP: Final = 32
 
 
 class ClientWatch:
-    """Watches consumers and producers. notify: sends notifications."""
+    """Watches consumers and producers. notify: sends notices."""
 
     def __init__(
         self,
@@ -39,27 +39,26 @@ class ClientWatch:
         health: GroupHealth,
         kernel: Kernel,
         *,
-        notify: Callable[[Notices], None],
+        notify: Callable[[Sequence[Notice[Connection]]], None],
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._health = health
         self._clock = kernel.clock
         self._notify = notify
-        self._unsent: deque[Notice[Connection]] = deque()
         self._leaving: deque[Connection] = deque()
         self._departure = kernel.deadlines.new(lambda _: self._leave())
         self._settling = kernel.deadlines.new(self._settle_rebalances)
         self._diagnosing = kernel.deadlines.new(lambda _: self._diagnose())
-        self._sending = kernel.deadlines.new(lambda _: self._send_slice())
+        self._sending = kernel.deadlines.new(lambda _: self._send())
         self._tick = kernel.deadlines.new(self._look)
-        self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
+        self._repeat = kernel.deadlines.new(lambda _: consumers.repeat_notifications())
 
     def settle(self) -> None:
-        """Send the notifications caused by a coordinator's list, and set the deadlines."""
+        """Send notices, the first ones at once, and set the deadlines."""
         consumers = self._consumers
-        if consumers.notifications.has_deferred:
-            self._send(consumers.due_notices())
+        if consumers.notifications.has_unsent and self._sending.due_ms is None:
+            self._send()
         if consumers.notifications.is_looking:
             self._repeat.by(self._clock.monotonic_ms())
         elif self._repeat.due_ms is None and consumers.notifications.has_unfinished:
@@ -79,7 +78,7 @@ class ClientWatch:
         connection = self._leaving.popleft()
         now = read_clock(self._clock)
         try:
-            self._send(self._consumers.closed(connection, groups_max=LEFT_PER_STEP, now=now))
+            self._consumers.closed(connection, groups_max=LEFT_PER_STEP, now=now)
             if self._consumers.is_member(connection):
                 self._leaving.appendleft(connection)
         finally:
@@ -88,7 +87,7 @@ class ClientWatch:
 
     def _look(self, now_ms: MonotonicMs) -> None:
         now = read_clock(self._clock)
-        self._send(self._consumers.expire(now=now))
+        self._consumers.expire(now=now)
         self._producers.remove_silent(now_ms)
         self._settling.at(now_ms)
 
@@ -103,17 +102,9 @@ class ClientWatch:
         if self._health.is_looking:
             self._diagnosing.at(self._clock.monotonic_ms())
 
-    def _notify_again(self) -> None:
-        self._send(self._consumers.due_notices())
-
-    def _send(self, notices: Notices) -> None:
-        """Send notifications in slices, the first one at once: a closed connection may cause thousands."""
-        self._unsent += notices
-        if self._sending.due_ms is None:
-            self._send_slice()
-
-    def _send_slice(self) -> None:
-        count = min(NOTIFIED_PER_STEP, len(self._unsent))
-        self._notify(tuple(self._unsent.popleft() for _ in range(count)))
-        if self._unsent:
+    def _send(self) -> None:
+        """Send a slice of the notices, and the others after everything else was served."""
+        notifications = self._consumers.notifications
+        self._notify(notifications.take(NOTIFIED_PER_STEP))
+        if notifications.has_unsent:
             self._sending.at(self._clock.monotonic_ms())

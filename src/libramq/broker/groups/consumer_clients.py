@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from libramq.broker.groups.notifications import Notices, Notifications
+from libramq.broker.groups.notifications import Notifications
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
@@ -16,7 +16,6 @@ from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.limits import MEMBERS_MAX
-from libramq.groups.notice import Notice
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
@@ -31,7 +30,8 @@ log = get_logger(__name__)
 
 #: Ours: groups of one connection.
 GROUPS_PER_PEER_MAX: Final = 1_000
-_NONE: Final[Notices] = ()
+#: Ours: by when the name servers know a topic's queues, as a rule; members that ask before see the old ones.
+QUEUES_ANNOUNCED_MS: Final = 200
 
 
 class ConsumerClients:
@@ -94,14 +94,14 @@ class ConsumerClients:
         return group.client_ids if listed is None else listed
 
     def receive_list(self, group_name: str, members: MemberList) -> None:
-        """Take a coordinator's list of a group; `due_notices` returns the members to notify of news."""
+        """Take a coordinator's list of a group; its members here are notified if it is news."""
         group = self._groups.get(group_name)
         if group is None:
             self.roster.forget_list(group_name)
             return
         before = set(self.client_ids(group))
         if self.roster.take_list(group_name, members) and before != set(self.client_ids(group)):
-            self.notifications.defer(self._notify(group))
+            self._notify(group)
 
     @property
     def is_busy(self) -> bool:
@@ -122,14 +122,14 @@ class ConsumerClients:
 
     def beat(
         self, member: Member[Connection], consumer: Consumer, *, without_subscriptions: bool, now: Now
-    ) -> Notices:
-        """Apply one group of a heartbeat; return the members to notify if the group changed."""
+    ) -> None:
+        """Apply one group of a heartbeat; its members are notified if the group changed."""
         group = self._groups.get(consumer.group)
         if group is None or member.peer not in group.members:
             member_count = len(group.members) if group is not None else 0
             if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
                 log.warning("member refused", group=consumer.group, client=member.client_id)
-                return _NONE
+                return
             group = self._groups.get_or_create(consumer)
         is_new_client = not group.has_client(member.client_id)
         version = group.version
@@ -146,34 +146,33 @@ class ConsumerClients:
         if member.is_stock and group.version != version:
             self._members_changed(group.name)
         if not is_new and not resubscribed:
-            return _NONE
+            return
         if is_new_client or resubscribed:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
             self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
         if not resubscribed and self.roster.listed(group.name) is not None:
-            return _NONE  # Its coordinator will send the new list, and then they are notified.
-        return self._notify(group)
+            return  # Its coordinator will send the new list, and then they are notified.
+        self._notify(group)
 
-    def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> Notices:
-        """Remove a member from its group; return the members to notify."""
+    def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> None:
+        """Remove a member from its group, and notify the others."""
         group = self._groups.get(group_name)
         member = self._groups.remove(group_name, peer)
-        return self._gone(group, member, reason, now) if group is not None and member is not None else _NONE
+        if group is not None and member is not None:
+            self._gone(group, member, reason, now)
 
-    def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
-        """Remove memberships of a connection that ended, at most so many; return the members to notify."""
-        notify = self._unknown_clients_gone(peer, now)
+    def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> None:
+        """Remove memberships of a connection that ended, at most so many."""
+        self._unknown_clients_gone(peer, now)
         for group_name in self._groups.groups_of(peer, groups_max):
-            notify += self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
-        return tuple(notify)
+            self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
 
-    def expire(self, *, now: Now) -> Notices:
-        """Probe silent members, and remove those that did not answer; return the notices."""
+    def expire(self, *, now: Now) -> None:
+        """Probe silent members, and remove those that did not answer."""
         probes, expired = self._groups.look(now_ms=now.monotonic_ms)
-        notify: Notices = tuple(probes)
+        self.notifications.send(probes)
         for group_name, peer in expired:
-            notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
-        return notify
+            self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
 
     def answered_question(
         self, peer: Connection, number: int, *, knows_group: bool, now_ms: MonotonicMs
@@ -187,14 +186,13 @@ class ConsumerClients:
         if member is not None:
             member.session.seen(now_ms=self._clock.monotonic_ms())
 
-    def queue_count_changed(self, topic: str, *, now: Now) -> Notices:
-        """Handle a change of a topic's queues; return the members to notify."""
-        notify = _NONE
+    def queue_count_changed(self, topic: str, *, now: Now) -> None:
+        """Handle a change of a topic's queues, and notify the members of its groups."""
         for name in self._groups.subscribers_of(topic):
             self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now, is_stock=False)
             group = self._groups.get(name)
-            notify += self._notify(group) if group is not None else _NONE
-        return notify
+            if group is not None:
+                self._notify(group, wait_ms=QUEUES_ANNOUNCED_MS)
 
     def started(
         self,
@@ -261,9 +259,9 @@ class ConsumerClients:
             self._members_changed(group.name)
         self.notifications.looked(group, peer, concerns_others=concerns_others)
 
-    def due_notices(self) -> Notices:
-        """Return the members to notify: again, if they have not fetched, or now, if a list was news."""
-        return self.notifications.due(self.allocates)
+    def repeat_notifications(self) -> None:
+        """Notify members again that have not fetched the list since they were notified."""
+        self.notifications.repeat(self.allocates)
 
     def pulled(
         self,
@@ -364,7 +362,7 @@ class ConsumerClients:
 
     def _gone(
         self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now
-    ) -> Notices:
+    ) -> None:
         was_stock = member.is_stock and not group.is_broadcasting
         self._membership_changed(group, is_other_stock=was_stock and not group.has_stock(member.client_id))
         grace_ms = 0
@@ -374,10 +372,8 @@ class ConsumerClients:
         if not group.members:
             self.notifications.forget(group.name)
             self.roster.forget_list(group.name)
-            return _NONE
-        if self.roster.listed(group.name) is not None:
-            return _NONE
-        return self._notify(group, wait_ms=grace_ms)
+        elif self.roster.listed(group.name) is None:
+            self._notify(group, wait_ms=grace_ms)
 
     def locked(self, peer: Connection, group_name: str, client_id: str) -> None:
         """Note that a client has locked queues; its first heartbeat may be still to come."""
@@ -385,14 +381,13 @@ class ConsumerClients:
         if group is None or not group.has_client(client_id):
             self._locks.note_unknown_client(peer, group_name, client_id)
 
-    def _unknown_clients_gone(self, peer: Connection, now: Now) -> list[Notice[Connection]]:
-        notify: list[Notice[Connection]] = []
+    def _unknown_clients_gone(self, peer: Connection, now: Now) -> None:
         for group_name, client_id in self._locks.take_unknown_clients(peer):
             group = self._groups.get(group_name)
             if group is None or not group.has_client(client_id):
                 grace_ms = self._locks.vanished(group_name, client_id, now_ms=now.monotonic_ms)
-                notify += self._notify(group, wait_ms=grace_ms) if group and grace_ms else ()
-        return notify
+                if group is not None and grace_ms:
+                    self._notify(group, wait_ms=grace_ms)
 
     def _changed(self, group_name: str, reason: Reason, who: str, now: Now, *, is_stock: bool) -> None:
         group = self._groups.get(group_name)
@@ -426,13 +421,11 @@ class ConsumerClients:
             )
         return rebalance
 
-    def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
+    def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
         config = self._configs.get(group.name)  # None for a group that was deleted under its members.
-        if config is not None and not config.notify_consumer_ids_changed_enable:
-            return _NONE
-        if group.message_model == BROADCASTING or not self.allocates(group.name):
-            return _NONE
-        return self.notifications.changed(group, wait_ms=wait_ms)
+        is_wanted = config is None or config.notify_consumer_ids_changed_enable
+        if is_wanted and group.message_model != BROADCASTING and self.allocates(group.name):
+            self.notifications.changed(group, wait_ms=wait_ms)
 
 
 def _are_owned(group: ConsumerGroup[Connection], topic: str) -> bool:

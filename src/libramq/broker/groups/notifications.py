@@ -1,11 +1,13 @@
 """The notifications: which members have to be notified of a change, repeated until they have fetched the
 list.
 
+Whom to notify now is in the outbox, once for each connection and group, and is sent a slice at a time.
 Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Final
 
 from libramq.clock import Clock, MonotonicMs
@@ -17,9 +19,6 @@ from libramq.kernel.connection import Connection
 #: Ours: groups and members that are looked at before others are served; one that is notified takes 5 µs.
 LOOKED_AT_PER_STEP: Final = 512
 
-#: Whom to notify, and of what.
-Notices = tuple[Notice[Connection], ...]
-
 
 class Notifications:
     """The pending notifications of all groups with members here."""
@@ -28,13 +27,13 @@ class Notifications:
         self._clock = clock
         self._pending: dict[str, PendingNotifications[Connection]] = {}
         self._unfinished: set[str] = set()
-        self._deferred: list[Notice[Connection]] = []
+        self._outbox: dict[Notice[Connection], None] = {}
         self._to_look_at: deque[str] = deque()
 
     @property
-    def has_deferred(self) -> bool:
-        """Return whether `due` has notifications that no request caused."""
-        return bool(self._deferred)
+    def has_unsent(self) -> bool:
+        """Return whether the outbox has notices."""
+        return bool(self._outbox)
 
     @property
     def has_unfinished(self) -> bool:
@@ -43,11 +42,22 @@ class Notifications:
 
     @property
     def is_looking(self) -> bool:
-        """Return whether `due` has checked some of the groups only, and has to be called again."""
+        """Return whether `repeat` has checked some of the groups only, and has to be called again."""
         return bool(self._to_look_at)
 
-    def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
-        """Return the members to notify of a group's change now; the others are due within wait_ms.
+    def take(self, count: int) -> list[Notice[Connection]]:
+        """Take the oldest notices out of the outbox, at most so many."""
+        taken = list(islice(self._outbox, count))
+        for notice in taken:
+            del self._outbox[notice]
+        return taken
+
+    def send(self, notices: Iterable[Notice[Connection]]) -> None:
+        """Put notices into the outbox; one that is there already is sent once."""
+        self._outbox.update(dict.fromkeys(notices))
+
+    def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
+        """Notify members of a group's change now; the others are due within wait_ms.
 
         wait_ms: notified any sooner, they would be refused the locks of the one that is gone, and Java's
         client retries a second later. Longer waits than that bring nothing.
@@ -56,11 +66,7 @@ class Notifications:
         pending = self._pending.setdefault(group.name, PendingNotifications())
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
         self._unfinished.add(group.name)
-        return tuple(_notices(group.name, peers))
-
-    def defer(self, notices: Notices) -> None:
-        """Keep notices to be sent with the next due ones."""
-        self._deferred += notices
+        self.send(GroupChanged(peer, group.name) for peer in peers)
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
         """Notify clients again, each after its delay in milliseconds."""
@@ -89,13 +95,12 @@ class Notifications:
         pending = self._pending.get(group_name)
         return pending.looked_at_ms if pending is not None else None
 
-    def due(self, allocates: Callable[[str], bool]) -> Notices:
-        """Return those that are due now, of a part of the groups where there are many (`is_looking`).
+    def repeat(self, allocates: Callable[[str], bool]) -> None:
+        """Notify again those that are due, of a part of the groups where there are many (`is_looking`).
 
         allocates: whether a group's members look at all.
         """
         now_ms = self._clock.monotonic_ms()
-        notices, self._deferred = self._deferred, []
         if not self._to_look_at:
             self._to_look_at.extend(sorted(self._unfinished))
         count = 0
@@ -108,16 +113,11 @@ class Notifications:
             if not allocates(name):
                 self._unfinished.discard(name)
                 continue
-            notices += _notices(name, pending.due(now_ms=now_ms))
+            self.send(GroupChanged(peer, name) for peer in pending.due(now_ms=now_ms))
             if pending.is_current:
                 self._unfinished.discard(name)
-        return tuple(notices)
 
     def forget(self, group_name: str) -> None:
         """Remove a group without members here."""
         self._pending.pop(group_name, None)
         self._unfinished.discard(group_name)
-
-
-def _notices(group_name: str, peers: Iterable[Connection]) -> list[Notice[Connection]]:
-    return [GroupChanged(peer, group_name) for peer in peers]

@@ -9,14 +9,12 @@ from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.messages.pull_filters import PullFilters
-from libramq.broker.processor.notices import requests_of
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, Member
-from libramq.groups.notice import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
 from libramq.kernel.connection import Connection
@@ -25,7 +23,7 @@ from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import Command
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
-from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 
@@ -37,8 +35,6 @@ GROUPS_PER_CLIENT_MAX: Final = 1_000
 CLIENT_ID_LENGTH_MAX: Final = 255
 #: Ours: groups of a heartbeat that are processed before others are served; creating one takes 0.3 ms.
 GROUPS_PER_STEP: Final = 4
-#: Ours: members of whose notification a heartbeat makes a request before others are served, each in 10 µs.
-NOTICES_PER_STEP: Final = 128
 
 
 class ClientManagement:
@@ -91,7 +87,6 @@ class ClientManagement:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
         is_changed = data.heartbeat_fingerprint == 0  # Version 1 always gets this, and ignores it.
-        notices: list[Notice[Connection]] = []
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
                 yield
@@ -101,7 +96,7 @@ class ClientManagement:
             if config is None:
                 continue  # Upstream skips groups that may not be created.
             self._topics.for_retries(config, request.wall_ms)
-            notices += self._consumers.beat(
+            self._consumers.beat(
                 self._member(request, data.client_id),
                 _consumer(consumer),
                 without_subscriptions=data.without_sub,
@@ -122,12 +117,7 @@ class ClientManagement:
             "IS_SUB_CHANGE": "true" if is_changed else "false",
             COORDINATED: "1",
         }
-        notified: list[Notify] = []
-        for start in range(0, len(notices), NOTICES_PER_STEP):
-            if start:
-                yield
-            notified += requests_of(notices[start : start + NOTICES_PER_STEP])
-        return Reply(ext=ext, notify=tuple(notified))
+        return Reply(ext=ext)
 
     def unregister(self, request: Request) -> Outcome:
         """Remove a client; only the connection that registered it can unregister it."""
@@ -136,12 +126,10 @@ class ClientManagement:
             self._producers.remove(header.producer_group, request.peer)
         if not header.consumer_group:
             return SUCCESS
-        notices = self._consumers.leave(
-            header.consumer_group, request.peer, Reason.MEMBER_LEFT, now=request.now
-        )
+        self._consumers.leave(header.consumer_group, request.peer, Reason.MEMBER_LEFT, now=request.now)
         if not self._consumers.is_member(request.peer):
             self._gone(request.peer)
-        return Reply(notify=requests_of(notices))
+        return SUCCESS
 
     def check_config(self, request: Request) -> Outcome:
         """Check a client's filter before it subscribes, so that its `start` raises rather than its pulls."""

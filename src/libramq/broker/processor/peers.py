@@ -10,7 +10,6 @@ from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.groups.assigner import Assigner, QueueQuestion
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
-from libramq.broker.processor.notices import requests_of
 from libramq.broker.processor.query_assignment import reply_with
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -150,7 +149,8 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
         self._assigner.assignments_updated(body.value())
-        return Reply(notify=requests_of(self._consumers.due_notices()))
+        self._consumers.repeat_notifications()
+        return SUCCESS
 
     def list(self, request: Request) -> Outcome:
         """Take a coordinator's list of a group's members; our own members are notified if it is news."""
@@ -158,7 +158,7 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
         self._cluster.receive_list(body)
-        return Reply(notify=requests_of(self._consumers.due_notices()))
+        return SUCCESS
 
 
 def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, request: Request) -> None:

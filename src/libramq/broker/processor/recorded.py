@@ -4,6 +4,7 @@ Under ASYNC_FLUSH they do not wait.
 """
 
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
@@ -45,7 +46,7 @@ class RecordedReplies:
         """Return the outcome to perform now; a later decision waits from then on."""
         if isinstance(outcome, Compute):
             then = outcome.then
-            return Compute(outcome.work, lambda result: self._recorded(request, then(result)))
+            return replace(outcome, then=lambda result: self._recorded(request, then(result)))
         if isinstance(outcome, InSteps):
             return InSteps(self._in_steps(request, outcome.steps))
         if self._journals.is_synced:

@@ -11,7 +11,6 @@ import msgspec
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.processor.listing import Listing, requested_page
-from libramq.broker.processor.notices import requests_of
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
 from libramq.codes import RequestCode, ResponseCode
@@ -23,7 +22,7 @@ from libramq.message import names
 from libramq.remoting.body.administration import TopicConfigList
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader, decode_header
-from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply, ReplyWhenAnnounced
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 
@@ -74,7 +73,8 @@ class TopicAdministration:
             order=bool(header.order),
             attributes=parse_changes(header.attributes),
         )
-        return ReplyWhenAnnounced(Reply(notify=self._put(self._with_attributes(config), request)))
+        self._put(self._with_attributes(config), request)
+        return ReplyWhenAnnounced(SUCCESS)
 
     def create_list(self, request: Request) -> Outcome:
         """Create or change topics: all of them, or none if one is invalid."""
@@ -95,12 +95,11 @@ class TopicAdministration:
         checked = [self._with_attributes(config) for config in configs]
         for config in checked:
             self._topics.check(config)
-        notify: tuple[Notify, ...] = ()
         for number, config in enumerate(checked, 1):
-            notify += self._put(config, request)
+            self._put(config, request)
             if number % TOPICS_PER_STEP == 0 and number < len(checked):
                 yield
-        return ReplyWhenAnnounced(Reply(notify=notify))
+        return ReplyWhenAnnounced(SUCCESS)
 
     def _with_attributes(self, config: TopicConfig) -> TopicConfig:
         """Return a requested topic with the attributes that it has then; raises BrokerError."""
@@ -117,13 +116,12 @@ class TopicAdministration:
         current = before.attributes if before is not None else None
         return msgspec.structs.replace(config, attributes=changed_attributes(current, config.attributes))
 
-    def _put(self, config: TopicConfig, request: Request) -> tuple[Notify, ...]:
-        """Create a topic or change it; return the notifications of members whose queues it changes."""
+    def _put(self, config: TopicConfig, request: Request) -> None:
+        """Create a topic or change it, and notify the members whose queues it changes."""
         before = self._topics.get(config.topic_name)
         self._topics.put(config, request.wall_ms)
-        if before is None or before.read_queue_nums == config.read_queue_nums:
-            return ()
-        return requests_of(self._clients.queue_count_changed(config.topic_name, now=request.now))
+        if before is not None and before.read_queue_nums != config.read_queue_nums:
+            self._clients.queue_count_changed(config.topic_name, now=request.now)
 
     def delete(self, request: Request) -> Outcome:
         """Delete a topic, its queues, the offsets in it, and what waits to be popped again."""
