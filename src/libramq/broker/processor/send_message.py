@@ -5,7 +5,7 @@ SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
 
 import random
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -20,6 +20,7 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.processor.recall_handle import RecallHandle
+from libramq.broker.processor.sent_batch import SentBatch
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
@@ -31,7 +32,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.groups.queue_lock import QueueLocks
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.batch import BatchItem, has_more_items, iterate_batch, iterate_item_counts
+from libramq.message.batch import has_more_items, iterate_item_counts
 from libramq.message.ids import born_host
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
@@ -210,7 +211,7 @@ class SendMessage:
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
-        text, unique_key = self._appending.completed(_without_handle(text))
+        text, unique_key = self._appending.completed(text_properties.without_handle(text))
         message = StoreMessage(
             name,
             queue_id,
@@ -255,8 +256,7 @@ class SendMessage:
     def _prepare_batch(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
     ) -> Prepared:
-        self._check_batch(topic)
-        messages = list(self._batch_messages(request, header, topic, queue_id))
+        messages = list(SentBatch(request, header, topic, queue_id, self._appending))
         if not messages:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         return _prepared_batch(header, queue_id, messages, creates)
@@ -268,18 +268,18 @@ class SendMessage:
 
         A store that fails half-way has stored the first ones, as after any send without an answer.
         """
-        self._check_batch(topic)
+        batch = SentBatch(request, header, topic, queue_id, self._appending)
         for _ in iterate_item_counts(request.command.body, ITEMS_COUNTED_PER_STEP):
             yield
         kept: list[StoreMessage] = []
         is_large = has_more_items(request.command.body, BATCH_ITEMS_KEPT_MAX)
-        for number, message in enumerate(self._batch_messages(request, header, topic, queue_id), 1):
+        for number, message in enumerate(batch, 1):
             if not is_large:
                 kept.append(message)
             if number % BATCH_ITEMS_PER_STEP == 0:
                 yield
         sent = _prepared_batch(header, queue_id, kept, creates)
-        messages = self._batch_messages(request, header, topic, queue_id) if is_large else iter(kept)
+        messages = iter(batch) if is_large else iter(kept)
         ends: list[AppendResult] = []
         offset_ids: list[str] = []
         while part := list(islice(messages, BATCH_ITEMS_PER_STEP)):
@@ -291,51 +291,6 @@ class SendMessage:
             ends = [*ends[:1], results[0], results[-1]]
             yield
         return self._stored(sent, ends[0], ends[-1], ",".join(offset_ids))
-
-    def _check_batch(self, topic: str) -> None:
-        if topic.startswith(names.RETRY_PREFIX):
-            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
-        if len(topic) > names.TOPIC_LENGTH_MAX:
-            raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL, f"message topic length over {names.TOPIC_LENGTH_MAX}"
-            )
-
-    def _batch_messages(
-        self, request: Request, header: SendMessageHeader, topic: str, queue_id: int
-    ) -> Iterator[StoreMessage]:
-        for item in iterate_batch(request.command.body):
-            yield self._batch_message(request, header, topic, queue_id, item)
-
-    def _batch_message(
-        self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, item: BatchItem
-    ) -> StoreMessage:
-        text = item.properties.decode("utf-8", "replace")
-        if half.is_marked(text, 0):
-            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
-        self._refuse_unbuilt(text, header.sys_flag, is_half=False, reconsume_times=0)
-        if "TIMER_D" in text and any(text_properties.find(text, name) is not None for name in TIMER_REQUESTS):
-            # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
-            raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"
-            )
-        properties = self._appending.completed(_without_handle(text))[0].encode("utf-8", "replace")
-        if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
-            raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{len(properties)} bytes of properties in a batch; at most {p.PROPERTIES_BYTES_MAX} fit",
-            )
-        return StoreMessage(
-            topic,
-            queue_id,
-            item.body,
-            properties,
-            tag_code(text_properties.find(text, p.TAGS)),
-            item.flag,
-            header.sys_flag,
-            header.born_timestamp,
-            born_host(request.peer.address),
-            max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
-        )
 
     def _retry_send(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, text: str
@@ -359,10 +314,8 @@ class SendMessage:
         """Refuse what could not be read once it is stored, or what the operator does not allow."""
         if is_half and self._reject_transactions:
             raise broker_error(ResponseCode.NO_PERMISSION, "sending a transaction message is rejected here")
-        is_queued_later = is_half or half.is_redelivered(text, reconsume_times)
-        if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag) and not is_queued_later:
-            reason = "a transaction message without its property TRAN_MSG would be read by nobody"
-            raise broker_error(ResponseCode.NO_PERMISSION, reason)
+        if not is_half:
+            half.require_queued(text, sys_flag, reconsume_times)
 
     def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
         for result in results:
@@ -387,11 +340,6 @@ class SendMessage:
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
         return stored_reply(self._log, later, last, waits=sent.waits)
-
-
-def _without_handle(text: str) -> str:
-    """Return properties without the handle of a pop: a consumer would acknowledge what that names."""
-    return text_properties.without(text, p.POP_CK) if p.POP_CK in text else text
 
 
 def _prepared_batch(

@@ -19,7 +19,7 @@ from libramq.errors import broker_error
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.store.append import StoreMessage, stored_again
 
@@ -51,6 +51,13 @@ def is_marked(text: str, reconsume_times: int) -> bool:
 def is_redelivered(text: str, reconsume_times: int) -> bool:
     """Return whether a send is a message that is to be tried again."""
     return reconsume_times > 0 and stored_properties.find(text, p.DELAY) is not None
+
+
+def require_queued(text: str, sys_flag: int, reconsume_times: int) -> None:
+    """Raise BrokerError for a message of a transaction, by its flag, that no queue would have."""
+    if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag) and not is_redelivered(text, reconsume_times):
+        reason = "a transaction message without its property TRAN_MSG would be read by nobody"
+        raise broker_error(ResponseCode.NO_PERMISSION, reason)
 
 
 def prepare(message: StoreMessage, unique_key: str) -> None:
