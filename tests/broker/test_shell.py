@@ -480,6 +480,25 @@ def test_a_hanging_name_server_delays_neither_the_broker_nor_the_others(tmp_path
     run_on("asyncio", scenario, seconds=10)
 
 
+def test_a_start_ends_when_the_broker_listens_however_long_that_takes(tmp_path, monkeypatch):
+    """On a machine at a load of 15, 50 ms after it had given up the name servers, it did not listen yet."""
+    monkeypatch.setattr("libramq.broker.shell.FIRST_ROUND_MS_MAX", 0)
+    monkeypatch.setattr("libramq.broker.start_up.LOOK_AROUND_MS_MAX", 1_500)
+
+    async def scenario() -> None:
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        hanging = await asyncio.start_server(hang, HOST, 0)
+        address = f"{HOST}:{hanging.sockets[0].getsockname()[1]}"
+        async with running(config(tmp_path, namesrv_addr=address)) as client:
+            await client.send(b"x", "Fresh")
+        hanging.close()
+
+    run_on("asyncio", scenario, seconds=30)
+
+
 @both
 def test_everything_survives_a_stop_and_a_start(loop, tmp_path):
     async def scenario() -> None:

@@ -14,7 +14,6 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
-from libramq.broker.start_up import LOOK_AROUND_MS_MAX
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
@@ -58,6 +57,7 @@ class BrokerServer:
         self._random = randomness or random.Random()
         self._servers: list[Server] = []
         self._listening: asyncio.Task[None] | None = None
+        self._has_listened = asyncio.Event()
         self._threads = WorkerThreads()
         self._remotes = AsyncioRemotes(clock.monotonic_ms, lost=self._lost)
         self._dialer = SocketDialer()
@@ -146,9 +146,13 @@ class BrokerServer:
             self._is_started.set_result(None)
 
     async def _wait_started(self) -> None:
-        """Wait until the broker listens and is registered; silent name servers are not awaited for long."""
+        """Wait until the broker listens and is registered; silent name servers are not awaited for long.
+
+        Listening has no deadline: what it waits for has (`start_up`), and a busy machine may take its time.
+        """
+        await self._has_listened.wait()
         try:
-            async with asyncio.timeout((LOOK_AROUND_MS_MAX + FIRST_ROUND_MS_MAX) / 1000):
+            async with asyncio.timeout(FIRST_ROUND_MS_MAX / 1000):
                 await self._is_started
         except TimeoutError:
             log.warning("name servers do not answer; the broker registers as soon as they do")
@@ -161,6 +165,7 @@ class BrokerServer:
 
     def _listen_soon(self, listening: Callable[[], None]) -> None:
         self._listening = asyncio.get_running_loop().create_task(self._listen(listening))
+        self._listening.add_done_callback(lambda _: self._has_listened.set())
 
     async def _listen(self, listening: Callable[[], None]) -> None:
         assert self._performer is not None
