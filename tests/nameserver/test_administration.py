@@ -79,6 +79,31 @@ def test_values_are_on_the_disk_before_they_are_acknowledged_and_after_a_restart
     assert KVConfig(disk, path).get(ORDER, "T") == "broker-a:4"
 
 
+def test_changes_that_come_while_the_file_is_written_are_in_one_further_write(tmp_path):
+    """The file has 4 MB at most: a hundred requests in a read would be 400 MB that wait for the disk."""
+    path = tmp_path / "kvConfig.json"
+    server = Server(kv=KVConfig(Disk(), path))
+    peer, gone = FakePeer(), FakePeer()
+
+    def change(number: int) -> Command:
+        ext = {"namespace": "n", "key": "k", "value": str(number)}
+        return Command(code=R.PUT_KV_CONFIG, ext=ext, opaque=number)
+
+    server.performer.received(gone, [change(0)])
+    server.performer.closed(gone)
+    server.performer.received(peer, [change(number) for number in range(1, 100)])
+    (first,) = server.threads.work
+    server.threads.work.clear()
+    server.threads.finish(first)
+    assert peer.replies == []
+    (second,) = server.threads.work
+    server.threads.work.clear()
+    server.threads.finish(second)
+    assert [reply.opaque for reply in peer.replies] == list(range(1, 100))
+    assert server.threads.work == []
+    assert fastjson.loads(path.read_bytes()) == {"configTable": {"n": {"k": "99"}}}
+
+
 def test_a_disk_that_refuses_is_reported(tmp_path):
     server = Server(kv=KVConfig(Disk(), tmp_path / "namesrv" / "kvConfig.json"))
     (tmp_path / "namesrv").write_text("a file where the directory should be")

@@ -6,6 +6,8 @@ Upstream: processor/DefaultRequestProcessor.java.
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
 
+import msgspec
+
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
@@ -55,6 +57,9 @@ class NameServerAdministration:
         self._settings = settings
         self._effects = effects
         self._responder = responder
+        #: Whose changes are not in the file that is being written.
+        self._changed_by: list[Request] = []
+        self._is_writing = False
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the processors by request code."""
@@ -113,17 +118,31 @@ class NameServerAdministration:
         """Reply when the values are on the disk, if they are kept there."""
         if not self._kv.is_kept:
             return SUCCESS
+        # What it changed is in the values; long ones are not kept while it waits.
+        command = msgspec.structs.replace(request.command, ext={}, body=b"")
+        self._changed_by.append(msgspec.structs.replace(request, command=command))
+        if not self._is_writing:
+            self._write()
+        return HOLD
+
+    def _write(self) -> None:
+        """Write the values, all changes so far at once, and answer those that made them."""
+        requests, self._changed_by = self._changed_by, []
+        self._is_writing = True
 
         def written(result: object) -> None:
+            self._is_writing = False
             failed = isinstance(result, Exception)
             if failed:
                 log.error("the KV configuration cannot be written", reason=str(result))
             remark = f"it is in force, but not in the file: {result}"
             reply = Reply(ResponseCode.SYSTEM_ERROR, remark) if failed else SUCCESS
-            self._responder.answer(request, reply)
+            for request in requests:
+                self._responder.answer(request, reply)
+            if self._changed_by:
+                self._write()
 
-        self._effects.run(Thread.DISK, partial(self._kv.write, self._kv.encoded()), written, request.peer)
-        return HOLD
+        self._effects.run(Thread.DISK, partial(self._kv.write, self._kv.encoded()), written)
 
     # Routes.
 
