@@ -22,7 +22,8 @@ async def main() -> None:
         if isinstance(result, LibraError):
             failures.append(result)
 
-    async with Producer(group="tills") as producer:
+    # By default a message fails after three seconds; among 10,000 at once the last ones may wait longer.
+    async with Producer(group="tills", send_timeout_ms=30_000) as producer:
         # One message; the answer says where it is.
         result = await producer.send(Message("Orders", b"a tea", tags="paid", keys="order-1"))
         print("sent to", result.queue.topic, result.status.name)

@@ -13,7 +13,6 @@ from libramq.transport import remotes as remotes_module
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.server import Peer, Server
-from tests.fakes import ManualClock
 from tests.transport.loops import LOOPS, run_on, until
 
 both = pytest.mark.parametrize("loop", list(LOOPS))
@@ -105,19 +104,16 @@ def test_a_request_without_an_answer_times_out_and_the_connection_stays(loop):
 
 
 @both
-def test_a_silent_connection_is_closed(loop):
+def test_a_silent_connection_is_closed(loop, monkeypatch):
     """A router that forgot it drops what we send without a word; TCP notices after a quarter of an hour."""
+    monkeypatch.setattr(remotes_module, "SILENCE_MS_MAX", 100)
 
     async def scenario() -> None:
-        clock = ManualClock()
         server, handler, address = await serve()
-        remotes = AsyncioRemotes(clock.monotonic_ms)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
         await remotes.call(address, Command(code=1))
-        silent = asyncio.ensure_future(remotes.call(address, Command(code=2), timeout_ms=1_000))
-        await asyncio.sleep(0.01)
-        clock.advance(remotes_module.SILENCE_MS_MAX)
         with pytest.raises(RequestTimeout):
-            await silent
+            await remotes.call(address, Command(code=2), timeout_ms=200)
         await until(lambda: not remotes.is_connected(address))
         await remotes.call(address, Command(code=1))
         assert handler.connections == 2

@@ -9,7 +9,7 @@ from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.seams import Dialed
 from libramq.transport.outages import Outages
-from libramq.transport.remotes import SILENCE_MS_MAX, Remotes
+from libramq.transport.remotes import GRACE_MS_MAX, SILENCE_MS_MAX, Remotes
 
 A = "10.0.0.1:10911"
 
@@ -82,6 +82,14 @@ class World:
             rang += 1
         self.now_ms = end_ms
         return rang
+
+    def stand_still(self, milliseconds: int) -> None:
+        """Let time pass in which no timer rings and nothing is read; then the timers ring that are due."""
+        self.now_ms += milliseconds
+        for timer in [each for each in self._timers if each.due_ms <= self.now_ms]:
+            self._timers.remove(timer)
+            if not timer.is_cancelled:
+                timer.action()
 
     def send(self, body: bytes = b"", timeout_ms: int = 3_000) -> None:
         self.remotes.send(A, Command(code=1, body=body), self.outcomes.append, timeout_ms=timeout_ms)
@@ -170,6 +178,48 @@ def test_requests_on_a_connection_that_is_being_closed_still_have_a_deadline():
     world.remotes.close_connection(A)
     world.run(500)
     assert world.bodies() == [RequestTimeout]
+
+
+def test_a_process_that_stood_still_reads_answers_before_it_gives_them_up():
+    """Timers ring before sockets are read: thousands of messages that were stored were reported as failed."""
+    world = World()
+    world.send(b"stored")
+    (link,) = world.links
+    link.open()
+    world.run()
+    world.stand_still(3_600)
+    assert world.bodies() == []
+    link.answer(*link.requests())
+    assert world.bodies() == [b"stored"]
+    world.run(60_000)
+    assert world.bodies() == [b"stored"]
+
+
+def test_after_standing_still_answers_have_that_time_again_but_not_much_more():
+    """The broker may have stood still as well; whoever was stopped for an hour does not wait another one."""
+    for stalled_ms, more_ms in ((3_500, 500), (3_600_000, GRACE_MS_MAX)):
+        world = World()
+        world.send()
+        world.links[0].open()
+        world.run()
+        world.stand_still(stalled_ms)
+        world.run(more_ms - 1)
+        assert world.bodies() == []
+        world.run(1)
+        assert world.bodies() == [RequestTimeout]
+
+
+def test_a_request_after_standing_still_has_its_own_deadline():
+    world = World()
+    world.send()
+    world.links[0].open()
+    world.run()
+    world.stand_still(60_000)
+    world.send(timeout_ms=100)
+    world.run(100)
+    assert world.bodies() == [RequestTimeout]
+    world.run(GRACE_MS_MAX)
+    assert world.bodies() == [RequestTimeout, RequestTimeout]
 
 
 def test_a_silent_connection_is_closed_and_the_next_request_opens_another():

@@ -149,6 +149,13 @@ class PendingRequests(Generic[T]):
         late = [opaque for opaque, (deadline_ms, _) in self._waiting.items() if deadline_ms <= now_ms]
         return [self._waiting.pop(opaque)[1] for opaque in late]
 
+    def extend(self, now_ms: MonotonicMs, more_ms: int) -> None:
+        """Give requests whose deadline has passed more time from now."""
+        extended_ms = now_ms + more_ms
+        for opaque, (deadline_ms, waiter) in self._waiting.items():
+            if deadline_ms <= now_ms:
+                self._waiting[opaque] = extended_ms, waiter
+
     @property
     def next_deadline_ms(self) -> MonotonicMs | None:
         """Return the earliest deadline; None if no request waits."""

@@ -27,6 +27,11 @@ log = get_logger(__name__)
 #: How often deadlines are checked, at most; upstream scans every second (scanResponseTable).
 DEADLINE_SCAN_MS: Final = 50
 
+#: As in the kernel's engine: where deadlines are checked this late, the process stood still before.
+LATE_MS_MIN: Final = 250
+#: Ours: what answers get at most after the process stood still; sendMsgTimeout.
+GRACE_MS_MAX: Final = 3_000
+
 #: Ours: a connection on which requests time out and nothing arrived for this long counts as dead; the next
 #: request makes a new one. Upstream closes at each timeout (clientCloseSocketIfTimeout).
 SILENCE_MS_MAX: Final = 10_000
@@ -192,7 +197,7 @@ class Remotes:
         #: Connections without further requests, until they have ended.
         self._ending: dict[_Remote, None] = {}
         self._expiry: Timer | None = None
-        self._expiry_ms = MonotonicMs(0)
+        self._expiry_ms = self._expiry_due_ms = MonotonicMs(0)
         self._is_closed = False
 
     def send(
@@ -270,11 +275,21 @@ class Remotes:
             self._expiry.cancel()
         self._expiry_ms = deadline_ms
         delay_ms = max(DEADLINE_SCAN_MS, deadline_ms - self.monotonic_ms())
+        self._expiry_due_ms = self.monotonic_ms() + delay_ms
         self._expiry = self.timers.after(delay_ms, self._expire)
 
     def _expire(self) -> None:
+        """Fail the requests whose time is over.
+
+        After a stall of this process answers may lie in sockets, which are read after timers have fired, and
+        where the whole machine was stalled they are still to come.
+        """
         self._expiry = None
         now_ms = self.monotonic_ms()
+        stall_ms = now_ms - self._expiry_due_ms
+        if stall_ms >= LATE_MS_MIN:
+            for remote in [*self._remotes.values(), *self._ending]:
+                remote.pending.extend(now_ms, min(stall_ms, GRACE_MS_MAX))
         for remote in [*self._remotes.values(), *self._ending]:
             late = remote.pending.expire(now_ms)
             for done in late:
