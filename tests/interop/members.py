@@ -10,7 +10,7 @@ from pathlib import Path
 
 from libramq.message import Message, MessageQueue
 from libramq.sync import Producer
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.process import Event, Program
 
 ROOT = Path(__file__).parent.parent.parent
@@ -61,7 +61,7 @@ def flow(cluster: Cluster, topic: str, queues: int, pause_s: float = 0.001) -> I
     done, sent = threading.Event(), [0]
 
     def send() -> None:
-        with Producer(namesrv=cluster.namesrv) as producer:
+        with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
             while not done.wait(pause_s):
                 queue = MessageQueue(topic, cluster.broker_name, sent[0] % queues)
                 producer.send(Message(topic, b"%d" % sent[0]), queue=queue)

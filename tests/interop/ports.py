@@ -1,44 +1,61 @@
-"""Ports that nobody listens on, given out once each.
+"""Ports that nobody listens on, given out once each, also to test processes side by side.
 
 A broker takes three: its own, the one two below (the VIP channel) and the one above (HA).
 They lie under Linux's ephemeral range, so that no outgoing connection of a neighbour takes one in between.
 """
 
-import os
 import random
 import socket
+import sys
 
 PORT_FIRST = 15_000
 PORT_LAST = 31_900  # net.ipv4.ip_local_port_range begins at 32768.
-#: Test processes side by side (pytest-xdist) draw from stretches of their own.
-STRETCHES = 8
 ATTEMPTS_MAX = 1_000
+VIP_DISTANCE, HA_DISTANCE = -2, 1
+#: `libra up --brokers`: ports.BROKER_DISTANCE.
+BROKER_DISTANCE = 10
 
-_given: set[int] = set()
+#: What reserves the ports of this process until its end, whoever listens on them meanwhile.
+_reservations: dict[int, socket.socket] = {}
 
 
 def free_port(*around: int) -> int:
     """A free port whose neighbours at the given distances are free too."""
     choice = random.SystemRandom()
-    first, last = _stretch(os.environ.get("PYTEST_XDIST_WORKER", "gw0"))
     for _ in range(ATTEMPTS_MAX):
-        port = choice.randint(first, last)
-        wanted = {port, *(port + distance for distance in around)}
-        if wanted.isdisjoint(_given) and all(map(_is_free, wanted)):
-            _given.update(wanted)
+        port = choice.randint(PORT_FIRST, PORT_LAST)
+        if _reserve({port, *(port + distance for distance in around)}):
             return port
     raise RuntimeError(f"no free port in {ATTEMPTS_MAX} attempts")
 
 
-def free_broker_port() -> int:
-    return free_port(-2, 1)
+def free_broker_port(brokers: int = 1) -> int:
+    """A port for a broker, or for the first of several that `libra up` starts."""
+    own = (0, VIP_DISTANCE, HA_DISTANCE)
+    return free_port(*(number * BROKER_DISTANCE + near for number in range(brokers) for near in own))
 
 
-def _stretch(worker: str) -> tuple[int, int]:
-    """Return the first and the last port of a test process, whose neighbours are its own as well."""
-    width = (PORT_LAST - PORT_FIRST) // STRETCHES
-    first = PORT_FIRST + int(worker.removeprefix("gw")) % STRETCHES * width
-    return first + 2, first + width - 2
+def _reserve(ports: set[int]) -> bool:
+    """Reserve ports that are free; none of them if one is not."""
+    reserved: dict[int, socket.socket] = {}
+    for port in ports:
+        reservation = socket.socket(socket.AF_UNIX)
+        try:
+            # Linux's abstract namespace: a name belongs to one socket, and ends with its process.
+            if sys.platform == "linux":
+                reservation.bind(f"\0libramq-tests-port-{port}")
+        except OSError:
+            reservation.close()
+            break
+        reserved[port] = reservation
+        if not _is_free(port):
+            break
+    else:
+        _reservations.update(reserved)
+        return True
+    for reservation in reserved.values():
+        reservation.close()
+    return False
 
 
 def _is_free(port: int) -> bool:

@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 from libramq.client import Credentials, Tls
 from libramq.sync import Admin
 from tests.interop.apache import SMALL_STORE, ApacheBroker, ApacheNameServer
+from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S
 
 USER = "root"
 PASSWORD = "rootsecret"
@@ -97,6 +99,15 @@ class Secured:
     def create_topic(self, topic: str, queues: int) -> None:
         with Admin(namesrv=self.namesrv, credentials=self.credentials, tls=self.tls) as admin:
             admin.create_topic(topic, queues=queues)
+
+    def wait_stored(self, topic: str, count: int) -> None:
+        """Until the queues of a topic have so many messages: the broker acknowledges before they do."""
+        with Admin(namesrv=self.namesrv, credentials=self.credentials, tls=self.tls) as admin:
+            Cluster.wait_until(
+                lambda: sum(ends.max_offset for ends in admin.topic_stats(topic).values()) == count,
+                f"{count} messages in {topic}",
+                within_s=PATIENCE_S,
+            )
 
     def _serving(self, home: Path) -> dict[str, object]:
         """What a server of Apache's serves TLS with; its keys are PKCS 8."""

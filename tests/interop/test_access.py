@@ -29,7 +29,6 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.interop
 
-WAIT_SECONDS = 60
 WRONG = {
     "nobody": (None, "username cannot be null"),
     "unknown": (Credentials("eve", "rootsecret"), "User:eve is not found"),
@@ -86,6 +85,7 @@ def test_a_signed_client_sends_and_consumes(secured: Secured, topic: str) -> Non
     member.subscribe(topic, "*", inbox)
     with member:
         inbox.wait_count(56)
+    secured.wait_stored(topic, 56)
     with Admin(**access) as admin:
         assert sum(ends.max_offset for ends in admin.topic_stats(topic).values()) == 56
         consumed = admin.consume_stats(f"G-{topic}", topic)
@@ -168,7 +168,7 @@ def test_commands_read_credentials_from_a_file(secured: Secured, topic: str, tmp
             [sys.executable, "-m", "libramq.cli.main", *arguments, "-n", secured.namesrv],
             capture_output=True,
             text=True,
-            timeout=WAIT_SECONDS,
+            timeout=PATIENCE_S,
             check=False,
             env={**os.environ, "PYTHONPATH": str(SOURCES), **environment},
         )
@@ -196,6 +196,7 @@ class TestSpark:
         options = secured.spark_options
         rows = spark.range(500).selectExpr("concat('body ', id) as body")
         rows.write.format("rocketmq").options(topic=topic, **options).mode("append").save()
+        secured.wait_stored(topic, 500)
         table = spark.read.format("rocketmq").options(subscribe=topic, **options).load()
         assert sorted(bytes(row.body) for row in table.collect()) == sorted(
             b"body %d" % n for n in range(500)
@@ -211,7 +212,8 @@ class TestSpark:
             .trigger(availableNow=True)
         )
         secured.create_topic(f"{topic}-again", 2)
-        assert query.start().awaitTermination(WAIT_SECONDS)
+        assert query.start().awaitTermination(PATIENCE_S)
+        secured.wait_stored(f"{topic}-again", 500)
         again = spark.read.format("rocketmq").options(subscribe=f"{topic}-again", **options).load()
         assert again.count() == 500
 

@@ -23,6 +23,7 @@ def test_topics_and_groups_are_made_and_changed(cluster: Cluster, tmp_path: Path
     one, two, group = (cluster.fresh_name(what) for what in ("One", "Two", "group"))
     at = ("-b", cluster.broker_address)
     cluster.admin("updateTopic", *at, "-t", one, "-r", "2", "-w", "2", "-a", "+message.type=FIFO")
+    cluster.wait_until(lambda: cluster.route(one) is not None, f"the route of {one}", within_s=PATIENCE_S)
     cluster.admin("updateTopicPerm", *at, "-t", one, "-p", "4")
     cluster.wait_until(
         lambda: (cluster.route(one) or {"queueDatas": [{}]})["queueDatas"][0].get("perm") == 4,
@@ -53,6 +54,7 @@ def test_statistics_offsets_and_options(cluster: Cluster, tmp_path: Path) -> Non
     member = cluster.consumer(group, topic, tags="*")
     member.wait_count(3, "message")
     member.finish()
+    cluster.wait_committed(group, topic, 3)
     cluster.admin("updateSubGroup", *at, "-g", other)
     cluster.admin("cloneGroupOffset", "-s", group, "-d", other, "-t", topic)
     rows = [line.split() for line in cluster.admin("brokerConsumeStats", *at).splitlines()]

@@ -32,13 +32,10 @@ def test_the_running_info_of_a_java_member(cluster: Cluster) -> None:
     assert "#Consumer jstack#" in with_stacks
     assert client_id in cluster.admin("consumerStatus", "-g", group)
 
-    def rows() -> list[list[str]]:
-        progress = cluster.admin("consumerProgress", "-g", group, "-s", "true")
-        return [line.split() for line in progress.splitlines() if line.split()[:1] == [topic]]
-
-    # Java's client commits every 5 s, and only then Apache's broker knows what the group reads.
-    cluster.wait_until(lambda: bool(rows()), "the group's progress", within_s=PATIENCE_S)
-    (row,) = rows()
+    # Only then Apache's broker knows what the group reads; before, mqadmin prints a stack trace.
+    cluster.wait_committed(group, topic, 1)
+    progress = cluster.admin("consumerProgress", "-g", group, "-s", "true")
+    (row,) = (line.split() for line in progress.splitlines() if line.split()[:1] == [topic])
     assert row[5] != "N/A", "the member's address is known from its running info"
 
 
@@ -74,4 +71,4 @@ async def test_the_running_info_of_our_member(cluster: Cluster) -> None:
         member = ("-g", group, "-d", consumer.client_id)
         printed = await asyncio.to_thread(cluster.admin, "queryMsgById", *where, *member)
         assert "CR_SUCCESS" in printed
-        await until(lambda: len(seen) == 2, "the message once more")
+        await until(lambda: len(seen) >= 2, "the message once more")

@@ -58,6 +58,8 @@ def test_a_java_groups_progress_and_members_are_shown(cluster: Cluster) -> None:
     first.finish()
     for number in range(3):
         cluster.send(topic=topic, body=str(number))
+    cluster.wait_stored(topic, 8)
+    cluster.wait_committed(group, topic, 5)
     progress = ask(cluster, "consumerProgress", "-g", group)
     (row,) = (row for row in progress["queues"] if row["topic"] == topic)
     assert (row["brokerOffset"], row["consumerOffset"], row["diff"]) == (8, 5, 3)
@@ -78,6 +80,7 @@ def test_benchmarks_run_against_apaches_broker(cluster: Cluster) -> None:
     cluster.create_topic(topic, 4)
     produced = libra("bench", "produce", "-n", cluster.namesrv, "-t", topic, "--count", "2000", "--batched")
     assert produced.code == 0, produced
+    cluster.wait_stored(topic, 2000)
     consumed = libra("bench", "consume", "-n", cluster.namesrv, "-t", topic)
     assert consumed.code == 0, consumed
     assert json.loads(consumed.out)["messages"] == 2000

@@ -1,5 +1,6 @@
 """Apache's Java push consumer, concurrent: tags, waiting, retries, dead letters, going on after a stop."""
 
+import statistics
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ RETRY_DELAY_MS = 1_000  # Delay level 1 of the default messageDelayLevel.
 TIMER_SLACK_MS = (
     50  # The broker counts the delay from when it stored the message, the test from its delivery.
 )
+IDLE_MESSAGES = 9
 PUSH_LATENCY_MAX_MS = 1_000  # A held pull is woken by the message; without that the next look is 5 s away.
 
 
@@ -34,16 +36,20 @@ def test_only_the_tags_of_the_subscription_are_delivered(cluster: Cluster) -> No
 
 
 def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
-    """Pulls are held at the broker, and the arrival of a message answers them."""
+    """Pulls are held at the broker, and the arrival of a message answers them.
+
+    Any one message may meet a pause of the machine, most of them do not.
+    """
     topic = cluster.fresh_name("Idle")
     cluster.create_topic(topic, 2)
     consumer = cluster.consumer(cluster.fresh_name("group"), topic)
-    for i in range(4):
+    latencies_ms = []
+    for i in range(IDLE_MESSAGES):
         sent = cluster.send(topic=topic, body=str(i))
         delivery = consumer.wait_event("message", body=str(i))
-        if i:  # The first may come before the pulls are held.
-            assert delivery["atMs"] - delivery["storeTimestamp"] < PUSH_LATENCY_MAX_MS
         assert delivery["msgId"] == sent["msgId"]
+        latencies_ms.append(delivery["atMs"] - delivery["storeTimestamp"])
+    assert statistics.median(latencies_ms) < PUSH_LATENCY_MAX_MS, latencies_ms
 
 
 def test_a_failed_message_is_redelivered_after_its_delay(cluster: Cluster) -> None:
@@ -106,6 +112,7 @@ def test_a_group_resumes_where_it_stopped(cluster: Cluster) -> None:
     first = cluster.consumer(group, topic)
     first.wait_count(10, "message")
     first.finish()
+    cluster.wait_committed(group, topic, 10)
 
     offsets = cluster.start("Offsets", {"group": group})
     question = {"ask": "committed", "topic": topic, "broker": cluster.broker_name, "queueId": 0}

@@ -64,7 +64,7 @@ class Directory:
             self._apache.wait_ready()
             address = self._apache.address
         Cluster.wait_until(
-            lambda: wire.brokers_of(self.servers.namesrv)[NAME]["brokerAddrs"] == {"0": address},
+            lambda: addresses(self.servers.namesrv) == {"0": address},
             f"{kind} is registered",
             within_s=PATIENCE_S,
         )
@@ -96,6 +96,12 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
         servers = LibraServers(tmp_path, settings={name: SMALL_STORE[name] for name in OURS_TOO})
         stack.callback(servers.stop)
         yield Directory(tmp_path, servers, stack)
+
+
+def addresses(namesrv: str) -> dict[str, str]:
+    """The broker's ids and addresses as the name server knows them; none while it is not registered."""
+    found: dict[str, str] = wire.brokers_of(namesrv).get(NAME, {"brokerAddrs": {}})["brokerAddrs"]
+    return found
 
 
 def contents(namesrv: str, topics: list[str], group: str) -> Contents:
@@ -155,10 +161,14 @@ def test_one_broker_serves_what_the_other_wrote(
     try:
         send(cluster, topic, MESSAGES)
         send(cluster, "Other", QUEUES)
+        cluster.begin_offsets(group, topic)
         consumer = cluster.consumer(group, topic, tags="*")
         consumer.wait_count(MESSAGES, "message")
         consumer.finish()
         send(cluster, topic, 2 * QUEUES)
+        cluster.wait_stored("Other", QUEUES)
+        cluster.wait_stored(topic, MESSAGES + 2 * QUEUES)
+        cluster.wait_committed(group, topic, MESSAGES)
         before = contents(namesrv, topics, group)
         assert sum(before.committed.values()) == MESSAGES
         assert len(before.messages[topic]) == MESSAGES + 2 * QUEUES
@@ -167,12 +177,16 @@ def test_one_broker_serves_what_the_other_wrote(
         cluster.stop_programs(keep_producers=False)
 
         directory.start(second)
-        assert contents(namesrv, topics, group) == before
         cluster = Cluster(second, namesrv, tmp_path / "second")
+        for name in topics:
+            cluster.wait_stored(name, len(before.messages[name]))
+        assert contents(namesrv, topics, group) == before
         consumer = cluster.consumer(group, topic, tags="*")
         consumer.wait_count(2 * QUEUES, "message")
         consumer.finish()
         send(cluster, topic, QUEUES)
+        cluster.wait_stored(topic, MESSAGES + 3 * QUEUES)
+        cluster.wait_committed(group, topic, MESSAGES + 2 * QUEUES)
         again = contents(namesrv, topics, group)
         assert again.messages["Other"] == before.messages["Other"]
         assert set(before.messages[topic]) < set(again.messages[topic])

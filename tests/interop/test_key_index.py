@@ -30,7 +30,9 @@ def test_apaches_broker_finds_messages_in_our_index(tmp_path: Path) -> None:
             str(cluster.send(topic=topic, body=str(number), keys="the-key")["msgId"])
             for number in range(COUNT)
         }
-        assert found(cluster.admin, topic) >= sent
+        cluster.wait_until(
+            lambda: found(cluster.admin, topic) >= sent, "the messages at ours", within_s=PATIENCE_S
+        )
         servers.stop_broker(OURS)
         store = tmp_path / OURS / "store"
         made = {path.name: path.stat().st_mtime_ns for path in (store / "index").iterdir()}

@@ -20,6 +20,7 @@ def test_both_brokers_report_the_same_offsets_of_a_queue(cluster: Cluster, diale
         cluster.send(dialect, kind="queue", queueId=1, topic=topic, body=str(i))
     program = cluster.start("Offsets", {"group": group}, dialect=dialect)
     program.wait_event("started")
+    cluster.wait_stored(topic, 5)
 
     def ask(question: str, queue: int = 1, **more: object) -> Any:
         answer = program.ask(

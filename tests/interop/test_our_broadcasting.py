@@ -8,7 +8,7 @@ from libramq.client.consuming.committing.local_offset_store import LocalOffsetSt
 from libramq.filesystem import LocalFileSystem
 from libramq.message import Message, MessageQueue
 from libramq.sync import Producer
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.members import Members
 from tests.interop.process import PATIENCE_S
 
@@ -19,7 +19,7 @@ QUEUES = 4
 
 def send(cluster: Cluster, topic: str, what: str) -> set[str]:
     bodies = {f"{what} {number}" for number in range(20)}
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for body in sorted(bodies):
             producer.send(Message(topic, body.encode()))
     return bodies

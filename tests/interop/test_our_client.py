@@ -9,7 +9,7 @@ import pytest
 from libramq.client import ConsumeFrom, Sql, by_hash
 from libramq.message import Message, MessageExt, MessageQueue
 from libramq.sync import Admin, Producer, PushConsumer
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.process import PATIENCE_S
 
 pytestmark = pytest.mark.interop
@@ -62,7 +62,7 @@ def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
             topic, body.encode(), tags="TagA", keys=("key-1", "key-2"), properties={"colour": "grün"}, flag=7
         )
 
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         told["one ü"] = producer.send(message("one ü"))
         told["hash"] = producer.send(message("hash"), selector=by_hash("N14228"))
         queue = MessageQueue(topic, cluster.broker_name, 2)
@@ -97,7 +97,7 @@ def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
 def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
     """As the broker's configuration allows, with four queues."""
     topic = cluster.fresh_name("Created")
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"x"))
     inbox = Inbox()
     with consumer(cluster, cluster.fresh_name("group"), topic, inbox) as member:
@@ -131,7 +131,10 @@ def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Idle")
     cluster.create_topic(topic, 2)
     inbox = Inbox()
-    with consumer(cluster, cluster.fresh_name("group"), topic, inbox), Producer(namesrv=cluster.namesrv) as p:
+    with (
+        consumer(cluster, cluster.fresh_name("group"), topic, inbox),
+        Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as p,
+    ):
         p.send(Message(topic, b"first"))
         inbox.wait_count(1)
         for i in range(5):
@@ -143,7 +146,8 @@ def test_a_new_member_resumes_where_the_last_one_stopped(cluster: Cluster) -> No
     """Ours after ours, Java's after ours, ours after Java's: what was done is committed."""
     topic, group = cluster.fresh_name("Going"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
-    with Producer(namesrv=cluster.namesrv) as producer:
+    cluster.begin_offsets(group, topic)
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
 
         def send(what: str) -> set[str]:
             bodies = {f"{what} {i}" for i in range(20)}
@@ -162,12 +166,14 @@ def test_a_new_member_resumes_where_the_last_one_stopped(cluster: Cluster) -> No
         java = cluster.consumer(group, topic)
         assert {delivery["body"] for delivery in java.wait_count(20, "message")} == sent
         java.finish()
+        cluster.wait_committed(group, topic, 60)
 
         sent = send("at last")
         inbox = Inbox()
         with consumer(cluster, group, topic, inbox):
             inbox.wait_count(20)
         assert inbox.bodies() == sent
+    cluster.wait_stored(topic, 80)
     with Admin(namesrv=cluster.namesrv) as admin:
         offsets = [offset for queue, offset in admin.consume_stats(group).items() if queue.topic == topic]
     assert len(offsets) == QUEUES
@@ -178,7 +184,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> 
     """With no retries allowed, at once; its offset is passed."""
     topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"never"))
     inbox = Inbox(accept=False)
     member = PushConsumer(
@@ -203,7 +209,7 @@ def test_a_failed_message_is_redelivered(cluster: Cluster) -> None:
     """Through the retry topic, which we find when the broker has made it; after the first delay of 10 s."""
     topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         sent = producer.send(Message(topic, b"again", tags="a", keys="k"))
     tries: list[MessageExt] = []
     again = threading.Event()
@@ -217,7 +223,7 @@ def test_a_failed_message_is_redelivered(cluster: Cluster) -> None:
     member = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     member.subscribe(topic, "a", handle)
     with member:
-        assert again.wait(30)
+        assert again.wait(PATIENCE_S)
     first, second = tries
     assert (second.topic, second.body, second.tags, second.keys) == (topic, b"again", "a", ("k",))
     assert (second.message_id, second.reconsume_times) == (sent.message_id, 1)
@@ -230,7 +236,7 @@ def test_java_and_we_share_a_group(cluster: Cluster) -> None:
     cluster.create_topic(topic, 8)
     inbox = Inbox()
     ours = consumer(cluster, group, topic, inbox)
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         with ours:
             java = cluster.consumer(group, topic)
             name = cluster.broker_name
@@ -266,7 +272,10 @@ def test_java_and_we_share_a_group(cluster: Cluster) -> None:
 
 
 def test_our_members_join_and_leave_while_messages_flow(cluster: Cluster) -> None:
-    """Every message at least once, and hardly one twice."""
+    """Every message at least once; once where a coordinator hands queues over.
+
+    At Apache's broker a newcomer may begin before the last owner has committed.
+    """
     topic, group = cluster.fresh_name("Flow"), cluster.fresh_name("group")
     cluster.create_topic(topic, 8)
     inbox = Inbox()
@@ -275,7 +284,7 @@ def test_our_members_join_and_leave_while_messages_flow(cluster: Cluster) -> Non
 
     def send() -> None:
         nonlocal sent
-        with Producer(namesrv=cluster.namesrv) as producer:
+        with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
             while not done.wait(0.002):
                 producer.send(Message(topic, b"%d" % sent))
                 sent += 1
@@ -308,5 +317,5 @@ def test_our_members_join_and_leave_while_messages_flow(cluster: Cluster) -> Non
         sender.join()
     inbox.wait(lambda: len(inbox.bodies()) == sent)
     members[0].stop()
-    twice = len(inbox.messages) - sent
-    assert twice <= sent // 20, f"{twice} of {sent} came twice"
+    if cluster.kind == "libra":
+        assert len(inbox.messages) == sent

@@ -8,7 +8,7 @@ import pytest
 from libramq.client import ConsumeFrom
 from libramq.message import Message, MessageExt
 from libramq.sync import Admin, Producer, PushConsumer
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.members import Members, flow, owned
 from tests.interop.process import PATIENCE_S, Event
 
@@ -31,6 +31,7 @@ def test_order_holds_while_members_join_and_leave(cluster: Cluster) -> None:
     """One, two, three, two, one, under load: each message once, each queue in its order, and quickly."""
     topic, group = cluster.fresh_name("Handed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
+    cluster.begin_offsets(group, topic)
     members = Members(cluster, topic, group=group, orderly=True, work_ms=2)
 
     def shared(count: int) -> None:
@@ -53,7 +54,7 @@ def test_order_holds_while_members_join_and_leave(cluster: Cluster) -> None:
                 members.all[count].finish()
                 shared(count)
         cluster.wait_until(
-            lambda: len(members.deliveries()) >= sent[0], "not all handled", within_s=HANDOVER_S
+            lambda: len(members.deliveries()) >= sent[0], "not all handled", within_s=PATIENCE_S
         )
         members.all[0].finish()
     finally:
@@ -68,6 +69,7 @@ def test_java_and_we_share_a_group_in_order(cluster: Cluster) -> None:
     """Java's orderly consumer joins and leaves: each hands its queues to the other in order."""
     topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
+    cluster.begin_offsets(group, topic)
     members = Members(cluster, topic, group=group, orderly=True)
     try:
         with flow(cluster, topic, QUEUES, 0.005) as sent:
@@ -112,7 +114,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_and_its_queue_continu
             passed.set()
         return tried[-1][0] == "good"
 
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for body in (b"bad", b"good"):
             producer.send(Message(topic, body))
     member = PushConsumer(
@@ -125,7 +127,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter_and_its_queue_continu
     )
     member.subscribe(topic, "*", handle)
     with member, Admin(namesrv=cluster.namesrv) as admin:
-        assert passed.wait(30)
+        assert passed.wait(PATIENCE_S)
         dead_letters = f"%DLQ%{group}"
         cluster.wait_until(
             lambda: cluster.route(dead_letters) is not None, "no dead letter queue", within_s=PATIENCE_S

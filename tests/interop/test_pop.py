@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.errors import RemoteProtocolError
 from libramq.message.names import TIMER_TOPIC
 from libramq.message.record import MAGIC_V1, MAGIC_V2, decode_record
 from libramq.pop.entries import AckEntry, decode_entry
@@ -21,6 +22,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 QUEUES = 4
 #: ConsumeMessagePopConcurrentlyService: the client accepts no less.
 INVISIBLE_MS = 5_000
+#: The longest that the client accepts: what a member on a crowded machine has taken does not come twice.
+INVISIBLE_MS_MAX = 300_000
+#: In which a member takes messages and is killed, on a slow machine too.
+HANDED_INVISIBLE_MS = 15_000
 BROKER = "broker-a"
 #: What both brokers have to agree on to use one directory.
 STORE = {
@@ -65,7 +70,7 @@ def named(what: str, count: int) -> set[str]:
 def test_each_message_is_handled_by_one_of_two_members(cluster: Cluster) -> None:
     topic, group = cluster.fresh_name("Popped"), cluster.fresh_name("group")
     pops(cluster, topic, group)
-    members = [popper(cluster, topic, group) for _ in range(2)]
+    members = [popper(cluster, topic, group, invisible=INVISIBLE_MS_MAX) for _ in range(2)]
     send(cluster, topic, "shared", 200)
     wait_handled(cluster, named("shared", 200), *members)
     if cluster.kind == "libra":
@@ -82,9 +87,9 @@ def test_what_a_killed_member_had_is_handled_by_another(cluster: Cluster) -> Non
     first.kill()
     again = second.wait_event("message", within_s=4 * PATIENCE_S)
     assert (again["body"], again["reconsumeTimes"]) == (taken["body"], 1)
-    assert again["atMs"] - taken["atMs"] >= INVISIBLE_MS - 1_000
+    pop_time_ms = int(taken["properties"]["POP_CK"].split()[1])
+    assert again["atMs"] - pop_time_ms >= INVISIBLE_MS
     if cluster.kind == "libra":
-        pop_time_ms = int(taken["properties"]["POP_CK"].split()[1])
         assert again["properties"]["1ST_POP_TIME"] == str(pop_time_ms)
 
 
@@ -104,7 +109,8 @@ def test_a_killed_broker_loses_nothing_that_was_in_flight(servers: LibraServers,
     with ExitStack() as stack:
         stack.callback(cluster.stop_programs, keep_producers=False)
         pops(cluster, topic, group)
-        first = popper(cluster, topic, group, hold="m 3,m 17")
+        # What is held must not come again before its member is dead: it would hold that, too.
+        first = popper(cluster, topic, group, hold="m 3,m 17", invisible=HANDED_INVISIBLE_MS)
         send(cluster, topic, "m", 40)
         wait_handled(cluster, named("m", 40), first)
         wait_acknowledged(cluster, tmp_path / BROKER / "store", 38)
@@ -121,7 +127,7 @@ def test_messages_in_flight_are_handed_to_apaches_broker_and_back(
     servers: LibraServers, tmp_path: Path, is_killed: bool
 ) -> None:
     cluster = Cluster("libra", servers.namesrv, tmp_path)
-    topic, group, invisible_ms = "Popped", "group", 15_000
+    topic, group, invisible_ms = "Popped", "group", HANDED_INVISIBLE_MS
     with ExitStack() as stack:
         stack.callback(cluster.stop_programs, keep_producers=False)
         pops(cluster, topic, group)
@@ -169,8 +175,12 @@ def acknowledged(store: Path) -> int:
     count, at = 0, 0
     data = (store / "commitlog" / f"{0:020d}").read_bytes()
     while int.from_bytes(data[at + 4 : at + 8]) in (MAGIC_V1, MAGIC_V2):
-        decoded = decode_record(data, at)
-        assert decoded is not None
+        try:
+            decoded = decode_record(data, at)
+        except RemoteProtocolError:  # Just being written.
+            break
+        if decoded is None:
+            break
         message, at = decoded
         entry = decode_entry(message.tags, message.body) if message.topic == TIMER_TOPIC else None
         if isinstance(entry, AckEntry):

@@ -21,6 +21,8 @@ def filled(cluster: Cluster) -> tuple[str, str]:
     cluster.create_topic(topic, QUEUES)
     for i in range(COUNT):
         cluster.send(topic=topic, body=str(i))
+    cluster.wait_stored(topic, COUNT)
+    cluster.begin_offsets(group, topic)
     return topic, group
 
 
@@ -33,7 +35,11 @@ def member(cluster: Cluster, group: str, topic: str, inbox: Inbox) -> PushConsum
 
 
 def is_behind(cluster: Cluster, group: str, topic: str, count: int) -> bool:
-    rows = [line.split() for line in cluster.admin("consumerProgress", "-g", group).splitlines()]
+    try:
+        printed = cluster.admin("consumerProgress", "-g", group)
+    except AssertionError:  # Apache's broker does not know what the group reads before its first commit.
+        return False
+    rows = [line.split() for line in printed.splitlines()]
     of_topic = [row for row in rows if row[:1] == [topic]]
     return len(of_topic) == QUEUES and sum(int(row[3]) - int(row[4]) for row in of_topic) == count
 
@@ -54,6 +60,7 @@ def test_mqadmin_resets_a_group_to_a_time(cluster: Cluster) -> None:
     consumer = cluster.consumer(group, topic, tags="*")
     consumer.wait_count(3, "message")
     consumer.finish()
+    cluster.wait_committed(group, topic, 3)
     assert reset(cluster, group, topic) == [("0", 0)]
     assert reset(cluster, group, topic, "now") == [("0", 3)]
 

@@ -12,8 +12,8 @@ from libramq.message import Message, MessageQueue
 from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.lag_report import LagReport, LagReportConfig
 from libramq.spark.pipeline.plan import Progress
-from libramq.sync import Admin, Producer, PushConsumer
-from tests.interop.cluster import Cluster
+from libramq.sync import Producer, PushConsumer
+from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.process import PATIENCE_S
 from tests.interop.test_our_client import Inbox
 from tests.spark.conftest import spark
@@ -30,7 +30,6 @@ pytestmark = [
 ]
 
 QUEUES = 4
-WAIT_SECONDS = 60
 
 
 def fresh_topic(cluster: Cluster, what: str) -> str:
@@ -40,11 +39,13 @@ def fresh_topic(cluster: Cluster, what: str) -> str:
 
 
 def send(cluster: Cluster, topic: str, numbers: range, **properties: str) -> None:
-    with Producer(namesrv=cluster.namesrv) as producer:
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number in numbers:
             given = {"number": str(number), **properties}
             producer.send_nowait(Message(topic, b"%d" % number, keys=f"k{number}", properties=given))
         producer.flush()
+    # Apache's broker acknowledges before its queues have the message.
+    cluster.wait_stored(topic, numbers.stop)
 
 
 def ignore(_: Progress) -> None:
@@ -77,7 +78,7 @@ def test_filter_expressions_of_a_stream_run_on_the_broker(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(WAIT_SECONDS)
+    assert query.awaitTermination(PATIENCE_S)
     wanted = [7, *range(100, 200)]
     assert sorted(seen) == sorted((f"k{number}", str(number)) for number in wanted)
 
@@ -95,12 +96,7 @@ def test_the_sink_sets_delay_levels(cluster: Cluster, spark: "SparkSession") -> 
     topic = fresh_topic(cluster, "Delay")
     rows = spark.range(30).selectExpr("concat('b', id) as body", "cast(id % 3 as int) as delayLevel")
     rows.write.format("rocketmq").options(topic=topic, namesrv=cluster.namesrv).mode("append").save()
-    with Admin(namesrv=cluster.namesrv) as admin:
-
-        def stored() -> int:
-            return sum(ends.max_offset for ends in admin.topic_stats(topic).values())
-
-        cluster.wait_until(lambda: stored() == 30, "30 messages", within_s=PATIENCE_S)
+    cluster.wait_stored(topic, 30)
     table = spark.read.format("rocketmq").options(subscribe=topic, namesrv=cluster.namesrv).load()
     waited_ms: dict[int, list[int]] = {0: [], 1: [], 2: []}
     found: list[Row] = table.selectExpr(
@@ -122,10 +118,6 @@ def test_ingest_resumes_where_it_ended(cluster: Cluster, spark: "SparkSession", 
     )
     for first in (0, 200):
         send(cluster, topic, range(first, first + 200))
-        # Apache's broker acknowledges before its queues have the message.
-        cluster.wait_until(
-            lambda: Ingest(given).plan().message_count == 200, "the queues have all", within_s=PATIENCE_S
-        )
         assert Ingest(given).run(spark, ignore).sentence.startswith("200 messages of")
     rows = ds.dataset(tmp_path / "t", format="parquet", partitioning="hive").to_table().to_pylist()
     assert sorted(int(row["body"]) for row in rows) == list(range(400))
@@ -136,6 +128,7 @@ def test_the_lag_of_a_group_is_recorded(cluster: Cluster, spark: "SparkSession",
     topic, group = fresh_topic(cluster, "Lag"), cluster.fresh_name("lag_group")
     inbox = Inbox()
     send(cluster, topic, range(40))
+    cluster.begin_offsets(group, topic)
     member = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     member.subscribe(topic, "*", inbox)
     with member:
@@ -145,18 +138,14 @@ def test_the_lag_of_a_group_is_recorded(cluster: Cluster, spark: "SparkSession",
         directory=str(tmp_path / "lag"), namesrv=cluster.namesrv, groups=[group], topics=[topic], samples=3
     )
     sent = 40
-    with Producer(namesrv=cluster.namesrv) as producer, Admin(namesrv=cluster.namesrv) as admin:
-
-        def stored() -> int:
-            return sum(ends.max_offset for ends in admin.topic_stats(topic).values())
+    with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
 
         def send_between(seconds: float) -> None:
             nonlocal sent
             for _ in range(2):
                 producer.send(Message(topic, b"more"), queue=queue)
             sent += 2
-            # Apache's broker acknowledges before its queues have the message.
-            cluster.wait_until(lambda: stored() == sent, "the queues have all", within_s=PATIENCE_S)
+            cluster.wait_stored(topic, sent)
 
         outcome = LagReport(given, wait=send_between).run(spark, ignore)
     assert all(Path(file).is_file() for file in outcome.files)

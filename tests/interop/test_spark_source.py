@@ -1,6 +1,7 @@
 """The Spark source reads what Apache's Java producer sent, from Apache's broker and from ours."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from libramq.client.queue_reader import QueueReader
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S
 from tests.spark.conftest import spark
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
 QUEUES = 4
 MESSAGES = 300  # More than one pull of each queue brings from Apache's broker.
-WAIT_SECONDS = 60
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def topic(cluster: Cluster) -> str:
         ]
         cluster.send(kind="batch", topic=name, messages=messages)
     cluster.send(kind="queue", queueId=1, topic=name, body="compressed ", repeat=1_000, keys="large")
+    cluster.wait_stored(name, MESSAGES + 1)
     return name
 
 
@@ -88,9 +90,10 @@ def test_a_restarted_stream_resumes_where_it_ended(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(WAIT_SECONDS)
+        assert query.awaitTermination(PATIENCE_S)
         assert len(seen) == len(set(seen)) == MESSAGES + 1 + run
         cluster.send(kind="queue", queueId=2, topic=topic, body="one more")
+        cluster.wait_stored(topic, MESSAGES + 2 + run)
 
 
 def test_the_broker_filters_tags(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
@@ -127,7 +130,7 @@ def test_a_store_directory_is_read_without_its_broker(
 ) -> None:
     """A copy of what the broker is writing: the log is read behind the checkpoint, as nobody has it open."""
     (directory,) = {path.parent for path in cluster.home.rglob("commitlog")}
-    shutil.copytree(directory, tmp_path / "store")
+    shutil.copytree(directory, tmp_path / "store", copy_function=copy_if_there)
     columns = ("queueId", "offset", "key", "tag", "msgId", "body", "timestamp")
     wire = {"subscribe": topic, "namesrv": cluster.namesrv}
     store = {"subscribe": topic, "store": str(tmp_path / "store")}
@@ -139,12 +142,19 @@ def test_a_store_directory_is_read_without_its_broker(
     assert found == expected
 
 
+def copy_if_there(source: str, target: str) -> None:
+    """Copy a file, unless it is gone: brokers write tables to temporary files, and rename them every 5 s."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
+
+
 def test_the_sink_writes_messages_that_java_reads(cluster: Cluster, spark: "SparkSession") -> None:
     name = cluster.fresh_name("SparkSink")
     cluster.create_topic(name, QUEUES)
     rows = spark.range(MESSAGES).selectExpr("concat('body ', id) as body", "concat('key-', id % 7) as key")
     given = {"namesrv": cluster.namesrv, "topic": name, "queueBy": "key"}
     rows.write.format("rocketmq").options(**given).mode("append").save()
+    cluster.wait_stored(name, MESSAGES)
     stored = spark.read.format("rocketmq").options(namesrv=cluster.namesrv, subscribe=name).load().collect()
     assert sorted(bytes(row.body) for row in stored) == sorted(b"body %d" % i for i in range(MESSAGES))
     assert len({row.msgId for row in stored}) == MESSAGES

@@ -15,7 +15,7 @@ from libramq.message.properties import encode_properties
 from libramq.sync import Producer
 from tests.filter.sql.test_sql import WHAT_MATCHES
 from tests.filter.sql.trees import EXPRESSIONS
-from tests.interop.cluster import Cluster
+from tests.interop.cluster import SEND_TIMEOUT_MS, Cluster
 from tests.interop.test_our_client import Inbox, consumer
 
 pytestmark = pytest.mark.interop
@@ -35,7 +35,7 @@ def queue(cluster: Cluster) -> MessageQueue:
     queue = MessageQueue(SHARED, cluster.broker_name, 0)
     if cluster.route(SHARED) is None:
         cluster.create_topic(SHARED, 1)
-        with Producer(namesrv=cluster.namesrv) as producer:
+        with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
             for number, a in enumerate(VALUES):
                 for b in VALUES[number % 3 :: 3]:
                     properties = {name: value for name, value in (("a", a), ("b", b)) if value is not None}
@@ -44,6 +44,8 @@ def queue(cluster: Cluster) -> MessageQueue:
                 own = {name: value for name, value in properties.items() if name != "TAGS"}
                 message = Message(SHARED, b"x", tags=properties.get("TAGS"), properties=own)
                 producer.send(message, queue=queue)
+            sent = producer.send(Message(SHARED, b"last"), queue=queue)
+        cluster.wait_stored(SHARED, sent.queue_offset + 1)
     return queue
 
 

@@ -14,6 +14,7 @@ from tests.interop.process import PATIENCE_S, Program
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 OURS = "timed"
+WAITING = "from ours, for ours"
 SIZES = ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "mappedFileSizeTimerLog")
 
 
@@ -54,8 +55,8 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
 
         for number in range(5):
             send(f"from ours, for Apache {number}", 12_000 + number * 500)
-            send(f"from ours, for ours {number}", 45_000 + number * 500)
-        handle = send("recalled", 14_000)
+            send(f"{WAITING} {number}", 45_000 + number * 500)
+        handle = send("recalled", 40_000)
         answer = cluster.producer().ask("sent", {"kind": "recall", "topic": topic, "handle": handle})
         assert answer["status"] == "SEND_OK", answer
         (servers.kill if end == "kill" else servers.stop_broker)(OURS)
@@ -75,6 +76,7 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
         wait_for(first, 5)
         send("from Apache, for ours", 8_000)
         apache.process.kill()
+        are_early = now_ms() < min(due for body, due in times.items() if body.startswith(WAITING))
         first.stop()
 
         servers.start(OURS)
@@ -84,8 +86,9 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
         assert set(bodies) == times.keys() - {"recalled"}
         for body, stored_ms in received:
             assert stored_ms >= times[body], f"{body} came early"
-        waited = [body for body in bodies if body.startswith("from ours, for ours")]
-        assert len(waited) == 5, "those that waited through both ends come once"
+        if are_early:  # A slow machine has let Apache's broker deliver some, which does not remember it.
+            waited = [body for body in bodies if body.startswith(WAITING)]
+            assert len(waited) == 5, "those that waited through both ends come once"
 
 
 def wait_for(consumer: Program, count: int) -> list[tuple[str, int]]:

@@ -8,9 +8,13 @@ import re
 import socket
 from typing import Any, NamedTuple
 
+QUERY_CONSUMER_OFFSET = 14
+UPDATE_CONSUMER_OFFSET = 15
 UPDATE_AND_CREATE_TOPIC = 17
+GET_MAX_OFFSET = 30
 GET_ROUTEINFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
+UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
 GET_TOPIC_CONFIG = 351
 LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON")  # org.apache.rocketmq.remoting.protocol.LanguageCode
 VERSION_NOW = 479  # V5_3_3 in org.apache.rocketmq.common.MQVersion
