@@ -50,7 +50,7 @@ def errors_of(directory: Path, statements: tuple[str, ...]) -> dict[str, str]:
         env={"MYPYPATH": str(source), "PATH": "", "MYPY_CACHE_DIR": str(directory / "cache")},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=380,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if ": error: " in line]

@@ -15,7 +15,9 @@ NOW = "from libramq.clock import SystemClock; print(SystemClock().monotonic_ms()
 
 
 def now_ms(command: list[str]) -> int:
-    return int(subprocess.run([*command, NOW], capture_output=True, check=True, text=True, timeout=30).stdout)
+    return int(
+        subprocess.run([*command, NOW], capture_output=True, check=True, text=True, timeout=150).stdout
+    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such clock")

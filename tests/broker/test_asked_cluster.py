@@ -141,7 +141,7 @@ class Group:
 
 @pytest.fixture
 async def cluster(tmp_path) -> AsyncIterator[Cluster]:
-    async with asyncio.timeout(40), Cluster(tmp_path, {A: 4, B: 4, C: 0}) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4, C: 0}) as cluster:
         yield cluster
 
 

@@ -72,7 +72,7 @@ async def all_is_claimed(cluster: Cluster, *members: Member) -> bool:
 @pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
 async def test_a_topic_is_deleted_and_created_again(tmp_path: Path, names: list[str], after_ms: int):
     """While two members read it: at every broker of the cluster."""
-    async with asyncio.timeout(12), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
         group = group_at(names[-1], names)
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
         await all_is_read(cluster, group, one, two)
@@ -82,7 +82,7 @@ async def test_a_topic_is_deleted_and_created_again(tmp_path: Path, names: list[
 
 @pytest.mark.parametrize("deleted_at", [A, B], ids=["where the group lives", "elsewhere"])
 async def test_a_topic_is_deleted_and_created_again_at_one_of_two_brokers(tmp_path: Path, deleted_at: str):
-    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
         await all_is_read(cluster, group, one, two)
@@ -98,7 +98,7 @@ async def test_a_group_is_deleted_while_members_consume(
     tmp_path: Path, deleted_at: list[str], clean_offset: bool
 ):
     """At the broker where it lives (a), at the other one, at both: its members go on reading every queue."""
-    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
         await all_is_read(cluster, group, one, two)
@@ -113,7 +113,7 @@ async def test_a_group_is_deleted_while_members_consume(
 @pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
 async def test_offsets_are_reset_while_members_consume(tmp_path: Path, names: list[str]):
     """Every message comes again, once; every queue goes on to be read and committed."""
-    async with asyncio.timeout(12), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
         group = group_at(names[-1], names)
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
         await all_is_read(cluster, group, one, two)
@@ -128,7 +128,7 @@ async def test_offsets_are_reset_while_members_consume(tmp_path: Path, names: li
 
 
 async def test_offsets_of_a_coordinated_group_without_members_are_reset(tmp_path: Path):
-    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one = await cluster.join(group, "one")
         await all_is_read(cluster, group, one)
@@ -142,7 +142,7 @@ async def test_offsets_of_a_coordinated_group_without_members_are_reset(tmp_path
 
 async def test_members_recover_from_a_fence_that_lost_its_claims(tmp_path: Path):
     """Whatever the cause: members whose claims are refused say so after 2 s, and get others."""
-    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
         await all_is_read(cluster, group, one, two)
@@ -152,7 +152,7 @@ async def test_members_recover_from_a_fence_that_lost_its_claims(tmp_path: Path)
 
 
 async def test_a_group_of_a_single_broker_is_deleted(tmp_path: Path):
-    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4}) as cluster:
+    async with asyncio.timeout(60), Cluster(tmp_path, {A: 4}) as cluster:
         one, two = await cluster.join("g", "one"), await cluster.join("g", "two")
         await all_is_read(cluster, "g", one, two)
         await ask(cluster, [A], admin_calls.delete_group("g"))

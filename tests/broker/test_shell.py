@@ -350,7 +350,7 @@ class SlowDisk(LocalFileSystem):
         if self.paths[file].parent.name != "commitlog":
             return
         self.is_flushing.set()
-        self.may_flush.wait(10)
+        self.may_flush.wait(60)
         if self.is_broken:
             raise OSError(errno.EIO, "the disk is broken")
 
@@ -432,7 +432,7 @@ def test_an_absent_or_hanging_name_server_is_not_awaited_for_long(tmp_path, monk
         await ended.wait()
         hanging.close()
 
-    run_on("asyncio", scenario, seconds=10)
+    run_on("asyncio", scenario, seconds=20)  # Less than a hanging name server is waited for.
 
 
 def test_a_name_server_that_starts_later_or_restarts_gets_a_registration(tmp_path):
@@ -477,7 +477,7 @@ def test_a_hanging_name_server_delays_neither_the_broker_nor_the_others(tmp_path
                         await asyncio.sleep(0.005)
         hanging.close()
 
-    run_on("asyncio", scenario, seconds=10)
+    run_on("asyncio", scenario, seconds=20)  # Less than a hanging name server is waited for.
 
 
 def test_a_start_ends_when_the_broker_listens_however_long_that_takes(tmp_path, monkeypatch):

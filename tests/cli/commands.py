@@ -1,6 +1,7 @@
 """Commands as a shell runs them."""
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from typing import NamedTuple
 import libramq
 
 COMMAND = [sys.executable, "-m", "libramq"]
-SECONDS_MAX = 60
+#: How long anything may take before it is a failure; a crowded machine needs ten seconds to start Python.
+SECONDS_MAX = 150
 SOURCE = str(Path(libramq.__file__).resolve().parent.parent)
 
 
@@ -61,6 +63,20 @@ def end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.kill()
     process.communicate(timeout=SECONDS_MAX)
+
+
+def wait_gone(pid: int) -> None:
+    """Wait until a process that is not our child has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        assert poll.poll(SECONDS_MAX * 1000), f"process {pid} still runs"
+    finally:
+        os.close(handle)
 
 
 def without_pauses(err: str) -> str:

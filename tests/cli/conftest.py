@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.commands import end, start, without_pauses
+from tests.cli.commands import SECONDS_MAX, end, start, without_pauses
 from tests.interop.ports import free_broker_port, free_port
 
 HOST = "127.0.0.1"
@@ -33,7 +33,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         said = [process.stdout.readline().rstrip() for _ in range(3)]
         yield Up(f"{HOST}:{nameserver}", nameserver, broker, str(data), said)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=SECONDS_MAX)
         assert (process.returncode, out, without_pauses(err)) == (0, "", "")
     finally:
         end(process)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from libramq.formats.document import encode_body
 from libramq.remoting.body.coordination import PeerGatherBody
 from libramq.remoting.command import Command
 from libramq.transport.asyncio_remotes import AsyncioRemotes
-from tests.cli.commands import end, libra, one_line, start, without_pauses
+from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start, wait_gone, without_pauses
 from tests.interop.ports import free_broker_port, free_port
 
 NAMES = ("broker-a", "broker-b", "broker-c")
@@ -40,7 +39,7 @@ def cluster(tmp_path) -> Iterator[Cluster]:
     process = start(
         [
             *("up", "--brokers", "3", "--data", str(data)),
-            *("--nameserver-port", str(nameserver), "--broker-port", str(free_broker_port())),
+            *("--nameserver-port", str(nameserver), "--broker-port", str(free_broker_port(brokers=3))),
         ]
     )
     try:
@@ -53,20 +52,6 @@ def cluster(tmp_path) -> Iterator[Cluster]:
         yield Cluster(process, f"127.0.0.1:{nameserver}", [int(pid) for pid in children], data)
     finally:
         end(process)
-
-
-def wait_gone(pid: int) -> None:
-    """Wait until a process that is not our child has ended."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        assert poll.poll(30_000), f"process {pid} still runs"
-    finally:
-        os.close(handle)
 
 
 async def registered(admin: Admin, topic: str) -> None:
@@ -83,7 +68,7 @@ async def test_a_topic_its_messages_and_its_group_span_all_brokers(cluster):
     """And all of it is gracefully stopped by one signal."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         assert len(await admin.create_topic("T", queues=2)) == 3
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS_MAX):
             await registered(admin, "T")
     async with Producer(namesrv=cluster.namesrv) as producer:
         sent = [await producer.send(Message("T", b"%d" % number)) for number in range(12)]
@@ -99,11 +84,11 @@ async def test_a_topic_its_messages_and_its_group_span_all_brokers(cluster):
 
     consumer = PushConsumer(group="G", namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer.subscribe("T", "*", handle)
-    async with asyncio.timeout(30), consumer:
+    async with asyncio.timeout(SECONDS_MAX), consumer:
         await complete.wait()
     assert assigned == {(queue.broker_name, queue.queue_id) for queue in queues}
     cluster.process.send_signal(signal.SIGINT)
-    _, err = await asyncio.to_thread(cluster.process.communicate, timeout=40)
+    _, err = await asyncio.to_thread(cluster.process.communicate, timeout=SECONDS_MAX)
     assert (cluster.process.returncode, without_pauses(err)) == (0, "")
     for pid in cluster.children:
         wait_gone(pid)
@@ -149,7 +134,7 @@ def test_no_process_survives_a_kill_of_the_parent(cluster):
 
 def test_the_death_of_one_broker_ends_the_others(cluster):
     os.kill(cluster.children[0], signal.SIGKILL)
-    _, err = cluster.process.communicate(timeout=40)
+    _, err = cluster.process.communicate(timeout=SECONDS_MAX)
     assert cluster.process.returncode == 2
     (line,) = without_pauses(err).splitlines()
     assert line in {

@@ -9,7 +9,7 @@ from libramq.client import Admin, ConsumeFrom
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_history import State
 from libramq.nameserver import NameServer
-from tests.cli.commands import libra, one_line
+from tests.cli.commands import SECONDS_MAX, libra, one_line
 from tests.interop.ports import free_port
 
 GROUP, TOPIC = "G_watched", "T_watched"
@@ -41,7 +41,7 @@ async def test_joins_and_departures_of_a_group_are_shown(up):
         await admin.create_topic(TOPIC, queues=4)
     async with Producer(namesrv=namesrv) as producer:
         await producer.send(Message(TOPIC, b"x"))
-    async with asyncio.timeout(40), member(namesrv, "first"):
+    async with asyncio.timeout(SECONDS_MAX), member(namesrv, "first"):
         await settled(namesrv, 1)
         async with member(namesrv, "second"):
             await settled(namesrv, 2)
@@ -109,7 +109,7 @@ async def test_a_lost_static_member_is_removed(up):
             has_changed.clear()
             await has_changed.wait()
 
-    async with asyncio.timeout(40), joins("stays"):
+    async with asyncio.timeout(SECONDS_MAX), joins("stays"):
         async with joins("goes"):
             await shared(2, 2)
             shown = await asyncio.to_thread(libra, "groups", "--members", "-n", namesrv)
@@ -151,7 +151,7 @@ async def test_a_group_with_more_members_than_queues_is_diagnosed(up):
         consumer.subscribe("T_idle", "*", lambda messages: None)
         return consumer
 
-    async with asyncio.timeout(40), idle("first"), idle("second"):
+    async with asyncio.timeout(SECONDS_MAX), idle("first"), idle("second"):
         rows: list[dict] = []
         while not any(row["diagnoses"] for row in rows):
             shown = await asyncio.to_thread(libra, "groups", "--json", "-n", namesrv)

@@ -5,8 +5,9 @@ import socket
 import pytest
 
 from libramq.cli.servers import ports
-from libramq.cli.servers.ports import Ports, choose_ports, free_port, further_broker_ports, is_free
+from libramq.cli.servers.ports import Ports, choose_ports, further_broker_ports, is_free
 from libramq.errors import ConfigError
+from tests.interop import ports as tests_ports
 
 HOST = "127.0.0.1"
 
@@ -23,8 +24,7 @@ def taken():
 @pytest.fixture
 def free(monkeypatch):
     """Defaults that are free, whatever runs on this machine."""
-    broker = free_port(HOST, below=ports.VIP_DISTANCE)
-    nameserver = free_port(HOST, avoid=(broker, broker - ports.VIP_DISTANCE))
+    broker, nameserver = tests_ports.free_broker_port(), tests_ports.free_port()
     monkeypatch.setattr(ports, "NAME_SERVER_PORT", nameserver)
     monkeypatch.setattr(ports, "BROKER_PORT", broker)
     return nameserver, broker

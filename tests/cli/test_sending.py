@@ -31,9 +31,9 @@ def endless(data):
     finally:
         for thread in threading.enumerate():
             if thread.name == "libra-stdin":
-                thread.join(1)  # What it raises fails the test.
+                thread.join(60)  # What it raises fails the test.
         os.close(reading)
-        writer.join(10)
+        writer.join(60)
         os.close(writing)
 
 

@@ -17,7 +17,7 @@ class Watch:
     def touch(self):
         self._loop.call_soon_threadsafe(self._touched.set)
 
-    async def until(self, condition, *, seconds=10):
+    async def until(self, condition, *, seconds=60):
         async with asyncio.timeout(seconds):
             while not condition():
                 self._touched.clear()

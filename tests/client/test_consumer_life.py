@@ -87,7 +87,7 @@ async def test_however_often_a_start_is_cancelled_the_consumer_can_be_stopped_an
         reader.subscribe("T", "*", print)
         starting = asyncio.create_task(reader.start())
         await cancel(starting, times, turns=turns)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await reader.stop()
             await reader.start()
             await reader.stop()
@@ -112,7 +112,7 @@ async def test_however_often_a_stop_is_cancelled_the_consumer_ends(namesrv, brok
     await began.wait()
     stopping = asyncio.create_task(reader.stop(timeout_ms=600_000))
     await cancel(stopping, times, turns=3)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reader.wait_closed()
         await reader.stop()
     assert network_threads() == []
@@ -182,7 +182,7 @@ def cluster():
     thread.start()
 
     def run(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
     broker = FakeBroker("a", T=4)
     namesrv = FakeNameServer(broker)
@@ -214,7 +214,7 @@ class Handled:
     async def reach(self, count):
         def wait():
             with self._more:
-                assert self._more.wait_for(lambda: self.count >= count, 10)
+                assert self._more.wait_for(lambda: self.count >= count, 60)
 
         await asyncio.to_thread(wait)
 
@@ -241,7 +241,7 @@ def test_a_loop_that_ends_without_stop_ends_the_consumer(cluster, caplog, kind):
     broker.put("T", 0, b"2")
     broker.put("T", 0, b"3")
     for thread in network_threads():
-        thread.join(10)
+        thread.join(60)
     assert network_threads() == []
     assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
     assert "was closed while it ran" in caplog.text

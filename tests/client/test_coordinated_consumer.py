@@ -367,7 +367,7 @@ async def test_queues_of_a_killed_member_are_reassigned_before_its_session_ends(
         await home.send(2)
         theirs = [(await process.stdout.readline()).strip() for _ in range(QUEUES)]
         others = {q.queue_id for q in home.queues if q not in one.queues}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await until(lambda: all(home.committed()[number] == 2 for number in others))
     finally:
         process.kill()

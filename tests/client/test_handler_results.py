@@ -314,4 +314,4 @@ def test_coroutines_of_a_blocking_program_are_awaited_too():
         reader = sync.PushConsumer(group="g", namesrv=broker.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
         reader.subscribe("T", "*", lambda messages: handle(messages))  # noqa: PLW0108 # As users write it.
         with reader:
-            assert handled.wait(10)
+            assert handled.wait(60)

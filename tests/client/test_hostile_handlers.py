@@ -11,6 +11,9 @@ from libramq.codes import RequestCode
 
 HOUR_MS = 3_600_000
 
+#: What a handler that returns at once has, also where the machine pauses.
+ENOUGH_MS = 1_000
+
 
 def consumer(namesrv, **options):
     options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "persist_ms": 20, "suspend_ms": 10} | options
@@ -26,7 +29,7 @@ async def test_a_message_does_not_wait_for_a_busy_handler(namesrv, broker, watch
         begun.append(messages[0].body)
         watch.touch()
         if messages[0].body == b"slow":
-            assert release.wait(10)
+            assert release.wait(60)
         done.append(messages[0].body)
         watch.touch()
 
@@ -135,7 +138,7 @@ async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, b
 
     def hang(messages):
         if messages[0].body == b"stuck":
-            release.wait(20)
+            release.wait(60)
         done.append(messages[0].body)
         watch.touch()
 
@@ -151,7 +154,7 @@ async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, b
         watch.touch()
 
     handler = {"plain": hang, "coroutine": hang_async, "awaitable": plain_function(hang_async)}
-    reader = consumer(namesrv, threads=1, consume_timeout_ms=100)
+    reader = consumer(namesrv, threads=1, consume_timeout_ms=ENOUGH_MS)
     reader.subscribe("T", "*", handler[kind])
     try:
         async with reader:
@@ -182,11 +185,11 @@ async def test_in_order_a_hanging_message_is_redelivered_before_later_ones(names
         begun.append(messages[0].body)
         watch.touch()
         if begun.count(b"stuck") == 1 and messages[0].body == b"stuck":
-            release.wait(20)
+            release.wait(60)
 
     broker.put("T", 0, b"stuck")
     broker.put("T", 0, b"next")
-    reader = consumer(namesrv, orderly=True, consume_timeout_ms=100)
+    reader = consumer(namesrv, orderly=True, consume_timeout_ms=ENOUGH_MS)
     reader.subscribe("T", "*", handle)
     try:
         async with reader:
@@ -204,7 +207,7 @@ async def test_the_number_of_abandoned_handlers_is_limited(namesrv, broker, watc
     def handle(messages):
         begun.append(threading.current_thread())
         watch.touch()
-        release.wait(20)
+        release.wait(60)
 
     for _ in range(10):
         broker.put("T", 0, b"x")

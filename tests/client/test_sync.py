@@ -34,7 +34,7 @@ def cluster():
     thread.start()
 
     def run(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
     broker = FakeBroker("a", T=4)
     namesrv = FakeNameServer(broker)
@@ -68,7 +68,7 @@ def test_messages_are_sent_and_consumed(cluster):
     consumer = PushConsumer(group="g", namesrv=namesrv.address, consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer.subscribe("New", "*", handle)
     with consumer:
-        assert done.wait(10)
+        assert done.wait(60)
         assert len([queue for queue in consumer.assignment() if queue.topic == "New"]) == 2
     assert sorted(bodies) == [b"1", b"2", b"3", b"4", b"5"]
 
@@ -87,7 +87,7 @@ def test_many_messages_from_many_threads(cluster):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         producer.flush()
         assert len(results) == 2000
     assert sum(len(queue) for queue in broker.queues.values()) == 2000
@@ -110,7 +110,7 @@ def test_answers_are_processed_while_messages_keep_coming(cluster):
     with Producer(namesrv=namesrv.address) as producer:
         producer.publish_queues("T")
         producer.send_nowait(Message("T", b"1"), lambda _: answered.set(), selector=one_more)
-        assert answered.wait(20)
+        assert answered.wait(60)
         producer.flush()
     assert sent < 100_000
 
@@ -236,7 +236,7 @@ def test_a_hook_may_call_the_consumer(cluster, hook):
     consumer = PushConsumer(group="g", namesrv=namesrv.address, **hooks)
     consumer.subscribe("T", "*", print)
     with consumer:
-        assert assigned.wait(10)
+        assert assigned.wait(60)
     assert done.is_set()
     assert {name for _, name in seen} == {"libramq-hook"}
 
@@ -254,7 +254,7 @@ def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
     consumer = PushConsumer(group="g", namesrv=namesrv.address, on_assigned=exit_and_stop)
     consumer.subscribe("T", "*", print)
     consumer.start()
-    assert stopped.wait(10)
+    assert stopped.wait(60)
     assert "does not run" in refusal(consumer.pause)
 
 
@@ -276,7 +276,7 @@ def test_a_coroutine_on_the_consumers_own_thread_is_refused(cluster, kind):
     with Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"x"))
     with consumer:
-        assert done.wait(10)
+        assert done.wait(60)
     assert "plain function" in texts[0]
     assert "stop()" in texts[2]
 
@@ -295,7 +295,7 @@ def test_stop_in_a_handler_is_refused(cluster):
     with Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"x"))
     with consumer:
-        assert done.wait(10)
+        assert done.wait(60)
     assert "would wait for the handler itself" in texts[0]
 
 
@@ -317,7 +317,7 @@ def test_a_callback_or_selector_that_would_wait_for_itself_is_refused(cluster):
 
     with Producer(namesrv=namesrv.address) as producer:
         producer.send_nowait(Message("T", b"1"), call)
-        assert done.wait(10)
+        assert done.wait(60)
         producer.send_nowait(
             Message("T", b"3"), selector=lambda queues, _: [refusal(producer.flush), queues[0]][1]
         )
@@ -341,7 +341,7 @@ def test_a_full_buffer_is_an_error_in_a_callback(cluster):
 
     with Producer(namesrv=namesrv.address, buffer_bytes_max=5_000) as producer:
         producer.send_nowait(Message("T", b"1"), call)
-        assert done.wait(10)
+        assert done.wait(60)
         producer.flush()
     assert "cannot wait for room" in heard[0]
 
@@ -364,9 +364,9 @@ def test_a_call_waiting_at_the_stop_raises_a_libra_error(cluster):
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     producer.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert errors
 
@@ -376,7 +376,7 @@ def test_concurrent_starts_make_one_client(cluster):
     namesrv, _ = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
     consumer.subscribe("T", "*", print)
-    barrier, refused = threading.Barrier(4, timeout=10), []
+    barrier, refused = threading.Barrier(4, timeout=60), []
 
     def start():
         barrier.wait()
@@ -389,7 +389,7 @@ def test_concurrent_starts_make_one_client(cluster):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert refused == ["this consumer runs already"] * 3
     consumer.stop()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("libramq-sync-consumer")]
@@ -409,7 +409,7 @@ def test_wait_closed_returns_at_a_stop(cluster):
     with consumer:
         thread = threading.Thread(target=wait)
         thread.start()
-    thread.join(10)
+    thread.join(60)
     assert ended.is_set()
     broker.refuse(RequestCode.HEART_BEAT, ResponseCode.NO_PERMISSION)
     heard = threading.Event()
@@ -418,7 +418,7 @@ def test_wait_closed_returns_at_a_stop(cluster):
     with consumer:
         with pytest.raises(NoPermission):
             consumer.wait_closed()
-        assert heard.wait(10)
+        assert heard.wait(60)
 
 
 def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
@@ -437,8 +437,8 @@ def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
     consumer = PushConsumer(group="g", namesrv=namesrv.address, consume_from="earliest")
     consumer.subscribe("T", "*", handle)
     consumer.start()
-    assert began.wait(10)
+    assert began.wait(60)
     stopping = threading.Thread(target=lambda: consumer.stop(timeout_ms=50))
     stopping.start()
-    stopping.join(10)
+    stopping.join(60)
     assert not stopping.is_alive()

@@ -24,13 +24,11 @@ def complaints(tmp_path_factory):
     return found
 
 
-@pytest.mark.timeout(300)
 def test_a_right_program_is_accepted(complaints):
     """Every handler, hook and option that the documentation shows."""
     assert complaints["right.py"] == {}
 
 
-@pytest.mark.timeout(300)
 def test_a_wrong_program_is_refused(complaints):
     """Each line of it, and no other."""
     lines = (PROGRAMS / "wrong.py").read_text().splitlines()

@@ -8,8 +8,6 @@ import pytest
 from libramq.demo import flights
 from libramq.errors import ConfigError
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture(scope="module")
 def rows() -> list[list[str]]:

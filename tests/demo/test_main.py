@@ -10,7 +10,7 @@ import pytest
 #: Starts in two thirds of the time.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.spark
 
 
 def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -18,7 +18,7 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "libramq.demo.main", *arguments],
         capture_output=True,
         text=True,
-        timeout=230,
+        timeout=380,
         check=False,
         env={**os.environ, "COLUMNS": "140", "JAVA_TOOL_OPTIONS": QUICK},
     )

@@ -190,7 +190,6 @@ class TestProtobuf:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 class TestInSpark:
     def read(self, spark: "SparkSession", bodies: list[bytes | None], *how: Any, **more: Any) -> list[Any]:
         frame = spark.createDataFrame([(body,) for body in bodies], "body binary")

@@ -19,6 +19,7 @@ from libramq.sync import Admin, Producer, PushConsumer
 
 from ..cli.commands import SOURCE, one_line
 from ..cli.commands import libra as run_libra
+from ..interop.cluster import SEND_TIMEOUT_MS
 from ..interop.libra import LibraUp
 from . import cluster_driver
 from .cluster import QUICK, SPARK_HOME, StandaloneCluster, archive, environment, packages
@@ -48,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 @pytest.fixture
 def orders(up: LibraUp, topic: str) -> str:
     """A topic with messages, and a group that has read one."""
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number in range(MESSAGES):
             producer.send_nowait(Message(topic, b"%d" % number))
         producer.flush()
@@ -129,7 +130,7 @@ def test_pipelines_run_from_an_archive(cluster: StandaloneCluster, up: LibraUp, 
     consumer = PushConsumer(group=f"G_{orders}", namesrv=up.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer.subscribe(orders, "*", lambda messages: consumed.set())
     consumer.start()
-    assert consumed.wait(30)
+    assert consumed.wait(150)
     consumer.stop()
     libra_pipeline("rebalance_report", cluster.url, given, up, "")
     table = pq.read_table(tmp_path / "rebalance_report" / "rebalances.parquet", columns=["group"])

@@ -17,6 +17,7 @@ import pytest
 from libramq.message import Message
 from libramq.sync import Admin, Producer
 
+from ..interop.cluster import SEND_TIMEOUT_MS
 from ..interop.libra import LibraUp
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def driver(up: LibraUp, topic: str, directory: Path, mode: str) -> "subprocess.P
 
 def kill(process: "subprocess.Popen[str]") -> None:
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=150)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -58,7 +59,7 @@ def test_every_message_is_read_once_after_a_kill_of_the_driver(
     moment = threading.Event()  # Never set: a wait for it is a random moment.
     sent = 0
     for _ in range(ROUNDS):
-        with Producer(group="p", namesrv=up.namesrv) as producer:
+        with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
             for number in range(sent, sent + MESSAGES_A_ROUND):
                 producer.send_nowait(Message(topic, b"%d" % number))
             producer.flush()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.spark
 
 #: What no seed fixes.
 TIMES = {"assignor_ms", "assignor_p50_ms", "assignor_p95_ms", "assignor_max_ms"}
@@ -98,7 +98,7 @@ class Member:
         )
         self._consumer.subscribe("T", "*", lambda messages: None)
         self._consumer.start()
-        assert self.has_queues.wait(30)
+        assert self.has_queues.wait(150)
 
     def stop(self) -> None:
         self._consumer.stop()

@@ -11,7 +11,7 @@ from .conftest import QUICK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 
 def test_settings_are_in_force(spark: "SparkSession"):

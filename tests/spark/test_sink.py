@@ -19,9 +19,7 @@ from .conftest import QUEUES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(180)
-
-WAIT_SECONDS = 60
+WAIT_SECONDS = 150
 
 
 class TestOptions:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameReader
     from pyspark.sql.streaming.query import StreamingQuery
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 150
 Key = tuple[str, str, int, int]
 
 

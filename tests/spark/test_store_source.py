@@ -12,7 +12,7 @@ from ..store.stores import copy_as_killed, message, open_store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 Row = tuple[str, str, int, int, bytes, str | None]
 

@@ -9,21 +9,22 @@ from libramq.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.sync import Admin, Producer
 
+from ..interop.cluster import SEND_TIMEOUT_MS
 from ..interop.libra import LibraUp
 from .conftest import QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 150
 
 
 def send(up: LibraUp, topic: str, count: int, size: int = 10) -> list[bytes]:
     """To each queue in turn."""
     bodies = [b"%06d" % number + b"x" * size for number in range(count)]
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number, body in enumerate(bodies):
             queue = MessageQueue(topic, "broker-a", number % QUEUES)
             producer.send_nowait(Message(topic, body), queue=queue)
@@ -73,7 +74,7 @@ def test_sql_is_applied_by_the_broker_and_its_faults_are_passed_on(
     spark: "SparkSession", up: LibraUp, topic: str
 ):
     table = spark.read.format("rocketmq").options(namesrv=up.namesrv, subscribe=topic)
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number in range(8):
             producer.send(Message(topic, b"%d" % number, properties={"a": str(number)}))
     bodies = table.options(sql="a > 3 AND a <> 6").load().select("body").collect()

@@ -13,7 +13,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 
-def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seconds: float = 20) -> None:
+def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seconds: float = 60) -> None:
     """Run a scenario to its end; what a callback raises unseen fails it too."""
     unseen: list[dict[str, Any]] = []
 

@@ -10,6 +10,7 @@ from libramq.nameserver import NameServer
 from libramq.sync import Producer
 
 from ...cli.commands import libra, one_line
+from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
 from ...interop.ports import free_port
 
@@ -49,7 +50,7 @@ def test_an_unknown_topic_is_named(up: LibraUp, tmp_path: Path):
 
 
 def test_a_dry_run_prints_the_plan(up: LibraUp, topic: str, tmp_path: Path):
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"one"))
     given = file(tmp_path, f"topics = ['{topic}']\ntable = 't'")
     done = libra("pipeline", "run", "ingest", "--config", given, "-n", up.namesrv, "--dry-run", cwd=tmp_path)

@@ -15,19 +15,20 @@ from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Admin, Producer
 
+from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 FORMATS = ("parquet", "delta")
 
 
 def send(up: LibraUp, topic: str, keys: list[str]) -> None:
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number, key in enumerate(keys):
             producer.send_nowait(Message(topic, f"{key} {number}".encode(), keys=key))
         producer.flush()

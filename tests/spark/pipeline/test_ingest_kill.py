@@ -19,6 +19,7 @@ from libramq.spark.pipeline.ingest import Ingest, IngestConfig
 from libramq.sync import Producer
 
 from ...cli.commands import COMMAND, environment
+from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
 from .test_ingest import FORMATS, config, ignore, table
 
@@ -56,7 +57,7 @@ def written(given: IngestConfig, directory: Path) -> Path:
 
 def kill(process: "subprocess.Popen[str]") -> None:
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=150)
     assert process.stderr is not None
     process.stderr.close()
 
@@ -82,7 +83,7 @@ def test_every_message_is_written_once_after_a_kill(
     }
     sent = 0
     for _ in range(ROUNDS):
-        with Producer(group="p", namesrv=up.namesrv) as producer:
+        with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
             for number in range(sent, sent + MESSAGES_A_ROUND):
                 producer.send_nowait(Message(topic, b"%d" % number))
             producer.flush()

@@ -22,13 +22,14 @@ from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Producer, PushConsumer
 
 from ...fakes import ManualClock
+from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
 from .test_ingest import ignore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DDL = ", ".join(f"`{name}` {kind}" for name, kind in SAMPLES.items())
@@ -124,20 +125,20 @@ def test_retry_topics_are_not_sampled():
 def test_the_lag_of_a_real_broker_is_sampled(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
     group = "G_lag_report"
     queue = MessageQueue(topic, "broker-a", 0)
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send_nowait(Message(topic, b"one"), queue=queue)
         producer.flush()
     consumed = threading.Event()
     consumer = PushConsumer(group=group, namesrv=up.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
     consumer.subscribe(topic, "*", lambda messages: consumed.set())
     consumer.start()
-    assert consumed.wait(30)
+    assert consumed.wait(150)
     consumer.stop()
     directory = tmp_path / "lag"
     given = LagReportConfig(
         directory=str(directory), namesrv=up.namesrv, groups=[group], topics=[topic], samples=2
     )
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         clock = ManualClock()  # Days ago.
 
         def send_between(seconds: float) -> None:

@@ -17,13 +17,14 @@ from libramq.spark.pipeline.rebalance_report import RebalanceReport, RebalanceRe
 from libramq.spark.pipeline.rebalance_tables import TABLES, rebalance_tables
 from libramq.sync import Producer, PushConsumer
 
+from ...interop.cluster import SEND_TIMEOUT_MS
 from ...interop.libra import LibraUp
 from .test_ingest import ignore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 TEN = int(datetime(2026, 5, 1, 10, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000
@@ -206,13 +207,13 @@ def test_the_report_reads_a_real_brokers_events(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
 ):
     group = "G_rebalance_report"
-    with Producer(group="p", namesrv=up.namesrv) as producer:
+    with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"one"))
     consumer = PushConsumer(group=group, namesrv=up.namesrv)
     consumed = threading.Event()
     consumer.subscribe(topic, "*", lambda messages: consumed.set())
     consumer.start()
-    assert consumed.wait(30)
+    assert consumed.wait(150)
     consumer.stop()
     report = RebalanceReport(RebalanceReportConfig(directory=str(tmp_path / "r"), namesrv=up.namesrv))
     plan = report.plan()

@@ -21,7 +21,7 @@ from .test_rebalance_report import Balanced
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 
 MAY = int(datetime(2026, 5, 1, tzinfo=UTC).timestamp() * 1000)
 TEN = MAY + 10 * 3_600_000
