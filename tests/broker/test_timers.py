@@ -83,7 +83,6 @@ def test_a_time_that_has_passed_is_now(talk, peer, properties):
         {"TIMER_DELAY_MS": "soon"},
         {"TIMER_DELIVER_MS": "1" * 30},
         {"TIMER_DELAY_SEC": str(3 * 24 * 3600 + 1)},
-        {"TIMER_DEL_UNIQKEY": "T+X", "TIMER_DELIVER_MS": "5"},
     ],
 )
 def test_an_impossible_time_is_refused(talk, peer, properties):
@@ -151,6 +150,16 @@ def test_a_message_that_is_recalled_is_not_delivered_and_its_neighbour_is(tmp_pa
 def test_recalls_are_refused_unless_they_are_allowed(talk, peer):
     handle = send_at(talk, peer, NOW_MS + 3_000).ext["recallHandle"]
     assert recall(talk, peer, handle).code == C.NO_PERMISSION
+
+
+@pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "P"}])
+def test_a_message_that_is_sent_recalls_no_other(talk, peer, more):
+    """RECALL_MESSAGE has to be allowed, and asks for the right to send to the topic of what it recalls."""
+    send_at(talk, peer, NOW_MS + 3_000, UNIQ_KEY="KEY")
+    forged = {"TIMER_DELIVER_MS": str(NOW_MS + 3_000), "TIMER_DEL_UNIQKEY": "T+KEY", **more}
+    assert talk.send(peer, "Other", properties=forged).code == C.MESSAGE_ILLEGAL
+    talk.advance(5_000)
+    assert bodies(talk) == [b"hello"]
 
 
 @pytest.mark.parametrize("handle", ["", "x", "%%%", "djEgVA==", "é" * 2_000, "A" * 100_000])

@@ -38,7 +38,7 @@ def find(text: str, name: str) -> str | None:
 
 
 def require_storable(text: str) -> None:
-    """Refuse properties with a NUL: no checksum covers them, and NULs are what a lost sector leaves.
+    """Refuse properties that recall messages, and those with a NUL: it is what a lost sector leaves.
 
     Apache's gRPC proxy refuses every control character; its remoting client only values of nothing but
     blanks and control characters (Message.putUserProperty).
@@ -46,6 +46,12 @@ def require_storable(text: str) -> None:
     if p.NUL in text:
         raise broker_error(
             ResponseCode.MESSAGE_ILLEGAL, "a property has a NUL character in its name or value; leave it out"
+        )
+    # It recalls a message of any topic, whoever may send to that (TimerMessageStore.needDelete).
+    if p.TIMER_DEL_UNIQKEY in text and find(text, p.TIMER_DEL_UNIQKEY) is not None:
+        raise broker_error(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the property {p.TIMER_DEL_UNIQKEY} would recall another message; RECALL_MESSAGE does that",
         )
 
 
