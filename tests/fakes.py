@@ -87,6 +87,10 @@ class ManualTimers:
         self.due.append(timer)
         return timer
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call it: here, one thing happens at a time."""
+        action()
+
     def elapsed_us(self) -> int:
         return self.now_us
 

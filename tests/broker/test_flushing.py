@@ -151,6 +151,65 @@ async def test_an_acknowledgement_does_not_wait_for_the_flush_of_consume_queues(
     assert store.failure is None
 
 
+class LogFlushes(Disk):
+    """A disk that counts the flushes of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_flushes = 0
+        self._logs: set[int] = set()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        file = super().open(path, write=write, create=create)
+        (self._logs.add if "commitlog" in path.parts else self._logs.discard)(file)
+        return file
+
+    def fsync(self, file: int) -> None:
+        self.log_flushes += file in self._logs
+        super().fsync(file)
+
+
+async def test_sends_that_are_ready_together_share_one_flush(tmp_path):
+    """The first one's flush began at once, and contended for the interpreter with the work on the others."""
+    disk = LogFlushes()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        assert await acknowledged(store, flushes, "before")
+        before = disk.log_flushes
+        senders = [Waiting() for _ in range(20)]
+
+        def send(sender: Waiting) -> None:
+            (result,) = store.append_batch([message("text")])
+            flushes.durability.wait(sender, result.end)
+            flushes.performer.follow()
+
+        for sender in senders:
+            asyncio.get_running_loop().call_soon(send, sender)
+        async with asyncio.timeout(TIMEOUT_S):
+            assert all([await sender.answered for sender in senders])
+        assert disk.log_flushes == before + 1
+
+
+async def test_a_disk_that_cannot_be_flushed_keeps_nobody_busy(tmp_path):
+    """Events that find no flush to begin bring about no more events."""
+    disk = Disk()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        assert await acknowledged(store, flushes, "before")
+        disk.fails_sync = True
+        assert not await acknowledged(store, flushes, "after")
+        turns = 0
+
+        def settle() -> None:
+            nonlocal turns
+            turns += 1
+            flushes.durability.settle()
+
+        flushes.performer._engine._settle = (settle,)
+        flushes.performer.follow()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert turns < 10
+
+
 async def test_a_lack_of_descriptors_is_not_taken_for_a_failed_fsync(tmp_path):
     """1,100 connections stopped all writes until a restart: `open` had failed, not `fsync`."""
     disk = SlowDisk()

@@ -6,6 +6,7 @@
         Ask      a request to another process; its answer comes back as an event
         Run      work for a thread, such as a disk plan or a large body; its result comes back as an event
         Reserve  room in memory for a large request; Release returns it
+        Defer    a call of the engine's once the events that are ready now have been handled
         Proceed  work on the engine's own thread that takes longer than a turn, in steps with others in
                  between
         Listen   start to accept connections
@@ -123,6 +124,12 @@ class Release(msgspec.Struct, frozen=True):
     room: Room
 
 
+class Defer(msgspec.Struct, frozen=True):
+    """Call `done` as an event of its own, after the events that are ready now."""
+
+    done: Callable[[], None]
+
+
 class Proceed(msgspec.Struct, frozen=True):
     """Run steps to their end, some per turn; their connection is not served meanwhile.
 
@@ -166,7 +173,7 @@ class Dial(msgspec.Struct, frozen=True):
     stream: Stream
 
 
-Effect = Send | Offer | Close | Ask | Run | Reserve | Release | Proceed | Listen | Dial
+Effect = Send | Offer | Close | Ask | Run | Reserve | Release | Defer | Proceed | Listen | Dial
 
 
 class Effects:
@@ -211,6 +218,10 @@ class Effects:
     def release(self, room: Room) -> None:
         """Return the room of a large request."""
         self.add(Release(room))
+
+    def defer(self, done: Callable[[], None]) -> None:
+        """Have a function called after the events that are ready now."""
+        self.add(Defer(done))
 
     def proceed(self, connection: Connection, steps: Generator[None]) -> None:
         """Run steps for a connection's request, some per turn."""

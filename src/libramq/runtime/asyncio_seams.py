@@ -22,6 +22,10 @@ class LoopTimers:
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_ms / 1000, action) if delay_ms else loop.call_soon(action)
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call a function after what is ready now: both kinds of event loop read from all sockets first."""
+        asyncio.get_running_loop().call_soon(action)
+
     def elapsed_us(self) -> int:
         """Return the microseconds since a fixed moment."""
         return perf_counter_ns() // 1_000

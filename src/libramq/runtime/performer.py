@@ -20,6 +20,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import (
     Ask,
     Close,
+    Defer,
     Dial,
     Effect,
     Listen,
@@ -275,6 +276,9 @@ class Performer:
             case Release():
                 for admitted in self._large.free(effect.room):
                     self._admit(admitted)
+            case Defer():
+                deferred = effect.done
+                self._timers.soon(self._event(lambda _: deferred()))
             case Proceed():
                 if self._busy.add_steps(effect.connection, effect.steps):
                     self._begin_steps(effect.connection)

@@ -107,6 +107,10 @@ class Timers(Protocol):
         """Call a function later."""
         ...
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call a function after the events that are ready now."""
+        ...
+
     def elapsed_us(self) -> int:
         """Return the microseconds since a fixed moment, for measuring turns."""
         ...

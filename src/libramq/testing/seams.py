@@ -46,6 +46,10 @@ class SimulatedTimers:
         self._process.after(ceil(delay_ms), timer.ring)
         return timer
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call a function at this moment, after what else happens then so far."""
+        self._process.after(0, action)
+
     def elapsed_us(self) -> int:
         """Return the microseconds since a fixed moment: a turn takes none."""
         return int(self._process.time.now_ms) * 1_000

@@ -4,7 +4,11 @@
     groups
 
 The log and the consume queues have a lane each, with one flush at a time: replies that wait for the log do
-not wait for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
+not wait for queues. A flush of the log begins after the events that are ready now, so that all sends that
+have arrived share it. Each flush wakes threads, which contend for the interpreter: where 32 clients sent one
+message at a time, that was a quarter of the processor time.
+
+Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
 
 from collections import deque
@@ -35,7 +39,10 @@ SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 
 
 class Lane:
-    """Flushes of one kind, one at a time. plan: returns what is due; done, failed: take the result."""
+    """Flushes of one kind, one at a time. plan: returns what is due; done, failed: take the result.
+
+    is_deferred: whether a flush begins only after the events that are ready.
+    """
 
     def __init__(
         self,
@@ -46,7 +53,10 @@ class Lane:
         plan: Callable[[], FlushPlan | None],
         done: Callable[[FlushPlan], None],
         failed: Callable[[SyncFailed], None],
+        is_deferred: bool = False,
     ) -> None:
+        self._is_deferred = is_deferred
+        self._will_begin = self._was_vain = False
         self._thread = thread
         self._filesystem = filesystem
         self._effects = effects
@@ -63,6 +73,24 @@ class Lane:
 
     def begin(self) -> None:
         """Start a flush if one is due, after the flush under way."""
+        if self._running or not self._is_deferred:
+            self.begin_at_once()
+        elif not self._will_begin:
+            self._will_begin = True
+            self._effects.defer(self._begin_deferred)
+
+    def _begin_deferred(self) -> None:
+        self._will_begin = False
+        self.begin_at_once()
+        self._was_vain = not self._running
+
+    def take_vain(self) -> bool:
+        """Return whether this event was a deferred beginning that found nothing to flush, once."""
+        was_vain, self._was_vain = self._was_vain, False
+        return was_vain
+
+    def begin_at_once(self) -> None:
+        """Start a flush if one is due, after the flush under way and no other event."""
         if self._running:
             self._is_wanted = True
             return
@@ -119,7 +147,7 @@ class Durability:
         self._is_broken = False
         self._poll = kernel.deadlines.new(self._look)
         lane = partial(Lane, filesystem=filesystem, effects=kernel.effects, failed=self._failed)
-        self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done)
+        self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done, is_deferred=True)
         self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
         self._waiting: deque[tuple[int, Gated]] = deque()
 
@@ -143,7 +171,8 @@ class Durability:
     def settle(self) -> None:
         """Flush if something may have been stored."""
         store = self._store
-        if self._journals.take_wanted() or store.is_flush_wanted:
+        was_vain = self._log.take_vain()  # Else each such event would bring about the next.
+        if (self._journals.take_wanted() or store.is_flush_wanted) and not was_vain:
             self._log.begin()
         if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
             pause_ms = SLICE_PAUSE_MS if store.is_writing_queues else POLL_MS
@@ -164,8 +193,8 @@ class Durability:
         return self._store.plan_queue_flush(self._clock.monotonic_ms())
 
     def _look(self, _: MonotonicMs) -> None:
-        self._log.begin()
-        self._queues.begin()
+        self._log.begin_at_once()
+        self._queues.begin_at_once()
 
     def _log_done(self, plan: FlushPlan) -> None:
         """Handle the end of a flush of the log and the journals."""
