@@ -1,5 +1,6 @@
 """The store on a disk that loses power: what it called durable is there, whatever else is not."""
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -119,6 +120,49 @@ def test_a_deleted_topic_stays_deleted(seed: int):
     flush_log(store)
     disk.power_cut()
     assert bodies(open_on(disk)) == []
+
+
+@pytest.mark.parametrize("is_power", [False, True])
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_topic_whose_deletion_was_cut_off_does_not_come_back_in_parts(is_power: bool, is_made_again: bool):
+    """A kill amid the removal of a queue's files left some of them, and the store did not open."""
+    old = [f"old {number}" for number in range(45)]  # Five files of the queue.
+    for calls in range(1, 200):
+        disk = MemoryDisk(VirtualTime(), random.Random(calls))
+        store = open_on(disk)
+        append(store, *old)
+        store.append_batch([message("other", topic="Other")])
+        flush(store)
+        allowed = [[text.encode() for text in old], []]
+        disk.cut_power_after(calls)
+        with contextlib.suppress(PowerCut):
+            store.delete_topic("T")
+            flush_log(store)
+            allowed = [[]]
+            if is_made_again:
+                allowed = [[], [b"new"]]
+                append(store, "new")
+                flush(store)
+                allowed = [[b"new"]]
+            work = store.removal.take_work()
+            assert work is not None
+            work()
+            disk.cut_power_after(1000)  # It is done.
+        is_over = not disk._is_off
+        disk.power_cut() if is_power else disk.process_died()
+        for _ in range(2):
+            store = open_on(disk)
+            assert bodies(store) in allowed, calls
+            assert bodies(store, "Other") == [b"other"]
+            if (work := store.removal.take_work()) is not None:
+                work()
+            assert not disk.paths("/store/libra.removed/")
+            kill(store)
+            disk.process_died()
+        if is_over:
+            assert calls > 10
+            return
+    raise AssertionError("the deletion never ended")
 
 
 def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():

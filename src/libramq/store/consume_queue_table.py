@@ -15,6 +15,7 @@ from libramq.filesystem import FileSystem, safe_child
 from libramq.store.config import StoreConfig
 from libramq.store.consume_queue import ConsumeQueue
 from libramq.store.open_files import OpenFiles
+from libramq.store.removal import Removal
 from libramq.store.segments import Segments
 
 QueueKey = tuple[str, int]
@@ -50,6 +51,7 @@ class ConsumeQueueTable:
         self._directory = config.consume_queue_directory
         self._file_size = config.mapped_file_size_consume_queue
         self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self.removal = Removal(filesystem, config.root)
         # Dicts, not sets: the order of writes is the same in every run of a simulation.
         self.pending: dict[ConsumeQueue, None] = {}
         self.unsynced: dict[ConsumeQueue, None] = {}
@@ -111,16 +113,20 @@ class ConsumeQueueTable:
         self.unsynced[queue] = None
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic and their files."""
+        """Remove the queues of a topic; their files are put into the removal. OSError if the disk refuses."""
+        self.removal.put(safe_child(self._directory, topic))
         for queue in self.of_topic(topic):
-            self.delete(queue)
-        self._filesystem.remove_tree(safe_child(self._directory, topic))
+            self._forget(queue)
 
     def delete(self, queue: ConsumeQueue) -> None:
-        """Remove one queue and its files."""
+        """Remove one queue; its files are put into the removal. OSError if the disk refuses."""
+        self.removal.put(queue.segments.directory)
+        self._forget(queue)
+
+    def _forget(self, queue: ConsumeQueue) -> None:
         self.pending.pop(queue, None)
         self.unsynced.pop(queue, None)
-        queue.segments.remove_all()
+        queue.segments.forget_all()
         del self._queues[queue.topic, queue.queue_id]
 
     def delete_all(self) -> None:

@@ -80,6 +80,8 @@ class MessageStore(VisibleContents):
             added=self._copied,
             failed=self._refusal.begin,
         )
+        #: The files of deleted topics; a thread removes them.
+        self.removal = self._queues.removal
         self._lock: int | None = None
         self._is_open = False
         #: Messages stored by topic, since the last drain.
@@ -119,6 +121,8 @@ class MessageStore(VisibleContents):
             return
         self._is_open = False
         try:
+            if (remove := self.removal.take_work()) is not None:
+                remove()
             if not self._refusal.is_final:
                 self._flush_everything()
                 self._flusher.save_checkpoint()
@@ -241,9 +245,9 @@ class MessageStore(VisibleContents):
         self._refusal.fail(error)
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic; its records are removed with their files.
+        """Remove the queues of a topic, their files by `removal`; its records are removed with their files.
 
-        Raises OSError if the disk refuses to note that.
+        Raises OSError if the disk refuses.
         """
         if self._queues.of_topic(topic):
             self._deletions.note(topic, self._log.end)

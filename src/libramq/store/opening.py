@@ -74,6 +74,7 @@ class Opening:
         if not clean:
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
         self._load_deletions(point, is_trusted=trusted is not None)
+        self._queues.removal.remove_left()
         self._log.segments.load(clean=clean)
         self._queues.load(clean=clean, physical_min=self._log.min_offset)
         self._delete_queues()

@@ -196,11 +196,19 @@ class Segments:
         return dropped
 
     def remove_all(self) -> None:
-        """Remove every file and the directory."""
+        """Remove every file, the newest first: a kill in between leaves one run. Then the directory."""
+        while self.starts:
+            self._remove(self.starts.pop())
+        self.forget_all()
+        self._filesystem.remove_tree(self.directory)
+
+    def forget_all(self) -> None:
+        """Forget every file: others remove them."""
         while self.starts:
             self._files.forget(self.path(self.starts.pop()))
         self._paths.clear()
-        self._filesystem.remove_tree(self.directory)
+        self._resized.clear()
+        self._has_new_names = False
 
     def _give_size(self, path: Path) -> None:
         file = self._filesystem.open(path, write=True, create=True)

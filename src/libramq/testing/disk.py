@@ -10,68 +10,20 @@ as with journalling file systems.
 
 import errno
 import random
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
 from libramq.filesystem import BACKUP_SUFFIX, DiskSpace
+from libramq.testing.inode import Inode
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime
 
-#: The unit that disks write as a whole.
-SECTOR_BYTES: Final = 512
 #: The size that it reports; files may grow beyond.
 DISK_BYTES: Final = 1 << 40
-
-
-@dataclass(slots=True)
-class _Inode:
-    """One file: as processes see it, and as the platter has it."""
-
-    cached: bytearray = field(default_factory=bytearray)
-    synced: bytearray = field(default_factory=bytearray)
-    #: Since the last fsync: (offset, bytes) written, or (size, None) set.
-    changes: list[tuple[int, bytes | None]] = field(default_factory=list)
-    modified_ms: WallMs = WallMs(0)
-
-    def write(self, offset: int, data: bytes) -> None:
-        _write(self.cached, offset, data)
-        self.changes.append((offset, data))
-
-    def resize(self, size: int) -> None:
-        _resize(self.cached, size)
-        self.changes.append((size, None))
-
-    def sync(self) -> None:
-        for offset, data in self.changes:
-            if data is None:
-                _resize(self.synced, offset)
-            else:
-                _write(self.synced, offset, data)
-        self.changes.clear()
-
-    def cut(self, randomness: random.Random, kept_share: float) -> None:
-        """Apply a power cut: sizes in order up to some change, sectors by chance."""
-        sizes_kept = randomness.randint(0, len(self.changes))
-        for number, (offset, data) in enumerate(self.changes):
-            if data is None:
-                if number < sizes_kept:
-                    _resize(self.synced, offset)
-                continue
-            if number < sizes_kept and len(self.synced) < offset + len(data):
-                _resize(self.synced, offset + len(data))
-            start = 0
-            while start < len(data):
-                end = start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES
-                if randomness.random() < kept_share:
-                    part = data[start:end][: max(0, len(self.synced) - offset - start)]
-                    self.synced[offset + start : offset + start + len(part)] = part
-                start = end
-        self.changes.clear()
-        self.cached = bytearray(self.synced)
 
 
 class MemoryDisk:
@@ -80,12 +32,14 @@ class MemoryDisk:
     def __init__(self, time: VirtualTime, randomness: random.Random) -> None:
         self._time = time
         self._random = randomness
-        self._files: dict[str, _Inode] = {}
-        self._platter: dict[str, _Inode] = {}
+        self._files: dict[str, Inode] = {}
+        self._platter: dict[str, Inode] = {}
         #: By directory: (name, inode or None) in the order in which names changed.
-        self._renames: dict[str, list[tuple[str, _Inode | None]]] = {}
+        self._renames: dict[str, list[tuple[str, Inode | None]]] = {}
+        #: Directories that got another name, old and new, in order.
+        self._moves: list[tuple[str, str]] = []
         self._directories: set[str] = {"/"}
-        self._open: dict[int, _Inode] = {}
+        self._open: dict[int, Inode] = {}
         self._locks: dict[int, str] = {}
         self._next_file = 3
         self._is_off = False
@@ -121,6 +75,9 @@ class MemoryDisk:
         """Handle a power cut: unsynced data is lost, in parts."""
         self.process_died()
         kept_share = self._random.choice((0.0, 0.5, 1.0))
+        if self._moves:
+            self._apply_moves(self._random.randint(0, len(self._moves)))
+            self._moves.clear()
         for directory in sorted(self._renames):
             changes = self._renames[directory]
             for path, inode in changes[: self._random.randint(0, len(changes))]:
@@ -165,7 +122,7 @@ class MemoryDisk:
         if inode is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "no such file", name)
-            inode = _Inode(modified_ms=self._time.wall_ms())
+            inode = Inode(modified_ms=self._time.wall_ms())
             self._set(name, inode)
         self._next_file += 1
         self._open[self._next_file] = inode
@@ -257,10 +214,11 @@ class MemoryDisk:
             self._set(str(path), None)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it."""
-        self._called()
+        """Remove a directory and all in it, file by file in no particular order."""
         start = str(path) + "/"
-        for name in sorted(name for name in self._files if name.startswith(start) or name == str(path)):
+        inside = [name for name in self._files if name.startswith(start) or name == str(path)]
+        for name in sorted(inside, key=lambda name: zlib.crc32(name.encode())):
+            self._called()
             self._set(name, None)
         self._directories -= {
             name for name in self._directories if name.startswith(start) or name == str(path)
@@ -283,6 +241,8 @@ class MemoryDisk:
         """Flush the directory's names to the platter."""
         self._called()
         self._may_fail_to_sync()
+        if any(str(path) in (str(Path(name).parent) for name in move) for move in self._moves):
+            self._apply_moves(len(self._moves))
         for name, inode in self._renames.pop(str(path), ()):
             _name(self._platter, name, inode)
 
@@ -305,12 +265,14 @@ class MemoryDisk:
         return inode.cached.decode(errors="replace") if inode is not None else None
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a directory another name, and the files in it; on the platter with them."""
+        """Give a directory another name, and the files in it; on the platter once a parent is flushed."""
         self._called()
         old, new = f"{path}/", f"{to}/"
-        for names in (self._files, self._platter):
-            for name in [name for name in names if name.startswith(old)]:
-                names[new + name.removeprefix(old)] = names.pop(name)
+        for directory in [each for each in self._renames if f"{each}/".startswith(old)]:
+            for name, inode in self._renames.pop(directory):
+                _name(self._platter, name, inode)
+        _move(self._files, old, new)
+        self._moves.append((old, new))
         moved = {name for name in self._directories if f"{name}/".startswith(old)}
         self._directories -= moved
         self._directories |= {(new + f"{name}/".removeprefix(old)).rstrip("/") for name in moved}
@@ -319,7 +281,7 @@ class MemoryDisk:
         """Write beside, sync, keep the old one, rename: `LocalFileSystem`'s steps."""
         self.makedirs(path.parent)
         fresh = path.with_name(path.name + ".tmp")
-        self._set(str(fresh), _Inode(modified_ms=self._time.wall_ms()))
+        self._set(str(fresh), Inode(modified_ms=self._time.wall_ms()))
         file = self.open(fresh, write=True)
         try:
             self.pwrite(file, text.encode(), 0)
@@ -338,21 +300,26 @@ class MemoryDisk:
         self._set(str(fresh), None)
         self.sync_directory(path.parent)
 
-    def _inode(self, file: int) -> _Inode:
+    def _inode(self, file: int) -> Inode:
         try:
             return self._open[file]
         except KeyError:
             raise OSError(errno.EBADF, "bad file descriptor") from None
 
-    def _existing(self, path: Path) -> _Inode:
+    def _existing(self, path: Path) -> Inode:
         inode = self._files.get(str(path))
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
         return inode
 
-    def _set(self, name: str, inode: _Inode | None) -> None:
+    def _set(self, name: str, inode: Inode | None) -> None:
         _name(self._files, name, inode)
         self._renames.setdefault(name.rpartition("/")[0] or "/", []).append((name, inode))
+
+    def _apply_moves(self, count: int) -> None:
+        for old, new in self._moves[:count]:
+            _move(self._platter, old, new)
+        del self._moves[:count]
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -379,22 +346,13 @@ class MemoryDisk:
             raise OSError(errno.EIO, "the disk is broken")
 
 
-def _name(names: dict[str, _Inode], name: str, inode: _Inode | None) -> None:
+def _name(names: dict[str, Inode], name: str, inode: Inode | None) -> None:
     if inode is None:
         names.pop(name, None)
     else:
         names[name] = inode
 
 
-def _resize(data: bytearray, size: int) -> None:
-    if size < len(data):
-        del data[size:]
-    else:
-        data.extend(bytes(size - len(data)))
-
-
-def _write(data: bytearray, offset: int, new: Iterable[int]) -> None:
-    new = bytes(new)
-    if len(data) < offset:
-        _resize(data, offset)
-    data[offset : offset + len(new)] = new
+def _move(names: dict[str, Inode], old: str, new: str) -> None:
+    for name in [name for name in names if name.startswith(old)]:
+        names[new + name.removeprefix(old)] = names.pop(name)

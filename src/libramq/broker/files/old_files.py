@@ -1,5 +1,7 @@
 """The old files: checked every 10 s while the commit log has more than one file, and removed by a thread.
 
+So are the files of deleted topics, at once.
+
 Upstream: DefaultMessageStore.CleanCommitLogService, cleanResourceInterval.
 """
 
@@ -48,7 +50,9 @@ class OldFiles:
         self._retention = retention
 
     def settle(self) -> None:
-        """Schedule a check, if there may be something to remove."""
+        """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
+        if (remove := self._store.removal.take_work()) is not None:
+            self._effects.run(Thread.DISK, remove, _removed)
         if self._deadline.due_ms is None and self._steps is None and self._store.cleaning.may_find:
             self._deadline.at(self._clock.monotonic_ms() + CLEAN_MS)
 
@@ -101,6 +105,11 @@ class OldFiles:
             ended(failure)
         if self._requested:
             self._deadline.at(self._clock.monotonic_ms())
+
+
+def _removed(result: object) -> None:
+    if isinstance(result, BaseException):
+        log.error("the files of deleted topics are not removed before the next start", exc_info=result)
 
 
 def _hour_of(wall_ms: WallMs) -> int:
