@@ -1,5 +1,6 @@
 """`option("store", DIR)` in a real Spark session: a store directory as a table, without its broker."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,19 @@ def test_the_store_of_a_killed_broker_is_read(
     copy = copy_as_killed(root, tmp_path / "copy")
     (copy / "checkpoint").unlink()
     assert rows_of(table(spark, copy)) == rows
+
+
+def test_a_log_with_a_directory_of_its_own_is_read(
+    spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path
+):
+    """A broker with storePathCommitLog: planner and tasks are given both directories."""
+    root, rows = written
+    copy, log = tmp_path / "copy", tmp_path / "other disk"
+    shutil.copytree(root, copy)
+    (copy / "commitlog").rename(log)
+    assert rows_of(table(spark, copy, storeCommitLog=str(log))) == rows
+    with pytest.raises(Exception, match="storeCommitLog is the log of a store"):
+        spark.read.format("rocketmq").options(storeCommitLog=str(log), subscribe="T").load().count()
 
 
 def test_offsets_and_filters_are_applied(spark: "SparkSession", written: tuple[Path, list[Row]]):

@@ -19,9 +19,9 @@ from tests.store.stores import copy_as_killed, flush, kill, make_store, message,
 Lost = list[tuple[tuple[str, int], int, int]]
 
 
-def everything(root: Path) -> tuple[dict[tuple[str, int], list[bytes]], Lost]:
+def everything(root: Path, commit_log: Path | None = None) -> tuple[dict[tuple[str, int], list[bytes]], Lost]:
     """The bodies of each queue in their order, and what was lost."""
-    reader = StoreReader(root)
+    reader = StoreReader(root, commit_log=commit_log)
     lost: Lost = []
     spans = [Span(key, at.min_offset, at.max_offset, at) for key, at in reader.survey().items()]
     found = read(reader, spans, lost)
@@ -72,6 +72,22 @@ def test_a_closed_store_of_many_files_is_read(tmp_path: Path):
     sent = fill(store, 300)
     store.close()
     assert everything(tmp_path) == (sent, [])
+
+
+def test_the_log_may_have_a_directory_of_its_own(tmp_path: Path):
+    """storePathCommitLog: the directory was refused for having no log."""
+    root, log = tmp_path / "store", tmp_path / "other disk"
+    store = open_store(root, commit_log=log)
+    sent = fill(store, 100)
+    flush(store)
+    kill(store)
+    with pytest.raises(StoreError, match="it has no commitlog; is it elsewhere"):
+        everything(root)
+    with pytest.raises(StoreError, match="missing"):
+        everything(root, tmp_path / "missing")
+    assert everything(root, log) == (sent, [])
+    open_store(root, commit_log=log).close()
+    assert everything(root, log) == (sent, [])
 
 
 def test_reading_changes_and_locks_nothing(tmp_path: Path):

@@ -137,7 +137,8 @@ class QueuesReader(DataSourceReader):
         from libramq.spark.planner import Planner
         from libramq.spark.store_queues import StoreQueues
 
-        with closing(StoreQueues(directory, self._options.store_broker)) as queues:
+        options = self._options
+        with closing(StoreQueues(directory, options.store_broker, options.store_commit_log)) as queues:
             ranges = Planner(self._options, queues).batch_ranges()
             if self._wanted is not None:
                 ranges = self._wanted.cut(ranges, queues.offsets_at)

@@ -8,6 +8,7 @@ What to read, exactly one of
 From where
     namesrv               name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
     store                 a broker's store directory or a copy of it, read without a broker; batches only
+    storeCommitLog        the directory of that store's log, if the broker has storePathCommitLog
     storeBroker           the broker name in its rows ("store")
 From which message to which; see libramq.spark.boundary
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
@@ -78,11 +79,12 @@ PARTITIONS_MAX: Final = 10_000
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
 KNOWN: Final = (
-    "subscribe", "subscribePattern", "assign", "namesrv", "store", "storeBroker", "startingOffsets",
-    "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
-    "endingOffsetsByTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "minOffsetsPerTrigger",
-    "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "includeBody", "includeHeaders", "tags",
-    "sql", "pushdown", "failOnDataLoss", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
+    "subscribe", "subscribePattern", "assign", "namesrv", "store", "storeBroker", "storeCommitLog",
+    "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
+    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
+    "maxRecordsPerPartition", "includeBody", "includeHeaders", "tags", "sql", "pushdown",
+    "failOnDataLoss", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
     "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis", *ACCESS,
 )  # fmt: skip
 _OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "store", "pushdown")
@@ -125,6 +127,7 @@ class SourceOptions:
     commit_group: str | None = None
     store: str | None = None
     store_broker: str = "store"
+    store_commit_log: str | None = None
     of_batches: tuple[str, ...] = ()
 
     @classmethod
@@ -134,6 +137,10 @@ class SourceOptions:
         subscription = Subscription.parse(options)
         if "store" in options and "namesrv" in options:
             raise ConfigError("store reads a directory and namesrv reads from servers; set only one of them")
+        if "storeCommitLog" in options and "store" not in options:
+            raise ConfigError(
+                "storeCommitLog is the log of a store; set store, too, to the broker's directory"
+            )
         if "store" in options and ("tags" in options or "sql" in options):
             raise ConfigError(
                 "tags and sql are filters of brokers; for a store, filter the column tag or properties"
@@ -155,6 +162,7 @@ class SourceOptions:
             commit_group=_group(options, "commitGroupId"),
             store=options.text("store"),
             store_broker=options.text("storeBroker") or "store",
+            store_commit_log=options.text("storeCommitLog"),
             of_batches=tuple(name for name in _OF_BATCHES if name in options),
         )
         parsed.ending.refuse(EARLIEST, "that would read nothing; give latest or JSON")

@@ -20,12 +20,12 @@ from libramq.store.span_cursor import Span
 
 
 class StoreQueues:
-    """The queues of a store directory."""
+    """The queues of a store directory. commit_log: the directory of its log, if that is not in it."""
 
-    def __init__(self, directory: str, broker_name: str) -> None:
+    def __init__(self, directory: str, broker_name: str, commit_log: str | None = None) -> None:
         self._broker_name = broker_name
         self._directory = directory
-        self._reader = StoreReader(Path(directory))
+        self._reader = _reader(directory, commit_log)
         self._extents = self._reader.survey()
 
     def topics(self) -> list[str]:
@@ -85,6 +85,10 @@ class StoreQueues:
         self._reader.close()
 
 
+def _reader(directory: str, commit_log: str | None) -> StoreReader:
+    return StoreReader(Path(directory), commit_log=Path(commit_log) if commit_log else None)
+
+
 def read_spans(
     options: SourceOptions, columns: Sequence[str], spans: Sequence[Span]
 ) -> Iterator[pa.RecordBatch]:
@@ -96,7 +100,7 @@ def read_spans(
         lost(MessageQueue(key[0], options.store_broker, key[1]), start, end)
 
     schema = arrow_schema(columns)
-    reader = StoreReader(Path(options.store))
+    reader = _reader(options.store, options.store_commit_log)
     try:
         for window in reader.windows(spans, lost_of):
             records = Records(window.data, window.starts)

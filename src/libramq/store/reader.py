@@ -54,14 +54,23 @@ class LogWindow:
 
 
 class StoreReader:
-    """Reads a store; changes nothing in the directory."""
+    """Reads a store; changes nothing in the directory.
 
-    def __init__(self, root: Path, *, filesystem: FileSystem | None = None) -> None:
+    commit_log: the directory of its log, if that is not in it (storePathCommitLog).
+    """
+
+    def __init__(
+        self, root: Path, *, filesystem: FileSystem | None = None, commit_log: Path | None = None
+    ) -> None:
         self._filesystem = filesystem or LocalFileSystem()
         self._root = root
-        if not self._filesystem.is_directory(root / "commitlog"):
-            raise StoreError(f"{root} is no store directory: it has no commitlog")
-        self._log = ReadOnlyFiles(self._filesystem, root / "commitlog")
+        self._commit_log = commit_log or root / "commitlog"
+        if not self._filesystem.is_directory(self._commit_log):
+            missing = (
+                "it has no commitlog; is it elsewhere?" if commit_log is None else f"{commit_log} is missing"
+            )
+            raise StoreError(f"{root} is no store directory: {missing}")
+        self._log = ReadOnlyFiles(self._filesystem, self._commit_log)
         self._files: dict[QueueKey, ReadOnlyFiles] = {}
 
     def survey(self) -> dict[QueueKey, Extent]:
@@ -73,7 +82,7 @@ class StoreReader:
             with contextlib.suppress(FileRemoved):
                 return self._survey()
             self.close()
-            self._log = ReadOnlyFiles(self._filesystem, self._root / "commitlog")
+            self._log = ReadOnlyFiles(self._filesystem, self._commit_log)
             self._files = {}
         raise StoreError(f"{self._root}: files are removed faster than they are looked at; read a copy")
 
@@ -296,9 +305,7 @@ class StoreReader:
             except FileRemoved:  # A window lies in one file: nothing of it is there.
                 return LogWindow(b"", physical - begin, physical)
             if len(piece) != size:
-                raise StoreCorrupt(
-                    f"{self._root / 'commitlog'} does not hold {size} bytes at {begin} any more"
-                )
+                raise StoreCorrupt(f"{self._commit_log} does not hold {size} bytes at {begin} any more")
             starts[first:last] = physical[first:last] - (begin - length)
             pieces.append(piece)
             length += size
