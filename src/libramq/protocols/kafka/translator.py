@@ -13,11 +13,14 @@ from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.fetch import Fetches
+from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.list_offsets import OffsetLists
 from libramq.protocols.kafka.metadata import Metadata
 from libramq.protocols.kafka.node import Node
+from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.topics import TopicRequests
+from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, UnservedVersion, decode_call
 from libramq.wire.kafka.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from libramq.wire.kafka.error_code import ErrorCode
@@ -35,19 +38,25 @@ _VERSIONS = tuple(
 
 
 class KafkaTranslator:
-    """Serves Kafka's protocol; a `kernel.engine.Translator`. Its requests are frames."""
+    """Serves Kafka's protocol; a `kernel.engine.Translator`. Its requests are frames.
 
-    def __init__(self, broker: Broker, node: Node) -> None:
+    secret_bits: for members' ids, which must not be guessed; only a simulator draws them from a seed.
+    """
+
+    def __init__(self, broker: Broker, node: Node, secret_bits: SecretBits = SYSTEM_SECRETS) -> None:
         kernel = broker.kernel
         self._effects = kernel.effects
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: _api_versions}
+        self.groups = GroupRequests(broker, node, secret_bits)
         for services in (
             Metadata(broker, node),
             Produces(broker),
             Fetches(broker),
             OffsetLists(broker),
             TopicRequests(broker),
+            self.groups,
+            OffsetRequests(broker, self.groups),
         ):
             served: Mapping[type, Serve] = services.apis()
             self._apis.update(served)

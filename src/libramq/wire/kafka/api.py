@@ -12,9 +12,16 @@ from libramq.wire.kafka.apis.create_topics import CreateTopicsRequest
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest
 from libramq.wire.kafka.apis.fetch import FetchRequest
+from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
+from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
+from libramq.wire.kafka.apis.join_group import JoinGroupRequest
+from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest
+from libramq.wire.kafka.apis.offset_commit import OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest
 from libramq.wire.kafka.apis.produce import ProduceRequest
+from libramq.wire.kafka.apis.sync_group import SyncGroupRequest
 from libramq.wire.kafka.frame import RequestHeader, encode_answer, read_client_id, read_header
 from libramq.wire.kafka.primitives import Reader
 from libramq.wire.kafka.schema import Message, Request, decode, encode
@@ -52,6 +59,13 @@ APIS: Final = {
         _api(1, FetchRequest, 4, 12, 12),
         _api(2, ListOffsetsRequest, 1, 6, 6),
         _api(3, MetadataRequest, 0, 9, 9),
+        _api(8, OffsetCommitRequest, 2, 8, 8),
+        _api(9, OffsetFetchRequest, 1, 8, 6),
+        _api(10, FindCoordinatorRequest, 0, 4, 3),
+        _api(11, JoinGroupRequest, 0, 9, 6),
+        _api(12, HeartbeatRequest, 0, 4, 4),
+        _api(13, LeaveGroupRequest, 0, 5, 4),
+        _api(14, SyncGroupRequest, 0, 5, 4),
         _api(API_VERSIONS, ApiVersionsRequest, 0, 3, 3),
         _api(19, CreateTopicsRequest, 2, 6, 5),
         _api(20, DeleteTopicsRequest, 1, 5, 4),

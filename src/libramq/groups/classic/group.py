@@ -1,0 +1,251 @@
+"""A classic group: the state machine of Kafka's older group protocol.
+
+    join … join ─► everybody has joined, or the time is up ─► the leader gets all members, the others wait
+    sync … sync ─► the leader's has the assignment          ─► everybody gets a share
+
+Every method is a request or the time, changes the state, and returns the answers that are due. Nothing else
+happens: no clock, no randomness. Who calls it calls `tick` at `next_due_ms`.
+
+Upstream: GroupCoordinator.scala, GroupMetadata.scala; now ClassicGroup.java, GroupMetadataManager.java.
+"""
+
+from collections.abc import Sequence
+
+from libramq.clock import MonotonicMs
+from libramq.groups.classic.rebalance import ClassicRebalance
+from libramq.groups.classic.state import (
+    MEMBERS_MAX,
+    NEW_MEMBER_MS,
+    SESSION_MS_MAX,
+    SESSION_MS_MIN,
+    Member,
+    Status,
+    fits,
+    refusal_of,
+    voted,
+)
+from libramq.groups.classic.values import (
+    Answer,
+    Beat,
+    Join,
+    Joined,
+    Leaving,
+    Refusal,
+    Sync,
+    Synced,
+)
+
+
+class ClassicGroup(ClassicRebalance):
+    """One group."""
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether nothing would be lost with the group."""
+        return not self.members and not self.pending and self.status is Status.EMPTY
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `tick` is due."""
+        return min(self._times(), default=None)
+
+    # Requests.
+
+    def join(self, join: Join, now_ms: MonotonicMs) -> list[Answer]:
+        """A member joins, or joins again."""
+        refusal = self._join_refusal(join)
+        if refusal is not None:
+            self._answers.append(Joined(join.key, refusal, join.member_id))
+        elif not join.member_id:
+            self._join_without_id(join, now_ms)
+        elif join.member_id in self.pending:
+            del self.pending[join.member_id]
+            self._add(join.member_id, join, now_ms)
+        else:
+            self._rejoin(self.members[join.member_id], join, now_ms)
+        return self._taken()
+
+    def sync(self, sync: Sync, now_ms: MonotonicMs) -> list[Answer]:
+        """A member wants its share; the leader's request has everybody's."""
+        refusal = self._refusal(Beat(sync.member_id, sync.instance_id, sync.generation))
+        if refusal is Refusal.NONE:
+            named = ((sync.protocol_type, self.protocol_type), (sync.protocol_name, self.protocol_name))
+            if any(theirs is not None and theirs != ours for theirs, ours in named):
+                refusal = Refusal.INCONSISTENT_PROTOCOL
+            elif self.status is Status.PREPARING_REBALANCE:
+                refusal = Refusal.REBALANCE_IN_PROGRESS
+        if refusal is not Refusal.NONE:
+            self._answers.append(Synced(sync.key, refusal))
+            return self._taken()
+        member = self.members[sync.member_id]
+        member.renew(now_ms)
+        self._to_sync.discard(member.member_id)
+        if self.status is Status.STABLE:
+            self._answers.append(self._share(sync.key, member))
+            return self._taken()
+        self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
+        member.sync_key = sync.key
+        if member.member_id == self.leader:
+            self._assign(sync)
+        return self._taken()
+
+    def beat(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
+        """A member is alive; return what it has to know."""
+        refusal = self._refusal(beat)
+        if refusal is Refusal.NONE:
+            self.members[beat.member_id].renew(now_ms)
+            if self.status is Status.PREPARING_REBALANCE:
+                return Refusal.REBALANCE_IN_PROGRESS
+        return refusal
+
+    def may_commit(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
+        """Return whether offsets may be committed: by a member of this generation, or without any."""
+        if beat.generation < 0 and not beat.member_id and not self.members:
+            return Refusal.NONE
+        refusal = self._refusal(beat)
+        if refusal is Refusal.NONE:
+            self.members[beat.member_id].renew(now_ms)
+            if self.status is Status.COMPLETING_REBALANCE:
+                return Refusal.REBALANCE_IN_PROGRESS
+        return refusal
+
+    def leave(self, leaving: Sequence[Leaving], now_ms: MonotonicMs) -> tuple[list[Refusal], list[Answer]]:
+        """Members leave; return what becomes of each, and the answers to others."""
+        refusals = []
+        for each in leaving:
+            refusals.append(self._leave(each))
+        self._members_left(now_ms)
+        return refusals, self._taken()
+
+    def extend(self, stall_ms: int) -> None:
+        """Give everybody the time again in which this process stood still."""
+        self.pending = {member_id: until_ms + stall_ms for member_id, until_ms in self.pending.items()}
+        for member in self.members.values():
+            member.expires_ms += stall_ms
+        for name in ("_join_ends_ms", "_initial_until_ms", "_sync_ends_ms"):
+            until_ms = getattr(self, name)
+            setattr(self, name, until_ms + stall_ms if until_ms is not None else None)
+
+    def tick(self, now_ms: MonotonicMs) -> list[Answer]:
+        """Do what is due: sessions, ids that did not come back, the ends of the phases of a rebalance."""
+        self.pending = {member_id: until for member_id, until in self.pending.items() if until > now_ms}
+        for member in list(self.members.values()):
+            if member.due_ms is not None and member.due_ms <= now_ms:
+                self._remove(member)
+        if self._sync_ends_ms is not None and now_ms >= self._sync_ends_ms:
+            for member_id in [each for each in self._to_sync if each in self.members]:
+                self._remove(self.members[member_id])
+            self._sync_ends_ms = None
+        self._members_left(now_ms)
+        if self._join_ends_ms is not None and now_ms >= self._join_ends_ms:
+            self._join_phase_ended(now_ms)
+        return self._taken()
+
+    # Joining.
+
+    def _join_refusal(self, join: Join) -> Refusal | None:
+        if not SESSION_MS_MIN <= join.session_ms <= SESSION_MS_MAX:
+            return Refusal.INVALID_SESSION_TIMEOUT
+        if not join.protocol_type or not join.protocols or not self._is_consistent(join):
+            return Refusal.INCONSISTENT_PROTOCOL
+        known = self._static.get(join.instance_id) if join.instance_id is not None else None
+        if not join.member_id:
+            is_more = known is None and len(self.members) + len(self.pending) >= MEMBERS_MAX
+            return Refusal.GROUP_FULL if is_more else None
+        if known is not None and known != join.member_id:
+            return Refusal.FENCED_INSTANCE
+        if join.member_id not in self.members and join.member_id not in self.pending:
+            return Refusal.UNKNOWN_MEMBER
+        return None
+
+    def _is_consistent(self, join: Join) -> bool:
+        """Return whether a member knows a strategy that all others know."""
+        replaced = self._static.get(join.instance_id) if join.instance_id is not None else None
+        same = (join.member_id, replaced)
+        others = [member for member_id, member in self.members.items() if member_id not in same]
+        return not others or (join.protocol_type == self.protocol_type and fits(join, others))
+
+    def _join_without_id(self, join: Join, now_ms: MonotonicMs) -> None:
+        known = self._static.get(join.instance_id) if join.instance_id is not None else None
+        if known is not None:
+            self._replace(self.members[known], join, now_ms)
+        elif join.instance_id is None and join.must_come_back:  # KIP-394.
+            self.pending[join.fresh_id] = now_ms + join.session_ms
+            self._answers.append(Joined(join.key, Refusal.MEMBER_ID_REQUIRED, join.fresh_id))
+        else:
+            self._add(join.fresh_id, join, now_ms)
+
+    def _add(self, member_id: str, join: Join, now_ms: MonotonicMs) -> None:
+        member = self.members[member_id] = Member(member_id, join)
+        member.expires_ms = now_ms + NEW_MEMBER_MS
+        if join.instance_id is not None:
+            self._static[join.instance_id] = member_id
+        if self.protocol_type is None or len(self.members) == 1:
+            self.protocol_type = join.protocol_type
+        self._has_newcomer = True
+        self._rebalance(now_ms)
+
+    def _rejoin(self, member: Member, join: Join, now_ms: MonotonicMs) -> None:
+        is_leader = member.member_id == self.leader
+        is_same = member.knows(join)
+        self._end_join(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
+        is_settled = self.status is Status.COMPLETING_REBALANCE or (
+            self.status is Status.STABLE and not is_leader
+        )
+        if is_settled and is_same:
+            self._answer_again(member, join, now_ms)
+        else:
+            member.take(join)
+            self._rebalance(now_ms)
+
+    def _answer_again(self, member: Member, join: Join, now_ms: MonotonicMs) -> None:
+        member.take(join)
+        member.renew(now_ms)
+        self._answers.append(self._joined(member))
+
+    def _replace(self, old: Member, join: Join, now_ms: MonotonicMs) -> None:
+        """A static member is back under a new id: what the old id waits for is fenced (KIP-345)."""
+        self._end_join(old, Refusal.FENCED_INSTANCE)
+        self._end_sync(old, Refusal.FENCED_INSTANCE)
+        del self.members[old.member_id]
+        member = self.members[join.fresh_id] = Member(join.fresh_id, join)
+        assert join.instance_id is not None, "a static member has an instance id"
+        self._static[join.instance_id] = member.member_id
+        member.assignment = old.assignment
+        member.is_new = False
+        was_leader = self.leader == old.member_id
+        if was_leader:
+            self.leader = member.member_id
+        self._to_sync.discard(old.member_id)
+        member.renew(now_ms)
+        if self.status is not Status.STABLE or voted(self.members.values()) != self.protocol_name:
+            self._rebalance(now_ms)
+            return
+        answer = self._joined(member)
+        if was_leader and join.may_skip:
+            answer = answer._replace(skip_assignment=True)
+        elif was_leader:  # It would assign anew; as a follower it takes its share.
+            answer = answer._replace(leader=old.member_id, members=())
+        self._answers.append(answer)
+
+    # Leaving.
+
+    def _leave(self, leaving: Leaving) -> Refusal:
+        member_id = leaving.member_id
+        if leaving.instance_id is not None:
+            known = self._static.get(leaving.instance_id)
+            if known is None:
+                return Refusal.UNKNOWN_MEMBER
+            if member_id and member_id != known:
+                return Refusal.FENCED_INSTANCE
+            member_id = known
+        if self.pending.pop(member_id, None) is not None:
+            return Refusal.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return Refusal.UNKNOWN_MEMBER
+        self._remove(member)
+        return Refusal.NONE
+
+    def _refusal(self, beat: Beat) -> Refusal:
+        return refusal_of(beat, self.members, self._static, self.generation)

@@ -1,0 +1,126 @@
+"""The state of a classic group: its status, and its members."""
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from enum import Enum, auto
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.groups.classic.values import Beat, Join, Protocol, Refusal
+
+
+class Status(Enum):
+    """The status of a group."""
+
+    EMPTY = auto()
+    PREPARING_REBALANCE = auto()  # Members are awaited: joins are parked.
+    COMPLETING_REBALANCE = auto()  # The leader's assignment is awaited: syncs are parked.
+    STABLE = auto()
+
+
+NEXT: Final[Mapping[Status, frozenset[Status]]] = {
+    Status.EMPTY: frozenset({Status.PREPARING_REBALANCE}),
+    Status.PREPARING_REBALANCE: frozenset({Status.COMPLETING_REBALANCE, Status.EMPTY}),
+    Status.COMPLETING_REBALANCE: frozenset({Status.STABLE, Status.PREPARING_REBALANCE}),
+    Status.STABLE: frozenset({Status.PREPARING_REBALANCE}),
+}
+
+#: Ours; group.min.session.timeout.ms is 6 s. As the shortest session of a coordinated group.
+SESSION_MS_MIN: Final = 1_000
+#: group.max.session.timeout.ms.
+SESSION_MS_MAX: Final = 1_800_000
+#: Ours: group.initial.rebalance.delay.ms is 3 s; members that are started together arrive within less.
+INITIAL_DELAY_MS: Final = 200
+#: NEW_MEMBER_JOIN_TIMEOUT_MS of GroupCoordinator: a member without an answer yet sends no heartbeats.
+NEW_MEMBER_MS: Final = 300_000
+#: Ours; group.max.size is unbounded. Each join of the leader is answered with all of them.
+MEMBERS_MAX: Final = 1_000
+#: Ours: max.poll.interval.ms may be days, and a rebalance waits as long for a member that does not come.
+REBALANCE_MS_MAX: Final = 3_600_000
+
+
+class Member:
+    """A member. join_key, sync_key: its parked requests."""
+
+    __slots__ = (
+        "assignment",
+        "client_id",
+        "expires_ms",
+        "instance_id",
+        "is_new",
+        "join_key",
+        "may_skip",
+        "member_id",
+        "protocols",
+        "rebalance_ms",
+        "session_ms",
+        "sync_key",
+    )
+
+    def __init__(self, member_id: str, join: Join) -> None:
+        self.member_id = member_id
+        self.instance_id = join.instance_id
+        self.assignment = b""
+        self.is_new = True
+        self.sync_key: Hashable | None = None
+        self.expires_ms = MonotonicMs(0)
+        self.take(join)
+
+    def take(self, join: Join) -> None:
+        """Take over what a join says; its request is parked."""
+        self.client_id = join.client_id
+        self.session_ms = join.session_ms
+        self.rebalance_ms = min(max(join.rebalance_ms, join.session_ms), REBALANCE_MS_MAX)
+        self.protocols: Sequence[Protocol] = tuple(join.protocols)
+        self.may_skip = join.may_skip
+        self.join_key: Hashable | None = join.key
+
+    def knows(self, join: Join) -> bool:
+        """Return whether a join says what an earlier one did."""
+        return tuple(self.protocols) == tuple(join.protocols)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return the subscription for a strategy."""
+        return next((each.metadata for each in self.protocols if each.name == protocol_name), b"")
+
+    @property
+    def due_ms(self) -> MonotonicMs | None:
+        """Return when its session is over; None while it waits for an answer, unless it never had one."""
+        waits = self.join_key is not None or self.sync_key is not None
+        return None if waits and not self.is_new else self.expires_ms
+
+    def renew(self, now_ms: MonotonicMs) -> None:
+        """Expect the next sign of life within a session."""
+        self.expires_ms = now_ms + self.session_ms
+
+
+def common_names(members: Collection[Member]) -> set[str]:
+    """Return the strategies that all members know."""
+    return set.intersection(*({each.name for each in member.protocols} for member in members))
+
+
+def fits(join: Join, others: Collection[Member]) -> bool:
+    """Return whether a join names a strategy that all others know."""
+    common = common_names(others)
+    return any(each.name in common for each in join.protocols)
+
+
+def refusal_of(
+    beat: Beat, members: Mapping[str, Member], static: Mapping[str, str], generation: int
+) -> Refusal:
+    """Return whether a request is of a member in this generation. static: member ids by instance id."""
+    known = static.get(beat.instance_id) if beat.instance_id is not None else None
+    if known is not None and known != beat.member_id:
+        return Refusal.FENCED_INSTANCE
+    if beat.member_id not in members or (beat.instance_id is not None and known is None):
+        return Refusal.UNKNOWN_MEMBER
+    return Refusal.NONE if beat.generation == generation else Refusal.ILLEGAL_GENERATION
+
+
+def voted(members: Collection[Member]) -> str:
+    """Return the strategy with most votes: each member votes for its first among those that all know."""
+    common = common_names(members)
+    votes: dict[str, int] = {}
+    for member in members:
+        name = next(each.name for each in member.protocols if each.name in common)
+        votes[name] = votes.get(name, 0) + 1
+    return max(votes, key=votes.__getitem__)

@@ -1,0 +1,108 @@
+"""What members ask a classic group, and what it answers; `key` names the request of an answer."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Refusal(Enum):
+    """Why a request is refused."""
+
+    NONE = auto()
+    UNKNOWN_MEMBER = auto()
+    MEMBER_ID_REQUIRED = auto()
+    ILLEGAL_GENERATION = auto()
+    INCONSISTENT_PROTOCOL = auto()
+    REBALANCE_IN_PROGRESS = auto()
+    FENCED_INSTANCE = auto()
+    GROUP_FULL = auto()
+    INVALID_SESSION_TIMEOUT = auto()
+
+
+class Protocol(NamedTuple):
+    """A strategy that a member knows, and its subscription as the strategy wants it."""
+
+    name: str
+    metadata: bytes
+
+
+class Join(NamedTuple):
+    """A member joins or rejoins. fresh_id: the id for a member that has none yet.
+
+    must_come_back: a member without id is given one, and joins when it comes back with it. may_skip: it
+    understands that a leader need not assign.
+    """
+
+    key: Hashable
+    member_id: str
+    instance_id: str | None
+    fresh_id: str
+    client_id: str
+    session_ms: int
+    rebalance_ms: int
+    protocol_type: str
+    protocols: Sequence[Protocol]
+    must_come_back: bool = True
+    may_skip: bool = False
+
+
+class Sync(NamedTuple):
+    """A member wants its share. protocol_type, protocol_name: None where it does not name them."""
+
+    key: Hashable
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: Mapping[str, bytes] = {}
+
+
+class Beat(NamedTuple):
+    """A member's sign of life. generation -1: of a commit by nobody's membership."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+class Leaving(NamedTuple):
+    """A member that leaves: by its id, or a static one by its instance's."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class JoinedMember(NamedTuple):
+    """A member, for the leader."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+class Joined(NamedTuple):
+    """The answer to a join. members: of the leader's answer only."""
+
+    key: Hashable
+    refusal: Refusal
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    members: Sequence[JoinedMember] = ()
+    skip_assignment: bool = False
+
+
+class Synced(NamedTuple):
+    """The answer to a sync."""
+
+    key: Hashable
+    refusal: Refusal
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+
+Answer = Joined | Synced

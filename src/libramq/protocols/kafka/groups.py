@@ -1,0 +1,294 @@
+"""Groups: FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, on the classic groups of this broker.
+
+request ─► ClassicGroup ─► answers, of this request and of others that waited
+                      └─► its next time becomes a deadline
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Consume
+from libramq.auth.principal import ANONYMOUS
+from libramq.broker.broker import Broker
+from libramq.clock import MonotonicMs
+from libramq.errors import BrokerError
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.groups import ClassicGroups
+from libramq.groups.classic.values import Answer, Beat, Join, Joined, Leaving, Protocol, Refusal, Sync
+from libramq.kernel.deadlines import Deadline
+from libramq.kernel.engine import LATE_MS_MIN
+from libramq.message import names
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.node import NODE_ID, Node
+from libramq.secret_bits import SecretBits
+from libramq.wire.kafka.apis.find_coordinator import (
+    GROUP,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
+from libramq.wire.kafka.apis.join_group import JoinGroupMember, JoinGroupRequest, JoinGroupResponse
+from libramq.wire.kafka.apis.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+)
+from libramq.wire.kafka.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from libramq.wire.kafka.error_code import ErrorCode
+
+CODES: Final[Mapping[Refusal, ErrorCode]] = {
+    Refusal.NONE: ErrorCode.NONE,
+    Refusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
+    Refusal.MEMBER_ID_REQUIRED: ErrorCode.MEMBER_ID_REQUIRED,
+    Refusal.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
+    Refusal.INCONSISTENT_PROTOCOL: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    Refusal.REBALANCE_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
+    Refusal.FENCED_INSTANCE: ErrorCode.FENCED_INSTANCE_ID,
+    Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    Refusal.INVALID_SESSION_TIMEOUT: ErrorCode.INVALID_SESSION_TIMEOUT,
+}
+#: Bytes of a member's id that cannot be guessed.
+_ID_BYTES: Final = 16
+#: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
+_COMES_BACK_FROM: Final = 4
+_SKIPS_FROM: Final = 9
+#: The first version of JoinGroup whose protocol name may be null.
+_NULL_PROTOCOL_FROM: Final = 7
+#: The first versions that name several groups, or members.
+_KEYS_FROM: Final = 4
+_MEMBERS_FROM: Final = 3
+
+
+class GroupRequests:
+    """Answers the requests of groups' members."""
+
+    def __init__(self, broker: Broker, node: Node, secret_bits: SecretBits) -> None:
+        self._clock = broker.kernel.clock
+        self._deadlines = broker.kernel.deadlines
+        self._authorizer = broker.authorizer
+        self._consumers = broker.consumers
+        self._coordination = broker.coordination
+        self._node = node
+        self._secret_bits = secret_bits
+        self.groups = ClassicGroups()
+        self._due: dict[str, Deadline] = {}
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {
+            FindCoordinatorRequest: self.find,
+            JoinGroupRequest: self.join,
+            SyncGroupRequest: self.sync,
+            HeartbeatRequest: self.beat,
+            LeaveGroupRequest: self.leave,
+        }
+
+    def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
+        """Answer that this broker coordinates every group."""
+        keys = request.coordinator_keys if _version(slot) >= _KEYS_FROM else (request.key,)
+        found = [self._coordinator(key, request.key_type) for key in keys]
+        if _version(slot) >= _KEYS_FROM:
+            slot.answer(FindCoordinatorResponse(coordinators=tuple(found)))
+            return
+        (one,) = found
+        slot.answer(
+            FindCoordinatorResponse(
+                error_code=one.error_code,
+                error_message=one.error_message,
+                node_id=one.node_id,
+                host=one.host,
+                port=one.port,
+            )
+        )
+
+    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+        if key_type != GROUP:
+            remark = "only groups have coordinators here: transactions and share groups are not supported"
+            return Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=remark)
+        refusal = self.refusal(key)
+        if refusal is not None:
+            return Coordinator(key=key, error_code=refusal)
+        return Coordinator(key=key, node_id=NODE_ID, host=self._node.host, port=self._node.port)
+
+    def join(self, request: JoinGroupRequest, slot: Slot) -> None:
+        """A member joins: it is answered when the others have joined as well."""
+        name = request.group_id
+        refusal = self.refusal(name) or self._foreign_members(name)
+        if refusal is not None:
+            slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
+            return
+        group = self.groups.get(name) if request.member_id else self.groups.get_or_create(name)
+        if group is None:
+            code = ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
+            return
+        version = _version(slot)
+        client_id = (slot.call.client_id if slot.call is not None else None) or "member"
+        join = Join(
+            key=slot,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            fresh_id=f"{request.group_instance_id or client_id}-{self._secret_bits.token_hex(_ID_BYTES)}",
+            client_id=client_id,
+            session_ms=request.session_timeout_ms,
+            rebalance_ms=request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
+            must_come_back=version >= _COMES_BACK_FROM,
+            may_skip=version >= _SKIPS_FROM,
+        )
+        self._finish(name, group.join(join, self._clock.monotonic_ms()))
+
+    def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
+        """A member wants its share: it is answered when the leader has handed in the assignment."""
+        group = self.groups.get(request.group_id)
+        refusal = self.refusal(request.group_id)
+        if refusal is None and group is None:
+            refusal = ErrorCode.UNKNOWN_MEMBER_ID
+        if refusal is not None or group is None:
+            slot.answer(SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        sync = Sync(
+            key=slot,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments={each.member_id: each.assignment for each in request.assignments},
+        )
+        self._finish(request.group_id, group.sync(sync, self._clock.monotonic_ms()))
+
+    def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
+        """A member is alive."""
+        code = self.refusal(request.group_id)
+        if code is None:
+            beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
+            group = self.groups.get(request.group_id)
+            now_ms = self._clock.monotonic_ms()
+            code = CODES[group.beat(beat, now_ms) if group is not None else Refusal.UNKNOWN_MEMBER]
+            self._finish(request.group_id, ())
+        slot.answer(HeartbeatResponse(error_code=code))
+
+    def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
+        """Members leave."""
+        is_of_one = _version(slot) < _MEMBERS_FROM
+        members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
+        refusal = self.refusal(request.group_id)
+        if refusal is not None:
+            slot.answer(LeaveGroupResponse(error_code=refusal))
+            return
+        group = self.groups.get(request.group_id)
+        refusals = [Refusal.UNKNOWN_MEMBER] * len(members)
+        answers: list[Answer] = []
+        if group is not None:
+            leaving = [Leaving(each.member_id, each.group_instance_id) for each in members]
+            refusals, answers = group.leave(leaving, self._clock.monotonic_ms())
+        left = tuple(
+            LeftMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=CODES[refused]
+            )
+            for each, refused in zip(members, refusals, strict=True)
+        )
+        code = left[0].error_code if is_of_one else ErrorCode.NONE
+        slot.answer(LeaveGroupResponse(error_code=code, members=left))
+        self._finish(request.group_id, answers)
+
+    def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
+        """Return why offsets may not be committed, if so."""
+        group = self.groups.get(name) or ClassicGroup()
+        code = CODES[group.may_commit(beat, self._clock.monotonic_ms())]
+        self._finish(name, ())
+        return None if code is ErrorCode.NONE else code
+
+    def refusal(self, name: str) -> ErrorCode | None:
+        """Return why a group's requests are refused, if so."""
+        if not names.is_valid_group(name):
+            return ErrorCode.INVALID_GROUP_ID
+        try:
+            require_permission(self._authorizer, Consume(ANONYMOUS, name))
+        except BrokerError:
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return None
+
+    def _foreign_members(self, name: str) -> ErrorCode | None:
+        """Refuse a group that has members of RocketMQ's protocol: they divide the queues by other rules."""
+        group = self._consumers.group(name)
+        has_stock = group is not None and bool(self._consumers.client_ids(group))
+        view = self._coordination.group(name)
+        if has_stock or (view is not None and bool(view.members)):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return None
+
+    # What follows.
+
+    def _finish(self, name: str, answers: Iterable[Answer]) -> None:
+        """Send answers, and set the time of a group's next step."""
+        for answer in answers:
+            _send(answer)
+        if self.groups.forget_unused(name):
+            deadline = self._due.pop(name, None)
+            if deadline is not None:
+                deadline.cancel()
+            return
+        group = self.groups.get(name)
+        assert group is not None, "it is not forgotten"
+        deadline = self._due.get(name)
+        if deadline is None:
+            deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "classic group")
+        deadline.at(group.next_due_ms)
+
+    def _tick(self, name: str, now_ms: MonotonicMs) -> None:
+        group = self.groups.get(name)
+        if group is None:
+            return
+        due_ms = group.next_due_ms
+        if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
+            # This process stood still: heartbeats lie unread, and members are given the time again.
+            group.extend(now_ms - due_ms)
+        self._finish(name, group.tick(now_ms))
+
+
+def _send(answer: Answer) -> None:
+    slot = answer.key
+    assert isinstance(slot, Slot), "requests are named by their slots"
+    code = CODES[answer.refusal]
+    if isinstance(answer, Joined):
+        is_old = _version(slot) < _NULL_PROTOCOL_FROM
+        slot.answer(
+            JoinGroupResponse(
+                error_code=code,
+                generation_id=answer.generation,
+                protocol_type=answer.protocol_type,
+                protocol_name=(answer.protocol_name or "") if is_old else answer.protocol_name,
+                leader=answer.leader,
+                skip_assignment=answer.skip_assignment,
+                member_id=answer.member_id,
+                members=tuple(
+                    JoinGroupMember(
+                        member_id=each.member_id,
+                        group_instance_id=each.instance_id,
+                        metadata=each.metadata,
+                    )
+                    for each in answer.members
+                ),
+            )
+        )
+        return
+    slot.answer(
+        SyncGroupResponse(
+            error_code=code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+    )
+
+
+def _version(slot: Slot) -> int:
+    assert slot.call is not None, "a request has a call"
+    return slot.call.header.version
