@@ -1,6 +1,7 @@
-"""Produce and consume with kafka-python, in a process of its own: its import warns."""
+"""Produce and consume, alone and in a group, with kafka-python, in a process of its own: its import warns."""
 
 import sys
+import time
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
@@ -25,7 +26,31 @@ def main(address: str) -> None:
             break
     consumer.close()
     assert values == {b"%d" % number for number in range(20)}
+    assert in_a_group(address) == values
+    assert in_a_group(address) == set(), "it has committed"
     print(len(values), "records")
+
+
+def in_a_group(address: str) -> set[bytes]:
+    """Consume as the only member of a group, and commit; return what came until the ends were reached."""
+    consumer = KafkaConsumer(
+        "orders",
+        bootstrap_servers=address,
+        group_id="readers",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    values: set[bytes] = set()
+    deadline = time.monotonic() + TIMEOUT_S
+    while not consumer.assignment() or any(
+        consumer.position(each) < end for each, end in consumer.end_offsets(consumer.assignment()).items()
+    ):
+        assert time.monotonic() < deadline, "the ends were not reached"
+        for records in consumer.poll(timeout_ms=200).values():
+            values |= {record.value for record in records}
+    consumer.commit()
+    consumer.close()
+    return values
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,3 +180,140 @@ def test_kafka_python_consumes_what_it_produced(kafka: Kafka):
         timeout=2 * TIMEOUT_S,
     )
     assert (result.returncode, result.stdout) == (0, "20 records\n"), result.stderr
+
+
+# Groups.
+
+
+class Members:
+    """Members of a group, each polled in turn, as one program may."""
+
+    def __init__(self, kafka: Kafka, **options: Any) -> None:
+        self._kafka = kafka
+        self._options = options
+        self.members: dict[str, Consumer] = {}
+        self.values: list[bytes] = []
+        self.revoked: list[str] = []
+
+    def join(self, name: str, **options: Any) -> None:
+        settings = {
+            "bootstrap.servers": self._kafka.address,
+            "group.id": "readers",
+            "client.id": name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "heartbeat.interval.ms": 200,
+        }
+        consumer = Consumer(settings | self._options | options)
+        consumer.subscribe(["orders"], on_revoke=lambda *_: self.revoked.append(name))
+        self.members[name] = consumer
+
+    def leave(self, name: str) -> None:
+        self.members.pop(name).close()
+
+    def assignments(self) -> dict[str, list[int]]:
+        return {
+            name: sorted(each.partition for each in consumer.assignment())
+            for name, consumer in self.members.items()
+        }
+
+    def poll_until(self, is_reached: Callable[[], bool]) -> None:
+        """Poll all members until something is true."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not is_reached():
+            assert time.monotonic() < deadline, (self.assignments(), len(self.values))
+            for consumer in self.members.values():
+                message = consumer.poll(0.05)
+                if message is not None and message.error() is None:
+                    self.values.append(message.value())
+
+    def wait_shared(self, *sizes: int) -> None:
+        """Poll until the partitions are divided so, each having one owner."""
+
+        def is_shared() -> bool:
+            shares = list(self.assignments().values())
+            owned = sorted(partition for share in shares for partition in share)
+            return sorted(map(len, shares)) == sorted(sizes) and owned == list(range(sum(sizes)))
+
+        self.poll_until(is_shared)
+
+    def close(self) -> None:
+        for name in list(self.members):
+            self.leave(name)
+
+
+@pytest.fixture
+def readers(kafka: Kafka) -> Iterator[Members]:
+    create(kafka, "orders", partitions=4)
+    readers = Members(kafka)
+    yield readers
+    readers.close()
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_librdkafkas_members_share_the_partitions_as_they_come_and_go(readers: Members, strategy: str):
+    option = {"partition.assignment.strategy": strategy}
+    readers.join("alice", **option)
+    readers.wait_shared(4)
+    readers.join("bob", **option)
+    readers.wait_shared(2, 2)
+    readers.join("carol", **option)
+    readers.wait_shared(2, 1, 1)
+    readers.leave("alice")
+    readers.wait_shared(2, 2)
+    readers.leave("bob")
+    readers.wait_shared(4)
+
+
+def test_a_group_continues_where_it_committed(kafka: Kafka, readers: Members):
+    produced(kafka, 20)
+    readers.join("alice")
+    readers.poll_until(lambda: len(readers.values) == 20)
+    readers.members["alice"].commit(asynchronous=False)
+    readers.leave("alice")
+    readers.values.clear()
+    readers.join("bob")
+    readers.wait_shared(4)
+    produced(kafka, 2)
+    readers.poll_until(lambda: len(readers.values) >= 2)
+    assert sorted(readers.values) == [b"0 " * 100, b"1 " * 100], "nothing of before"
+
+
+def test_a_static_member_that_returns_moves_nothing(readers: Members):
+    readers.join("alice", **{"group.instance.id": "a"})
+    readers.join("bob", **{"group.instance.id": "b"})
+    readers.wait_shared(2, 2)
+    before = readers.assignments()
+    readers.revoked.clear()
+    readers.leave("bob")  # It sends no LeaveGroup, being static.
+    readers.join("bob", **{"group.instance.id": "b"})
+    readers.wait_shared(2, 2)
+    assert readers.assignments() == before
+    assert "alice" not in readers.revoked, "no rebalance: bob could not have his share before she rejoined"
+
+
+async def test_aiokafkas_members_share_the_partitions(kafka: Kafka):
+    await asyncio.to_thread(create, kafka, "orders")
+    await asyncio.to_thread(produced, kafka, 10)
+    options = {"bootstrap_servers": kafka.address, "group_id": "readers", "auto_offset_reset": "earliest"}
+    first = AIOKafkaConsumer("orders", heartbeat_interval_ms=200, **options)
+    second = AIOKafkaConsumer("orders", heartbeat_interval_ms=200, **options)
+    async with asyncio.timeout(TIMEOUT_S):
+        await first.start()
+        try:
+            values = [(await first.getone()).value for _ in range(10)]
+            await first.commit()
+            await second.start()
+            try:
+                while [len(first.assignment()), len(second.assignment())] != [1, 1]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                assert first.assignment() | second.assignment() == {
+                    AIOPartition("orders", 0),
+                    AIOPartition("orders", 1),
+                }
+                assert await second.committed(AIOPartition("orders", 0)) == 5
+            finally:
+                await second.stop()
+        finally:
+            await first.stop()
+    assert len(set(values)) == 10

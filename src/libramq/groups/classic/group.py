@@ -117,14 +117,19 @@ class ClassicGroup(ClassicRebalance):
         self._members_left(now_ms)
         return refusals, self._taken()
 
-    def extend(self, stall_ms: int) -> None:
-        """Give everybody the time again in which this process stood still."""
-        self.pending = {member_id: until_ms + stall_ms for member_id, until_ms in self.pending.items()}
+    def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
+        """Blame nobody for a time in which this process stood still: sessions begin anew.
+
+        late_ms: how late `tick` is. The process may have stood still for longer.
+        """
+        for member_id, until_ms in self.pending.items():
+            self.pending[member_id] = until_ms + late_ms
         for member in self.members.values():
-            member.expires_ms += stall_ms
+            if member.expires_ms < now_ms + member.session_ms:
+                member.renew(now_ms)
         for name in ("_join_ends_ms", "_initial_until_ms", "_sync_ends_ms"):
             until_ms = getattr(self, name)
-            setattr(self, name, until_ms + stall_ms if until_ms is not None else None)
+            setattr(self, name, until_ms + late_ms if until_ms is not None else None)
 
     def tick(self, now_ms: MonotonicMs) -> list[Answer]:
         """Do what is due: sessions, ids that did not come back, the ends of the phases of a rebalance."""

@@ -248,8 +248,8 @@ class GroupRequests:
             return
         due_ms = group.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
-            # This process stood still: heartbeats lie unread, and members are given the time again.
-            group.extend(now_ms - due_ms)
+            # This process stood still, and heartbeats lie unread.
+            group.extend(now_ms - due_ms, now_ms)
         self._finish(name, group.tick(now_ms))
 
 

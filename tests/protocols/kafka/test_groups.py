@@ -1,0 +1,324 @@
+"""Groups and their offsets over Kafka's wire, beside RocketMQ's groups."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.groups.classic.state import INITIAL_DELAY_MS
+from libramq.remoting import headers as h
+from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
+from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
+from libramq.wire.kafka.apis.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
+from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
+from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
+from libramq.wire.kafka.apis.sync_group import SyncGroupAssignment, SyncGroupRequest
+from libramq.wire.kafka.error_code import ErrorCode
+from tests.auth.guards import Guard
+from tests.broker.brokers import Conversation
+from tests.broker.test_coordinated_groups import alone
+from tests.fakes import FakePeer
+from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
+
+SESSION_MS = 10_000
+
+
+def join_request(group: str = "G", member_id: str = "", **fields: Any) -> JoinGroupRequest:
+    defaults = {
+        "session_timeout_ms": SESSION_MS,
+        "rebalance_timeout_ms": 60_000,
+        "protocol_type": "consumer",
+        "protocols": (JoinGroupProtocol(name="range", metadata=b"topics"),),
+    }
+    return JoinGroupRequest(group_id=group, member_id=member_id, **(defaults | fields))
+
+
+class Member:
+    """A member of a group, over a connection of its own."""
+
+    def __init__(self, endpoint: KafkaEndpoint, group: str = "G", version: int = 9) -> None:
+        self.peer = endpoint.peer()
+        self.group = group
+        self.version = version
+        self.member_id = ""
+        self.generation = -1
+        if version >= 4:
+            refused = self.peer.ask(join_request(group), version)
+            assert refused.error_code == ErrorCode.MEMBER_ID_REQUIRED
+            self.member_id = refused.member_id
+        self.rejoin()
+
+    def rejoin(self) -> None:
+        self.peer.tell(join_request(self.group, self.member_id), self.version)
+
+    def joined(self) -> JoinGroupResponse:
+        """The answer to the join, which has come."""
+        (response,) = self.peer.answers()
+        assert response.error_code == 0
+        self.member_id, self.generation = response.member_id, response.generation_id
+        found: JoinGroupResponse = response
+        return found
+
+    def sync(self, assignments: dict[str, bytes] | None = None) -> None:
+        self.peer.tell(
+            SyncGroupRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                assignments=tuple(
+                    SyncGroupAssignment(member_id=member_id, assignment=share)
+                    for member_id, share in (assignments or {}).items()
+                ),
+            )
+        )
+
+    def beat(self) -> int:
+        request = HeartbeatRequest(
+            group_id=self.group, generation_id=self.generation, member_id=self.member_id
+        )
+        code: int = self.peer.ask(request).error_code
+        return code
+
+    def commit(self, offset: int, partition: int = 0, topic: str = "T", **fields: Any) -> int:
+        partitions = (CommittedPartition(partition_index=partition, committed_offset=offset, **fields),)
+        request = OffsetCommitRequest(
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            topics=(CommittedTopic(name=topic, partitions=partitions),),
+        )
+        code: int = self.peer.ask(request).topics[0].partitions[0].error_code
+        return code
+
+
+def pair(endpoint: KafkaEndpoint) -> tuple[Member, Member]:
+    """Two members with their shares, "A" and "B"."""
+    first, second = Member(endpoint), Member(endpoint)
+    endpoint.talk.advance(3 * INITIAL_DELAY_MS)
+    leader, follower = first.joined(), second.joined()
+    assert leader.leader == follower.leader == first.member_id
+    assert [each.metadata for each in leader.members] == [b"topics", b"topics"]
+    second.sync()
+    assert second.peer.answers() == []
+    first.sync({first.member_id: b"A", second.member_id: b"B"})
+    assert [each.assignment for each in (*first.peer.answers(), *second.peer.answers())] == [b"A", b"B"]
+    return first, second
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_this_broker_coordinates_every_group(endpoint: KafkaEndpoint, version: int):
+    request = (
+        FindCoordinatorRequest(coordinator_keys=("G", "a.b"))
+        if version >= 4
+        else FindCoordinatorRequest(key="G")
+    )
+    response = endpoint.peer().ask(request, version)
+    found = response.coordinators[0] if version >= 4 else response
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 0, "127.0.0.1", 9092)
+    if version >= 4:
+        assert response.coordinators[1].error_code == ErrorCode.INVALID_GROUP_ID
+
+
+@pytest.mark.parametrize("key_type", [1, 2])
+def test_only_groups_have_coordinators(endpoint: KafkaEndpoint, key_type: int):
+    response = endpoint.peer().ask(FindCoordinatorRequest(key="x", key_type=key_type), 3)
+    assert (response.error_code, response.node_id) == (ErrorCode.INVALID_REQUEST, -1)
+    assert "not supported" in response.error_message
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_member_joins_in_every_version(endpoint: KafkaEndpoint, version: int):
+    member = Member(endpoint, version=version)
+    endpoint.talk.advance(2 * INITIAL_DELAY_MS)
+    assert member.joined().leader == member.member_id
+    member.sync({member.member_id: b"all"})
+    assert member.peer.answers()[0].assignment == b"all"
+    assert member.beat() == 0
+
+
+def test_a_member_that_falls_silent_is_replaced_at_the_end_of_its_session(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    endpoint.talk.advance(SESSION_MS // 2)
+    assert second.beat() == 0
+    endpoint.talk.advance(SESSION_MS // 2)
+    assert second.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+    second.rejoin()
+    assert second.joined().leader == second.member_id
+    assert first.beat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_members_that_leave_are_answered_and_the_rest_rebalances(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    leaving = (LeavingMember(member_id=first.member_id), LeavingMember(member_id="nobody"))
+    response = first.peer.ask(LeaveGroupRequest(group_id="G", members=leaving))
+    assert [each.error_code for each in response.members] == [0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert second.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+    response = second.peer.ask(LeaveGroupRequest(group_id="G", member_id=second.member_id), 2)
+    assert response.error_code == 0
+    assert len(endpoint.translator.groups.groups) == 0
+    endpoint.talk.advance(120_000)
+    assert not endpoint.translator.groups._due
+
+
+def test_a_parked_member_whose_connection_ends_leaves_nothing_behind(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    newcomer = Member(endpoint)
+    newcomer.peer.end()
+    assert len(endpoint.talk.broker.purgatory) == 0
+    for member in (first, second):
+        assert member.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+        member.rejoin()
+    assert len(first.joined().members) == 3
+    second.joined()
+    assert newcomer.peer.frames == []
+
+
+def test_a_broker_that_stood_still_keeps_its_members(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    endpoint.talk.extend_deadlines(10 * SESSION_MS)
+    assert (first.beat(), second.beat()) == (0, 0)
+
+
+def fetched(peer: KafkaPeer, partitions: tuple[int, ...] = (0,), version: int = 8) -> list[int]:
+    topics = (WantedTopic(name="T", partition_indexes=partitions),)
+    if version >= 8:
+        request = OffsetFetchRequest(groups=(WantedGroup(group_id="G", topics=topics),))
+    else:
+        request = OffsetFetchRequest(group_id="G", topics=topics)
+    response = peer.ask(request, version)
+    group = response.groups[0] if version >= 8 else response
+    assert group.error_code == 0
+    return [each.committed_offset for each in group.topics[0].partitions]
+
+
+@pytest.mark.parametrize("version", range(1, 9))
+def test_what_is_committed_is_found(endpoint: KafkaEndpoint, version: int):
+    first, _ = pair(endpoint)
+    endpoint.peer().produce(record(), record())
+    assert fetched(first.peer, (0, 1), version) == [-1, -1]
+    assert first.commit(2) == 0
+    assert fetched(first.peer, (0, 1), version) == [2, -1]
+
+
+def test_all_of_a_groups_offsets_are_found(endpoint: KafkaEndpoint):
+    first, _ = pair(endpoint)
+    endpoint.peer().produce(record())
+    assert (first.commit(1), first.commit(0, 1)) == (0, 0)
+    response = first.peer.ask(OffsetFetchRequest(groups=(WantedGroup(group_id="G"),)))
+    (topic,) = response.groups[0].topics
+    assert {each.partition_index: each.committed_offset for each in topic.partitions} == {0: 1, 1: 0}
+
+
+def test_rocketmqs_operators_see_a_commit_and_it_survives_a_restart(endpoint: KafkaEndpoint, tmp_path: Path):
+    first, _ = pair(endpoint)
+    endpoint.peer().produce(record(), record())
+    assert first.commit(2) == 0
+    header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0)
+    talk = endpoint.talk
+    assert talk.ask(FakePeer(), R.QUERY_CONSUMER_OFFSET, header).ext["offset"] == "2"
+    talk.kill()
+    again = Conversation(tmp_path)
+    assert fetched(KafkaEndpoint(again).peer()) == [2]
+    again.kill()
+    talk.broker.store._lock = None
+
+
+def test_nobodys_member_commits_to_a_group_without_members_only(endpoint: KafkaEndpoint):
+    endpoint.peer().produce(record())
+    nobody = Member.__new__(Member)
+    nobody.peer, nobody.group, nobody.member_id, nobody.generation = endpoint.peer(), "G", "", -1
+    assert nobody.commit(1) == 0
+    pair(endpoint)
+    assert nobody.commit(0) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert fetched(nobody.peer) == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"partition": 2}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic": "Nowhere"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"topic": "%RETRY%G"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"committed_metadata": "x" * 5_000}, ErrorCode.OFFSET_METADATA_TOO_LARGE),
+    ],
+)
+def test_a_commit_is_refused_by_its_code(endpoint: KafkaEndpoint, fields: dict[str, Any], code: int):
+    first, _ = pair(endpoint)
+    assert first.commit(0, **fields) == code
+
+
+def test_a_commit_of_an_old_generation_is_refused(endpoint: KafkaEndpoint):
+    first, _ = pair(endpoint)
+    first.generation -= 1
+    assert first.commit(0) == ErrorCode.ILLEGAL_GENERATION
+    first.member_id = "nobody"
+    assert first.commit(0) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_of_rocketmqs_members_is_refused(endpoint: KafkaEndpoint):
+    endpoint.talk.beat(FakePeer(), "stock")
+    response = endpoint.peer().ask(join_request())
+    assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_coordinated_group_is_refused(tmp_path: Path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T")
+    alone(talk)
+    response = KafkaEndpoint(talk).peer().ask(join_request())
+    assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    talk.close()
+
+
+@pytest.mark.parametrize("group", ["", "a.b", "x" * 200])
+def test_names_that_rocketmq_has_not_are_refused(endpoint: KafkaEndpoint, group: str):
+    peer = endpoint.peer()
+    for request in requests(group):
+        assert codes(peer.ask(request)) == {ErrorCode.INVALID_GROUP_ID}
+
+
+def requests(group: str) -> list[Any]:
+    topics = (
+        CommittedTopic(name="T", partitions=(CommittedPartition(partition_index=0, committed_offset=0),)),
+    )
+    return [
+        FindCoordinatorRequest(coordinator_keys=(group,)),
+        join_request(group),
+        SyncGroupRequest(group_id=group, generation_id=1, member_id="m"),
+        HeartbeatRequest(group_id=group, generation_id=1, member_id="m"),
+        LeaveGroupRequest(group_id=group, members=()),
+        OffsetCommitRequest(group_id=group, topics=topics),
+        OffsetFetchRequest(groups=(WantedGroup(group_id=group),)),
+    ]
+
+
+def codes(response: Any) -> set[int]:
+    """Return the error codes of an answer that are not 0."""
+    found = {getattr(response, "error_code", 0)} - {0}
+    for name in response.__struct_fields__:
+        value = getattr(response, name)
+        for each in value if isinstance(value, tuple) else ():
+            found |= codes(each) if hasattr(each, "__struct_fields__") else set()
+    return found
+
+
+def test_every_request_of_a_group_is_authorised(tmp_path: Path):
+    talk = Conversation(tmp_path, authorizer=Guard({"Group:G"}))
+    talk.create_topic("T")
+    peer = KafkaEndpoint(talk).peer()
+    for request in requests("G"):
+        assert codes(peer.ask(request)) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
+    talk.close()
+
+
+def test_commits_to_a_denied_topic_are_refused(tmp_path: Path):
+    talk = Conversation(tmp_path, authorizer=Guard({"Topic:T"}))
+    talk.create_topic("T")
+    peer = KafkaEndpoint(talk).peer()
+    commit = requests("G")[5]
+    assert codes(peer.ask(commit)) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    wanted = WantedGroup(group_id="G", topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+    assert codes(peer.ask(OffsetFetchRequest(groups=(wanted,)))) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+    talk.close()
