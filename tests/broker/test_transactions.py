@@ -344,3 +344,33 @@ def test_open_transactions_keep_operations_until_their_messages_are_passed():
     assert open_transactions.op_offset == 12
     assert open_transactions.has_ended(3)
     assert not open_transactions.has_ended(2)
+
+
+def test_nobody_else_says_how_far_transactions_are_dealt_with(tmp_path, peer):
+    """After a commit for the broker's own group and a restart, nobody was asked about what lay before."""
+    talk = Conversation(tmp_path)
+    for number in range(5):
+        prepare(talk, peer, b"%d" % number)
+    queue = {"topic": TRANS_HALF_TOPIC, "queueId": "0"}
+    group = {"consumerGroup": GROUP}
+    pop = {"maxMsgNums": "32", "invisibleTime": "1000", "pollTime": "0", "bornTime": "0", "initMode": "0"}
+    reset = {"group": GROUP, "timestamp": "-1", "isForce": "true"}
+    clone = {"srcGroup": "G", "destGroup": GROUP, "offline": "true"}
+    pull = talk.pull_command(GROUP, TRANS_HALF_TOPIC, commit_offset=5, sys_flag=1 | 4)
+    forged = [
+        talk.command(R.UPDATE_CONSUMER_OFFSET, group | queue | {"commitOffset": "5"}),
+        talk.command(R.POP_MESSAGE, group | queue | pop),
+        talk.command(R.INVOKE_BROKER_TO_RESET_OFFSET, reset | queue),
+        talk.command(R.CLONE_GROUP_OFFSET, clone | queue),
+        pull,
+    ]
+    for command in forged:
+        talk.give(peer, command)
+    assert [reply.code for reply in peer.replies] == [C.NO_PERMISSION] * len(forged)
+    talk.close()
+    again = Conversation(tmp_path, clock=talk.clock)
+    producer = FakePeer("10.0.0.7:1")
+    again.beat_producer(producer, "producer")
+    again.advance(INTERVAL_MS)
+    assert [message.body for _, message in checks(producer)] == [b"%d" % number for number in range(5)]
+    again.close()

@@ -21,12 +21,14 @@ class Requirements:
         self._groups = groups
 
     def group(self, group: str) -> None:
-        """Require that a group exists."""
+        """Require that a group exists, and is not the broker's own."""
+        require_not_own(group)
         if group not in self._groups:
             raise broker_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
 
     def consuming_group(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
         """Return a group that may consume, created if that is allowed."""
+        require_not_own(group)
         config = self._groups.require(group, wall_ms)
         if not config.consume_enable:
             raise broker_error(
@@ -65,6 +67,12 @@ class Requirements:
                 f"queueId[{queue_id}] is illegal, topic:[{topic}]"
                 f" topicConfig.writeQueueNums:[{config.write_queue_nums}]",
             )
+
+
+def require_not_own(group: str) -> None:
+    """Require a group that is not the broker's own: nobody else moves its offsets."""
+    if group in names.OWN_GROUPS:
+        raise broker_error(ResponseCode.NO_PERMISSION, f"the group {group} is the broker's own; use another")
 
 
 def require_sendable(topic: str) -> None:

@@ -37,6 +37,9 @@ REVIVE_TOPIC_PREFIX: Final = (
     "rmq_sys_REVIVE_LOG_"  # PopAckConstants.REVIVE_TOPIC; the cluster's name follows.
 )
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"  # PopAckConstants.REVIVE_GROUP.
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"  # MixAll.CID_SYS_RMQ_TRANS.
+#: The broker's own groups: their offsets say how far transactions, and Apache's POP, are dealt with.
+OWN_GROUPS: Final = frozenset({REVIVE_GROUP, TRANSACTION_GROUP})
 
 SYSTEM_TOPICS: Final = frozenset({
     AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC,
@@ -50,7 +53,7 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset({
 SYSTEM_GROUPS: Final = frozenset({
     "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "TOOLS_CONSUMER", "TOOLS_PRODUCER", "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_RMQ_SYS_TRANS",
+    "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", TRANSACTION_GROUP,
 })  # fmt: skip
 
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")

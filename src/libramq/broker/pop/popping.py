@@ -20,6 +20,7 @@ from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.taking import Share, Taken, Taking, Wanted
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.requirements import require_not_own
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -140,6 +141,7 @@ class Popping:
                 f"queueId[{wanted.queue_id}] is illegal, topic:[{topic}]"
                 f" topicConfig.readQueueNums:[{config.read_queue_nums}]",
             )
+        require_not_own(group)
         if not self._groups.require(group, wall_ms).consume_enable:
             raise broker_error(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
         if self._fences.goes_by_epochs(group):

@@ -11,6 +11,7 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.stored_times import StoredTimes
 from libramq.catalog import TopicTable
+from libramq.catalog.requirements import require_not_own
 from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -57,6 +58,7 @@ class OffsetAdministration:
         """Set a group's offsets to those of another one, in one topic or in all that it has read."""
         header = decode_header(request.command, a.CloneOffsetsHeader)
         names.validate_group(header.dest_group)
+        require_not_own(header.dest_group)
         named = (header.topic or "").strip()
         topics = [named] if named else sorted(self._offsets.topics_of_group(header.src_group))
         source = self._clients.group(header.src_group)

@@ -21,6 +21,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
 from libramq.broker.processor.cold_lookups import WARMINGS_MAX
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.requirements import require_not_own
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_EPOCHS
@@ -74,6 +75,7 @@ class OffsetReset:
     def handle(self, request: Request) -> Outcome:
         """Set the offsets, or have members set them; the reply has them, queue by queue."""
         header = decode_header(request.command, ResetOffsetHeader)
+        require_not_own(header.group)
         if header.offset == NO_OFFSET:
             header = msgspec.structs.replace(header, offset=None)
         return self._reset(header, {}, 0)

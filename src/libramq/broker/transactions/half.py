@@ -23,8 +23,8 @@ from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, is_qu
 from libramq.message.tags import tag_code
 from libramq.store.append import StoreMessage, stored_again
 
-#: MixAll.CID_SYS_RMQ_TRANS: whose committed offsets say how far both topics are dealt with.
-TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+#: Its committed offsets say how far both topics are dealt with.
+TRANSACTION_GROUP: Final = names.TRANSACTION_GROUP
 #: TransactionalMessageUtil.REMOVE_TAG.
 ENDED_TAG: Final = "d"
 #: Both topics have one queue.
