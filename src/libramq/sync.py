@@ -132,6 +132,10 @@ class Producer(BlockingClient):
         finally:
             self._wait("transaction", self._producer._transactions.end(transaction))
 
+    def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
+        """Take back a message that waits for its time, by its SendResult's recall_handle."""
+        self._wait("recall", self._producer.recall(handle, timeout_ms=timeout_ms))
+
     def send_batch(
         self,
         messages: Sequence[Message],

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from libramq.message import Message
+from libramq.sync import Producer
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
@@ -56,13 +58,19 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
         for number in range(5):
             send(f"from ours, for Apache {number}", 12_000 + number * 500)
             send(f"{WAITING} {number}", 45_000 + number * 500)
+        send_and_recall(servers.namesrv, topic, delay_ms=40_000)
         handle = send("recalled", 40_000)
         answer = cluster.producer().ask("sent", {"kind": "recall", "topic": topic, "handle": handle})
         assert answer["status"] == "SEND_OK", answer
         (servers.kill if end == "kill" else servers.stop_broker)(OURS)
 
         store = tmp_path / OURS / "store"
-        settings = {**SMALL_STORE, "storePathRootDir": store, "storePathCommitLog": store / "commitlog"}
+        settings = {
+            **SMALL_STORE,
+            "storePathRootDir": store,
+            "storePathCommitLog": store / "commitlog",
+            "recallMessageEnable": "true",
+        }
         apache = ApacheBroker(
             tmp_path / "apache",
             namesrv=servers.namesrv,
@@ -75,6 +83,7 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
         first = cluster.consumer("at_apache", topic)
         wait_for(first, 5)
         send("from Apache, for ours", 8_000)
+        send_and_recall(servers.namesrv, topic, delay_ms=40_000)
         apache.process.kill()
         are_early = now_ms() < min(due for body, due in times.items() if body.startswith(WAITING))
         first.stop()
@@ -99,3 +108,10 @@ def wait_for(consumer: Program, count: int) -> list[tuple[str, int]]:
         return found if len({body for body, _ in found}) >= count else None
 
     return consumer.wait_until(enough, f"fewer than {count} different messages", within_s=PATIENCE_S)
+
+
+def send_and_recall(namesrv: str, topic: str, *, delay_ms: int) -> None:
+    """By our producer."""
+    with Producer(namesrv=namesrv) as producer:
+        sent = producer.send(Message(topic, b"recalled by ours", delay_ms=delay_ms))
+        producer.recall(sent.recall_handle)

@@ -8,6 +8,7 @@ Upstream: common/message/Message.java, MessageExt.java; client/Validators.java f
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from libramq.errors import InvalidMessage
@@ -25,7 +26,8 @@ class Message:
 
     keys: one text or several, by which the message can be queried. properties: the user's own; names with a
     meaning in RocketMQ are refused, except WAIT and the TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS
-    requests. delay_level: 0 for none, 1 (one second) to 18 (two hours).
+    requests. At most one of these: delay_level: 0 for none, 1 (one second) to 18 (two hours); delay_ms:
+    how long after it is stored it is delivered; deliver_at: when, with its time zone.
     """
 
     topic: str
@@ -35,6 +37,18 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
     delay_level: int = 0
+    delay_ms: int = 0
+    deliver_at: datetime | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Return whether it is delivered later than it is stored."""
+        return bool(
+            self.delay_level
+            or self.delay_ms
+            or self.deliver_at is not None
+            or any(name in self.properties for name in names.TIMER_REQUESTS)
+        )
 
     def all_properties(self) -> dict[str, str]:
         """Return the properties to send: the user's, and those for tags, keys and delay level."""
@@ -45,6 +59,10 @@ class Message:
             together[names.TAGS] = self.tags
         if self.delay_level:
             together[names.DELAY] = str(self.delay_level)
+        if self.delay_ms:
+            together[names.TIMER_DELAY_MS] = str(self.delay_ms)
+        if self.deliver_at is not None:
+            together[names.TIMER_DELIVER_MS] = str(int(self.deliver_at.timestamp() * 1000))
         return together
 
 
@@ -67,6 +85,8 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         raise InvalidMessage(f"the flag {message.flag} does not fit in 32 bits")
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
         raise InvalidMessage(f"the delay level is between 0 and {DELAY_LEVEL_MAX}, not {message.delay_level}")
+    if message.delay_ms or message.deliver_at is not None:
+        _validate_delay(message)
     for name in message.properties:
         if name in names.RESERVED and name not in names.SETTABLE:
             raise InvalidMessage(f"the property {name} is reserved; choose another name")
@@ -86,6 +106,22 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
             raise InvalidMessage(f"{what} is not proper Unicode") from None
     if size > names.PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"{size} bytes of properties; at most {names.PROPERTIES_BYTES_MAX} are stored")
+
+
+def _validate_delay(message: Message) -> None:
+    if isinstance(message.delay_ms, bool) or not isinstance(message.delay_ms, int) or message.delay_ms < 0:
+        raise InvalidMessage(f"delay_ms is a number of milliseconds, 0 or more, not {message.delay_ms!r}")
+    at = message.deliver_at
+    if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
+        raise InvalidMessage(
+            f"deliver_at is a datetime with a time zone, such as datetime.now(UTC) + timedelta(hours=1), "
+            f"not {at!r}"
+        )
+    requests = [name for name in names.TIMER_REQUESTS if name in message.properties]
+    if bool(message.delay_level) + bool(message.delay_ms) + (at is not None) + len(requests) > 1:
+        raise InvalidMessage(
+            "a message has one of delay_level, delay_ms, deliver_at and the TIMER properties"
+        )
 
 
 def _texts(message: Message) -> Iterator[tuple[str, str]]:

@@ -94,7 +94,9 @@ RESERVED: Final = frozenset({
 })  # fmt: skip
 
 # Message.java has setters for these; ours takes them as properties.
-SETTABLE: Final = frozenset({WAIT, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
+#: A producer's ways to name the time of a timer message.
+TIMER_REQUESTS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+SETTABLE: Final = frozenset({WAIT, *TIMER_REQUESTS})
 
 
 def properties_to_text(properties: Mapping[str, str]) -> str:

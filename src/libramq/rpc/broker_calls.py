@@ -38,6 +38,7 @@ class SendReply(NamedTuple):
     queue_offset: int
     offset_message_id: str
     transaction_id: str
+    recall_handle: str
 
 
 class HeartbeatReply(NamedTuple):
@@ -84,6 +85,7 @@ def _send_reply(reply: Command) -> SendReply:
         int(ext["queueOffset"]),
         ext.get("msgId", ""),
         ext.get("transactionId", ""),
+        ext.get("recallHandle", ""),
     )
 
 
@@ -96,6 +98,11 @@ def send_message(header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = F
 def end_transaction(header: h.EndTransactionHeader, *, oneway: bool = False) -> Call[None]:
     """Commit or roll back a half message."""
     return Call(RequestCode.END_TRANSACTION, nothing, h.encode_header(header), oneway=oneway)
+
+
+def recall_message(header: h.RecallMessageHeader) -> Call[str]:
+    """Take back a timer message; return its unique id."""
+    return header_call(RequestCode.RECALL_MESSAGE, header, lambda reply: reply.ext.get("msgId", ""))
 
 
 def _pull_reply(reply: Command) -> PullReply:

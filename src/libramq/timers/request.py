@@ -15,7 +15,6 @@ from libramq.errors import broker_error
 from libramq.message import properties as p
 
 #: The properties that ask for a time, in the order in which they count.
-TIMER_REQUESTS: Final = (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS)
 #: Long.parseLong, but for other alphabets' digits.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}\Z", re.ASCII)
 
@@ -48,7 +47,7 @@ def requested_ms(properties: dict[str, str], wall_ms: WallMs) -> int | None:
     """
     if p.TIMER_OUT_MS in properties:
         return None
-    for name in TIMER_REQUESTS:
+    for name in p.TIMER_REQUESTS:
         text = properties.get(name)
         if text is None:
             continue

@@ -19,7 +19,6 @@ from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
-from libramq.broker.processor.recall_handle import RecallHandle
 from libramq.broker.processor.sent_batch import SentBatch
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.transactions import half
@@ -34,6 +33,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.batch import has_more_items, iterate_item_counts
 from libramq.message.ids import born_host
+from libramq.message.recall_handle import RecallHandle
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
@@ -41,7 +41,6 @@ from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
 from libramq.store.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.disk_space import DiskSpace
-from libramq.timers.request import TIMER_REQUESTS
 from libramq.timers.timers import Timers
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
@@ -242,7 +241,7 @@ class SendMessage:
         """
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None and p.whole_number(delay):
-            for name in TIMER_REQUESTS:
+            for name in p.TIMER_REQUESTS:
                 text = text_properties.without(text, name)
             message.properties_text = text.encode("utf-8", "replace")
             self._schedule.delay(message, delay, now=request.now)

@@ -15,7 +15,6 @@ from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.request import Request
 from libramq.store.append import StoreMessage
-from libramq.timers.request import TIMER_REQUESTS
 
 
 class SentBatch:
@@ -46,7 +45,9 @@ class SentBatch:
         if half.is_marked(text, 0):
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
         half.require_queued(text, header.sys_flag, 0)
-        if "TIMER_D" in text and any(text_properties.find(text, name) is not None for name in TIMER_REQUESTS):
+        if "TIMER_D" in text and any(
+            text_properties.find(text, name) is not None for name in p.TIMER_REQUESTS
+        ):
             # Apache's broker delivers it at once (asyncPutMessages looks at the batch's own properties).
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"

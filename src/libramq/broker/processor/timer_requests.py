@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
-from libramq.broker.processor.recall_handle import RecallHandle, decode_handle
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.catalog.topic_table import TopicTable
 from libramq.clock import WallMs
@@ -17,6 +16,7 @@ from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.message import properties as p
 from libramq.message.ids import born_host
+from libramq.message.recall_handle import RecallHandle, decode_recall_handle
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import RecallMessageHeader, decode_header
 from libramq.rpc.outcome import Outcome, Reply
@@ -67,7 +67,9 @@ class TimerRequests:
             raise broker_error(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
             )
-        handle = decode_handle(header.recall_handle)
+        handle = decode_recall_handle(header.recall_handle)
+        if handle is None:
+            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
         if handle.topic != header.topic:
             raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
         if handle.broker_name != self._broker_name:

@@ -23,7 +23,6 @@ from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.store.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
-from libramq.timers.request import TIMER_REQUESTS
 from libramq.timers.timers import Timers
 
 
@@ -79,7 +78,7 @@ class Transactions:
         delay = message.properties.get(p.DELAY)
         if delay is not None and p.whole_number(delay):
             self._schedule.delay(final, delay, now=now)
-        elif any(name in message.properties for name in TIMER_REQUESTS):
+        elif any(name in message.properties for name in p.TIMER_REQUESTS):
             self._timers.accept(final, final.properties_text.decode("utf-8", "replace"), now.wall_ms)
         if len(final.properties_text) > p.PROPERTIES_BYTES_MAX:  # Its end may not be stored without it.
             raise self._log.refused(PROPERTIES_SIZE_EXCEEDED)

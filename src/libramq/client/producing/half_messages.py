@@ -6,11 +6,11 @@ Upstream: DefaultMQProducerImpl.endTransaction and checkTransactionState, Client
 from collections.abc import Callable
 from typing import Final
 
+from libramq.client.producing.master_requests import MasterRequests
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import TransactionState
-from libramq.client.routing.route_table import RouteTable
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import ConnectFailed, LibraError, RemoteError, RemoteProtocolError
+from libramq.errors import LibraError, RemoteProtocolError
 from libramq.logs import get_logger
 from libramq.message.ids import decode_offset_id
 from libramq.message.message import MessageExt
@@ -35,9 +35,9 @@ _FLAGS: Final = {
 class HalfMessages:
     """Ends transactions of a producer group. check: None refuses the brokers' checks."""
 
-    def __init__(self, remotes: Remotes, table: RouteTable, group: str, check: Check | None) -> None:
+    def __init__(self, remotes: Remotes, requests: MasterRequests, group: str, check: Check | None) -> None:
         self._remotes = remotes
-        self._table = table
+        self._requests = requests
         self._group = group
         self._check = check
 
@@ -50,11 +50,6 @@ class HalfMessages:
         timeout_ms: int,
     ) -> None:
         """Commit or roll back; `ended` is called once. After an error it is not known whether it was."""
-        broker_name = result.queue.broker_name
-        address = self._table.master(broker_name)
-        if address is None:
-            ended(ConnectFailed(f"broker {broker_name}, which has the half message, has no master now"))
-            return
         try:
             physical_offset = decode_offset_id(result.offset_message_id).physical_offset
         except RemoteProtocolError as error:
@@ -69,20 +64,8 @@ class HalfMessages:
             msg_id=result.message_id,
             transaction_id=result.transaction_id or result.message_id,
         )
-        call = end_transaction(header)
-
-        def done(outcome: Command | RemoteError) -> None:
-            if isinstance(outcome, RemoteError):
-                ended(outcome)
-                return
-            try:
-                call.result(outcome, where=f"broker {broker_name} at {address}")
-            except LibraError as error:
-                ended(error)
-            else:
-                ended(None)
-
-        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+        broker_name = result.queue.broker_name
+        self._requests.ask(broker_name, end_transaction(header), ended, timeout_ms=timeout_ms)
 
     def request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
         """Handle a broker's request: CHECK_TRANSACTION_STATE, which gets no answer but a request of ours."""

@@ -39,12 +39,15 @@ from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.client.producing.transactions import Transactions
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import Clock, MonotonicMs, SystemClock
-from libramq.errors import BufferFull, ConfigError, LibraError, LocalProtocolError
+from libramq.errors import BufferFull, ConfigError, LocalProtocolError
 from libramq.message.ids import UniqueIdGenerator
 from libramq.message.message import BODY_BYTES_MAX, Message, validate
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
+from libramq.message.recall_handle import decode_recall_handle
 from libramq.remoting.credentials import Credentials
+from libramq.remoting.headers import RecallMessageHeader
+from libramq.rpc.broker_calls import recall_message
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import SocketDialer
@@ -191,17 +194,18 @@ class Producer:
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
         info = await self._info(message.topic)
-        sending = _Sending()
-        self._network.send(
+        left_ms = self._left_ms(timeout_ms, began_ms)
+        send = partial(
+            self._network.send,
             message,
             info,
-            sending.sent,
             queue=queue,
             selector=selector,
-            timeout_ms=self._left_ms(timeout_ms, began_ms),
+            timeout_ms=left_ms,
             is_half=is_half,
         )
-        return (await sending.future)[0]
+        results: list[SendResult] = await answer_of(send)
+        return results[0]
 
     @asynccontextmanager
     async def transaction(
@@ -237,6 +241,23 @@ class Producer:
         send = partial(self._send, message, queue, selector, timeout_ms, is_half=True)
         return await self._transactions.begin(message, send)
 
+    async def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
+        """Take back a message that waits for its time (`delay_ms`, `deliver_at`), by `recall_handle`.
+
+        Raises ConfigError for another text, and BrokerError if the broker does not recall messages
+        (`recallMessageEnable`), or the time has come.
+        """
+        recalled = decode_recall_handle(handle) if isinstance(handle, str) else None
+        if recalled is None:
+            raise ConfigError(f"{handle!r} is not the recall_handle of a SendResult")
+        await self._info(recalled.topic)
+        header = RecallMessageHeader(
+            topic=recalled.topic, recall_handle=handle, producer_group=self._settings.group
+        )
+        ask = self._network.requests.ask
+        left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
+        await answer_of(partial(ask, recalled.broker_name, recall_message(header), timeout_ms=left_ms))
+
     async def send_batch(
         self,
         messages: Sequence[Message],
@@ -256,10 +277,9 @@ class Producer:
         results = []
         for run in split(waiting):
             prepared = prepare_batch(topic, [each.unique_id for each in run], [each.item for each in run])
-            sending = _Sending()
             left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
-            self._network.sender.send(prepared, info, queue, sending.sent, timeout_ms=left_ms)
-            results += await sending.future
+            send = partial(self._network.sender.send, prepared, info, queue, timeout_ms=left_ms)
+            results += await answer_of(send)
         return results
 
     async def send_oneway(
@@ -347,21 +367,6 @@ class Producer:
             raise LocalProtocolError(
                 "this producer was started on another event loop; make one for each loop, or use libramq.sync"
             )
-
-
-class _Sending:
-    """One request under way, with a coroutine that waits for it."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
-
-    def sent(self, outcome: list[SendResult] | LibraError) -> None:
-        if self.future.done():  # The waiting task was cancelled.
-            return
-        if isinstance(outcome, LibraError):
-            self.future.set_exception(outcome)
-        else:
-            self.future.set_result(outcome)
 
 
 def check_hand_over(callback: object, queue: object) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from libramq.client.options import instance_of, whole_number
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, FaultStrategy
 from libramq.client.producing.half_messages import Check, HalfMessages
+from libramq.client.producing.master_requests import MasterRequests
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
 from libramq.client.producing.send_request import SendSettings, prepare_one
@@ -139,7 +140,8 @@ class ProducerNetwork:
             compress_over_bytes=settings.compress_over_bytes,
             buffer_bytes_max=settings.buffer_bytes_max,
         )
-        self.half_messages = HalfMessages(self._remotes, self.routes.table, settings.group, check)
+        self.requests = MasterRequests(self._remotes, self.routes.table)
+        self.half_messages = HalfMessages(self._remotes, self.requests, settings.group, check)
         self._refreshing: Timer | None = None
         self._heartbeat_timer: Timer | None = None
         self._is_stopped = False

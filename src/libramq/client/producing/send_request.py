@@ -23,7 +23,6 @@ from libramq.rpc.call import Call
 
 #: Upstream sets it in every message: wait until it is stored as safely as the broker is configured.
 WAIT_VALUE: Final = "true"
-_TIMED: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +100,7 @@ def prepare_batch(topic: str, ids: Sequence[str], items: Sequence[bytes]) -> Pre
 
 def why_not_in_batch(message: Message) -> str | None:
     """Return why a message cannot join a batch; None when it can."""
-    if message.delay_level > 0 or any(name in message.properties for name in _TIMED):
+    if message.is_delayed:
         return "a delayed message cannot be part of a batch"
     if message.topic.startswith(RETRY_PREFIX):
         return "a message of a retry topic cannot be part of a batch"

@@ -30,7 +30,10 @@ _STATUS: Final = {
 
 
 class SendResult(NamedTuple):
-    """message_id is the producer's unique id; offset_message_id is the position where it is stored."""
+    """message_id is the producer's unique id; offset_message_id is the position where it is stored.
+
+    recall_handle: takes a message back that waits for its time; see `Producer.recall`.
+    """
 
     status: SendStatus
     message_id: str
@@ -38,6 +41,7 @@ class SendResult(NamedTuple):
     queue: MessageQueue
     queue_offset: int
     transaction_id: str = ""
+    recall_handle: str = ""
 
 
 def send_results(ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> list[SendResult]:
@@ -49,7 +53,13 @@ def send_results(ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> l
         offset_ids = [""] * len(ids)
     return [
         SendResult(
-            status, unique_id, offset_id, stored_in, reply.queue_offset + position, reply.transaction_id
+            status,
+            unique_id,
+            offset_id,
+            stored_in,
+            reply.queue_offset + position,
+            reply.transaction_id,
+            reply.recall_handle,
         )
         for position, (unique_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
     ]

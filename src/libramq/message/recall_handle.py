@@ -7,9 +7,6 @@ import base64
 import binascii
 from typing import Final, NamedTuple
 
-from libramq.codes import ResponseCode
-from libramq.errors import broker_error
-
 _VERSION: Final = "v1"
 #: Ours: a handle names a topic, a broker, a time and a message.
 HANDLE_BYTES_MAX: Final = 1024
@@ -28,12 +25,12 @@ class RecallHandle(NamedTuple):
         return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
 
 
-def decode_handle(text: str) -> RecallHandle:
-    """Return a handle; BrokerError if it is none."""
+def decode_recall_handle(text: str) -> RecallHandle | None:
+    """Return a handle; None if it is none."""
     try:
         parts = base64.urlsafe_b64decode(text[:HANDLE_BYTES_MAX].encode()).decode().split(" ")
     except (binascii.Error, ValueError):
         parts = []
     if len(parts) < 5 or parts[0] != _VERSION:
-        raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        return None
     return RecallHandle(*parts[1:5])
