@@ -434,7 +434,7 @@ def test_broadcasting_members_leave_nothing_behind(talk, peer):
     pull(talk, peer, 0)
     close(talk, peer)
     talk.advance(2_000)
-    assert talk.broker.consumers._rebalances == {}
+    assert talk.broker.consumers.rebalances.observed("G") is None
 
 
 def test_a_group_without_members_is_forgotten(talk, peer):
@@ -444,7 +444,7 @@ def test_a_group_without_members_is_forgotten(talk, peer):
     talk.advance(2_000)
     close(talk, peer)
     talk.advance(2_000)
-    assert talk.broker.consumers._rebalances == {}
+    assert talk.broker.consumers.rebalances.observed("G") is None
     assert events(talk)[-1].kind == "settled"
 
 

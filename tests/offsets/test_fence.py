@@ -10,8 +10,9 @@ from libramq.errors import BrokerError, Fenced, NotYetGranted
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, Claim, FenceGrant, FenceReport
 from libramq.message.queue import MessageQueue
 from libramq.offsets import fence
-from libramq.offsets.fence import NOBODY, Fences
+from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import FencesFile, Opening
+from libramq.offsets.group_fence import NOBODY
 
 Granted = tuple[MessageQueue, Claim]
 

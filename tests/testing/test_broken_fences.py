@@ -17,8 +17,9 @@ from libramq.broker.groups.committing import Committing
 from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.client.consuming.membership.lease import Lease
-from libramq.offsets.fence import NOBODY, Fences
+from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import Opening
+from libramq.offsets.group_fence import NOBODY
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 from libramq.testing.scenario import Scenario

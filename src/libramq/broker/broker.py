@@ -232,7 +232,7 @@ class Broker:
         self.reading = Reading(
             store=self.store,
             requirements=requirements,
-            clients=self.consumers,
+            rebalances=self.consumers.rebalances,
             filters=self.filters,
             offsets=self.offsets,
             fences=self.fences,
@@ -260,7 +260,7 @@ class Broker:
             offsets=self.offsets,
             requirements=requirements,
             held=self.held,
-            clients=self.consumers,
+            rebalances=self.consumers.rebalances,
         )
         return [
             pulls,

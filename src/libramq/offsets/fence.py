@@ -18,46 +18,24 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import broker_error
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant, FenceReport
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence_file import ALLOCATES, LEFT_BEHIND, FencesFile, Opening, entry_key, entry_name
+from libramq.offsets.group_fence import NOBODY, GroupFence, fenced, not_yet_granted
 from libramq.offsets.removed_openings import RemovedOpenings
 
 log = get_logger(__name__)
 
-#: The opening of a queue that nobody has opened: every epoch is above it.
-NOBODY: Final = Claim("", 0)
 #: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the oldest is forgotten.
 LEFT_BEHIND_MAX: Final = 25_000
 
 Record = Callable[[str, Opening | None], None]
-
-
-@dataclass(slots=True)
-class GroupFence:
-    """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
-
-    unconfirmed: queues whose readers have to open them once more. void: queues whose grant was unused when a
-    coordinator gathered; until they are granted again, their last reader need not be their owner.
-    """
-
-    epoch: int = 0
-    mode: str = MODE_EPOCHS
-    is_grant_complete: bool = False
-    grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
-    openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
-    unconfirmed: set[tuple[str, int]] = field(default_factory=set)
-    void: set[tuple[str, int]] = field(default_factory=set)
-    #: The newest connection over which a queue was committed, and under which opening. It is in no file,
-    #: since no connection outlives the process.
-    committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
 
 
 class Fences:
@@ -212,7 +190,7 @@ class Fences:
         """
         fence = self._groups.get(group)
         if fence is None:
-            raise _not_yet(group, topic, queue_id, claim, NOBODY)
+            raise not_yet_granted(group, topic, queue_id, claim, NOBODY)
         key = (topic, queue_id)
         opening, grant = fence.openings.get(key), fence.grants.get(key)
         if grant is None:
@@ -222,10 +200,10 @@ class Fences:
             is_behind = opening is not None and claim.epoch <= opening.epoch
             # It may be on its way.
             if not is_behind and (claim.epoch >= fence.epoch or not fence.is_grant_complete):
-                raise _not_yet(group, topic, queue_id, claim, opening or NOBODY)
-            raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
+                raise not_yet_granted(group, topic, queue_id, claim, opening or NOBODY)
+            raise fenced(group, topic, queue_id, claim, opening or NOBODY)
         if claim != grant:
-            refuse = _not_yet if claim.epoch > grant.epoch else _fenced
+            refuse = not_yet_granted if claim.epoch > grant.epoch else fenced
             raise refuse(group, topic, queue_id, claim, grant)
         if claim == opening:
             fence.unconfirmed.discard(key)
@@ -257,7 +235,7 @@ class Fences:
                 )
             return
         claim = Claim(member, epoch or 0)
-        refuse = _not_yet if claim.epoch > opening.epoch else _fenced
+        refuse = not_yet_granted if claim.epoch > opening.epoch else fenced
         raise refuse(group, topic, queue_id, claim, opening)
 
     def is_superseded(self, group: str, topic: str, queue_id: int, connection_number: int) -> bool:
@@ -398,19 +376,3 @@ class Fences:
                 if fence.mode == MODE_CLIENT
             }
         )
-
-
-def _not_yet(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
-    return broker_error(
-        ResponseCode.NOT_YET_GRANTED,
-        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet;"
-        f" the latest is {known.epoch}",
-    )
-
-
-def _fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
-    return broker_error(
-        ResponseCode.FENCED,
-        f"{topic}-{queue_id} of group {group}: not owned by {claim.member} under epoch {claim.epoch};"
-        f" its epoch is {known.epoch}",
-    )

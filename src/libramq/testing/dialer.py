@@ -2,7 +2,8 @@
 
 from libramq.errors import ConnectFailed
 from libramq.runtime.seams import Dialed
-from libramq.testing.network import Connection, Network
+from libramq.testing.connection import Connection
+from libramq.testing.network import Network
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
 from libramq.transport.access import OPEN, Access

@@ -6,11 +6,11 @@ from itertools import product
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.testing.air import Weather
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.consumer_node import SimulatedConsumer
 from libramq.testing.happening import Happening
-from libramq.testing.network import Weather
 from libramq.testing.operations import Operations
 from libramq.testing.world import World
 

@@ -92,7 +92,7 @@ class ClientWatch:
         self._settling.at(now_ms)
 
     def _settle_rebalances(self, now_ms: MonotonicMs) -> None:
-        self._consumers.settle(now=read_clock(self._clock))
+        self._consumers.rebalances.settle(now=read_clock(self._clock))
         self._health.tick()
         self._diagnosing.at(now_ms)
 

@@ -1,29 +1,26 @@
-"""The consumers connected to this broker: their groups, notifications of changes, and observed rebalances.
+"""The consumers connected to this broker: their groups, and the notifications of changes.
 
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from libramq.broker.groups.notifications import Notifications
+from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
-from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.clock import Clock, MonotonicMs, Now
 from libramq.fencing import MODE_CLIENT
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.queue_lock import QueueLocks
-from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.roster import MemberList, Roster
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
-from libramq.message.names import RETRY_PREFIX
-from libramq.message.queue import MessageQueue
 from libramq.offsets import Fences
 
 log = get_logger(__name__)
@@ -35,10 +32,10 @@ QUEUES_ANNOUNCED_MS: Final = 200
 
 
 class ConsumerClients:
-    """Groups, members and rebalances. `record` takes the rebalance events as they happen.
+    """Groups and members; `rebalances` are observed beside them, `record` takes their events.
 
     fences: know a group's mode. Changes of members of a coordinated group are announced and recorded by the
-    coordinator (`started`), unless their group allocates for itself.
+    coordinator (`ObservedRebalances.started`), unless their group allocates for itself.
     roster: the members of groups, here and at other brokers. notifications: members to notify again.
     """
 
@@ -55,22 +52,27 @@ class ConsumerClients:
         offsets: OffsetCommits,
         is_popped: Callable[[str, str], bool] = lambda topic, group: False,
     ) -> None:
-        self.is_popped = is_popped
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
-        self._topics = topics
         self._configs = groups
-        self._record = record
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
+        self.rebalances = ObservedRebalances(
+            self._groups,
+            broker_name=broker_name,
+            topics=topics,
+            fences=fences,
+            offsets=offsets,
+            clock=clock,
+            record=record,
+            allocates=self.allocates,
+            is_popped=is_popped,
+        )
         self._locks = locks
         self._clock = clock
-        self._rebalances: dict[str, GroupRebalance] = {}
         self._fences = fences
-        self._offsets = offsets
-        self._unsettled: set[str] = set()
 
     def observe_stock(self, observer: Callable[[str, list[str]], None]) -> None:
         """Set a function to be called with a group and its members here that allocate for themselves."""
@@ -106,7 +108,7 @@ class ConsumerClients:
     @property
     def is_busy(self) -> bool:
         """Return whether there are members, or rebalances that have not settled."""
-        return len(self._groups) > 0 or bool(self._unsettled)
+        return len(self._groups) > 0 or self.rebalances.are_unsettled
 
     def server_assigned_topics(self) -> set[str]:
         """Return the topics of groups with server-side assignment."""
@@ -194,54 +196,6 @@ class ConsumerClients:
             if group is not None:
                 self._notify(group, wait_ms=QUEUES_ANNOUNCED_MS)
 
-    def started(
-        self,
-        group_name: str,
-        reason: Reason,
-        who: str | None,
-        members: Iterable[str],
-        *,
-        epoch: int | None = None,
-        is_part: bool = False,
-        now: Now,
-    ) -> None:
-        """Note the start of a group's rebalance; epoch: if a coordinator began it."""
-        rebalance = self._rebalance(group_name)
-        self._unsettled.add(group_name)
-        event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
-        self._record(event)
-
-    def started_elsewhere(
-        self,
-        group_name: str,
-        reason: Reason,
-        who: str | None,
-        members: Iterable[str],
-        *,
-        epoch: int,
-        now: Now,
-    ) -> None:
-        """Note a rebalance begun by a coordinator elsewhere; ignored if we have no queues of the group."""
-        group = self._groups.get(group_name)
-        if group is not None and self._queues_of(group):
-            self.started(group_name, reason, who, members, epoch=epoch, is_part=True, now=now)
-
-    def observed(self, group_name: str) -> GroupRebalance | None:
-        """Return the observer of a group's rebalances, if there is one."""
-        return self._rebalances.get(group_name)
-
-    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
-        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before."""
-        if topic.startswith(RETRY_PREFIX):
-            return
-        member = self._member(group_name, peer, topic)
-        self._rebalance(group_name).opened(
-            MessageQueue(topic, self.broker_name, queue_id),
-            member.client_id if member is not None else None,
-            was_open=was_open,
-            now_ms=self._clock.monotonic_ms(),
-        )
-
     def fetched(self, peer: Connection, group_name: str) -> None:
         """Note that a member fetches the list of its group."""
         group = self._groups.get(group_name)
@@ -262,103 +216,6 @@ class ConsumerClients:
     def repeat_notifications(self) -> None:
         """Notify members again that have not fetched the list since they were notified."""
         self.notifications.repeat(self.allocates)
-
-    def pulled(
-        self,
-        peer: Connection,
-        group_name: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        is_opened: bool = False,
-        now_ms: MonotonicMs,
-    ) -> None:
-        """Note that a member pulls a queue; is_opened: it has opened it, as members of coordinated groups do.
-
-        Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
-        """
-        group = self._groups.get(group_name)
-        member = group.members.get(peer) if group is not None else None
-        if group is None or member is None:
-            return
-        member.session.seen(now_ms=now_ms)
-        if _are_owned(group, topic) and (is_opened or not self._fences.goes_by_epochs(group_name)):
-            queue = MessageQueue(topic, self.broker_name, queue_id)
-            self._rebalance(group_name).pulled(
-                queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms
-            )
-
-    def answered(
-        self,
-        peer: Connection,
-        group_name: str,
-        topic: str,
-        queue_id: int,
-        next_offset: int | None,
-        *,
-        now_ms: MonotonicMs,
-    ) -> None:
-        """Note the answer to a member's pull, with the messages before `next_offset`, if any."""
-        member = self._member(group_name, peer, topic)
-        if member is not None:
-            queue = MessageQueue(topic, self.broker_name, queue_id)
-            self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
-
-    def settle(self, *, now: Now) -> None:
-        """Record the rebalances that have settled."""
-        for name, rebalance in list(self._rebalances.items()):
-            if rebalance.is_settled:
-                self._unsettled.discard(name)
-                continue
-            group = self._groups.get(name)
-            openings = None if self.allocates(name) else self._openings(name)
-            queues = self._queues_of(group) if group is not None else None
-            for event in rebalance.settle(queues, openings=openings, now=now):
-                self._record(event)
-            if rebalance.is_forgettable and group is None:
-                del self._rebalances[name]
-
-    def owners(self, group_name: str) -> Mapping[MessageQueue, str]:
-        """Return the last reader of each queue here, by client id."""
-        rebalance = self._rebalances.get(group_name)
-        return rebalance.owners if rebalance is not None else {}
-
-    def diagnosed(self, group_name: str, kind: str, text: str | None) -> None:
-        """Record a problem of a group; text: None when it is over."""
-        event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
-        self._record(event)
-
-    def read_by_two_and_by_none(
-        self, group: ConsumerGroup[Connection], *, age_ms: int
-    ) -> tuple[list[MessageQueue], list[MessageQueue]]:
-        """Return the queues with alternating readers in the last age_ms, and those without a reader."""
-        now_ms = self._clock.monotonic_ms()
-        rebalance = self._rebalance(group.name)
-        by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
-        return by_two, rebalance.read_by_none(self._queues_of(group))
-
-    def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
-        group = self._groups.get(group_name)
-        return group.members.get(peer) if group is not None and _are_owned(group, topic) else None
-
-    def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
-        """Return the existing queues here that are open or granted; see Fences.openings."""
-        return {
-            queue: is_open
-            for queue, is_open in self._fences.openings(group_name).items()
-            if (config := self._topics.get(queue.topic)) and queue.queue_id < config.read_queue_nums
-        }
-
-    def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
-        """Return the queues here that the group should own; retry topics and popped ones do not count."""
-        return [
-            MessageQueue(topic, self.broker_name, queue_id)
-            for topic in group.subscriptions
-            if _are_owned(group, topic) and not self.is_popped(topic, group.name)
-            if (config := self._topics.get(topic)) is not None
-            for queue_id in range(config.read_queue_nums)
-        ]
 
     def _gone(
         self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now
@@ -395,7 +252,7 @@ class ConsumerClients:
             return
         if is_stock or self.allocates(group_name):
             members = group.client_ids if group is not None else []
-            self.started(group_name, reason, who, members, now=now)
+            self.rebalances.started(group_name, reason, who, members, now=now)
 
     def allocates(self, group_name: str) -> bool:
         """Return whether the members of a group allocate for themselves, ours included."""
@@ -413,21 +270,8 @@ class ConsumerClients:
         for observer in self._member_observers:
             observer(group_name)
 
-    def _rebalance(self, group_name: str) -> GroupRebalance:
-        rebalance = self._rebalances.get(group_name)
-        if rebalance is None:
-            rebalance = self._rebalances[group_name] = GroupRebalance(
-                group_name, sent_before=partial(self._offsets.sent_before, group_name)
-            )
-        return rebalance
-
     def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
         config = self._configs.get(group.name)  # None for a group that was deleted under its members.
         is_wanted = config is None or config.notify_consumer_ids_changed_enable
         if is_wanted and group.message_model != BROADCASTING and self.allocates(group.name):
             self.notifications.changed(group, wait_ms=wait_ms)
-
-
-def _are_owned(group: ConsumerGroup[Connection], topic: str) -> bool:
-    """Return whether a group's queues of a topic have owners; retry topics count zero."""
-    return group.message_model != BROADCASTING and not topic.startswith(RETRY_PREFIX)

@@ -111,10 +111,10 @@ class GroupHealth:
             log.info("group is healthy again", group=group, diagnosis=diagnosis.kind, about=diagnosis.about)
         # One event per kind: every client of a large group may have slow heartbeats.
         for kind, diagnosis in {diagnosis.kind: diagnosis for diagnosis in reversed(new)}.items():
-            self._clients.diagnosed(group, kind, diagnosis.text)
+            self._clients.rebalances.diagnosed(group, kind, diagnosis.text)
         current = {diagnosis.kind for diagnosis in now}
         for kind in {diagnosis.kind: None for diagnosis in over if diagnosis.kind not in current}:
-            self._clients.diagnosed(group, kind, None)
+            self._clients.rebalances.diagnosed(group, kind, None)
 
     def _diagnose(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> list[Diagnosis]:
         is_coordinated = not self._clients.allocates(group.name)
@@ -132,7 +132,7 @@ class GroupHealth:
 
     def _queue_count(self, group: ConsumerGroup[Connection]) -> int | None:
         topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
-        if any(self._clients.is_popped(topic, group.name) for topic in topics):
+        if any(self._clients.rebalances.is_popped(topic, group.name) for topic in topics):
             return None  # Members that pop share queues; none is idle.
         count_here = sum(len(self._here(topic)) for topic in topics)
         if count_here >= len(group.client_ids):
@@ -149,7 +149,7 @@ class GroupHealth:
         if looked_at_ms is None or now_ms - looked_at_ms < SETTLING_MS:
             return (), ()
         age_ms = now_ms - looked_at_ms - SETTLING_MS
-        return self._clients.read_by_two_and_by_none(group, age_ms=age_ms)
+        return self._clients.rebalances.read_by_two_and_by_none(group, age_ms=age_ms)
 
 
 def _connected(member: Member[Connection]) -> Connected:

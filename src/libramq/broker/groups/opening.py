@@ -8,7 +8,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from typing import NamedTuple
 
-from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
 from libramq.catalog.journal_sync import JournalSync
@@ -18,7 +18,7 @@ from libramq.errors import broker_error
 from libramq.fencing import Opened
 from libramq.kernel.waiter import Waiter
 from libramq.offsets import Claim, Fences
-from libramq.offsets.fence import NOBODY
+from libramq.offsets.group_fence import NOBODY
 from libramq.waits import HeldPulls
 
 
@@ -42,14 +42,14 @@ class Opening:
         offsets: OffsetCommits,
         requirements: Requirements,
         held: HeldPulls[Pull],
-        clients: ConsumerClients,
+        rebalances: ObservedRebalances,
     ) -> None:
         self._fences = fences
         self._journals = journals
         self._offsets = offsets
         self._requirements = requirements
         self._held = held
-        self._clients = clients
+        self._rebalances = rebalances
 
     def open(self, queue: QueueToOpen, waiter: Waiter[Opened]) -> None:
         """Open a queue; the waiter gets the offset to begin at, once the opening is durable.
@@ -70,7 +70,7 @@ class Opening:
             was_open = former != NOBODY
             if not was_open:  # Its group may have been deleted meanwhile, and made again.
                 former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
-            self._clients.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
+            self._rebalances.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
         opened = Opened(offset, _former_epoch(former, claim))
         if self._journals.is_synced:

@@ -26,7 +26,7 @@ class RebalanceReports:
     def started(self, started: Started) -> None:
         """Record the start of a rebalance, and have the others record their queues' moves."""
         who = _named(started.who)
-        self._consumers.started(
+        self._consumers.rebalances.started(
             started.group,
             started.reason,
             who,
@@ -42,7 +42,7 @@ class RebalanceReports:
         Where all are here, what was observed says how many had to move.
         """
         own = {q: client_id for q, client_id in settled.holders.items() if q.broker_name == self._broker_name}
-        observed = self._consumers.observed(settled.group)
+        observed = self._consumers.rebalances.observed(settled.group)
         if observed is not None:
             observed.completed(
                 settled.loads,
@@ -55,7 +55,7 @@ class RebalanceReports:
 
     def replaced(self, replaced: Replaced) -> None:
         """Record that a client has taken another's place."""
-        observed = self._consumers.observed(replaced.group)
+        observed = self._consumers.rebalances.observed(replaced.group)
         if observed is not None:
             observed.replaced(replaced.former, replaced.client_id)
         self._peers.replaced(replaced)

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.metrics.throughput import Throughput
@@ -110,7 +110,7 @@ class Reading:
         *,
         store: MessageStore,
         requirements: Requirements,
-        clients: ConsumerClients,
+        rebalances: ObservedRebalances,
         filters: PullFilters,
         offsets: OffsetCommits,
         fences: Fences,
@@ -124,7 +124,7 @@ class Reading:
     ) -> None:
         self._store = store
         self._requirements = requirements
-        self._clients = clients
+        self._rebalances = rebalances
         self._filters = filters
         self._offsets = offsets
         self._fences = fences
@@ -146,7 +146,7 @@ class Reading:
         self._check_fence(pull)
         if pull.commit_offset is not None and self._may_commit(pull):
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
-        self._clients.pulled(
+        self._rebalances.pulled(
             pull.waiter.connection,
             pull.group,
             pull.topic,
@@ -326,7 +326,7 @@ class Reading:
             self._throughput.got(pull.group, pull.topic, result.count)
         self._offsets.pull_offsets.set(pull.group, pull.topic, pull.queue_id, result.next_offset)
         next_offset = result.next_offset if result.count else None
-        self._clients.answered(
+        self._rebalances.answered(
             pull.waiter.connection, pull.group, pull.topic, pull.queue_id, next_offset, now_ms=now_ms
         )
         pull.waiter.answer(PullResult(status, result))

@@ -95,7 +95,7 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
         reason, members = Reason(body.reason), body.members
-        self._consumers.started_elsewhere(
+        self._consumers.rebalances.started_elsewhere(
             body.group, reason, body.who, members, epoch=body.epoch, now=request.now
         )
         return SUCCESS
@@ -104,7 +104,7 @@ class PeerRequests:
         """Note a coordinator's report on the progress of a rebalance."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerRebalanceBody)
-        observed = self._consumers.observed(body.group)
+        observed = self._consumers.rebalances.observed(body.group)
         if observed is not None:
             for former, client_id in body.replaced.items():
                 observed.replaced(former, client_id)

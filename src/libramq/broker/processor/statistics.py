@@ -184,7 +184,7 @@ class Statistics:
     def _members(self, group: ConsumerGroup[Peer]) -> list[ClientConnection]:
         instances = self._instances(group.name)
         queues: defaultdict[str, dict[str, dict[str, list[int]]]] = defaultdict(dict)
-        for queue, client_id in sorted(self._consumers.owners(group.name).items()):
+        for queue, client_id in sorted(self._consumers.rebalances.owners(group.name).items()):
             here = queues[client_id].setdefault(queue.topic, {self._broker_name: []})
             here[self._broker_name].append(queue.queue_id)
         return [

@@ -1,0 +1,215 @@
+"""The observed rebalances: what the requests of members show about their groups' rebalances, and its record.
+
+Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog import TopicTable
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.filter.subscription import BROADCASTING
+from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
+from libramq.groups.rebalance import GroupRebalance
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.kernel.connection import Connection
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
+
+
+class ObservedRebalances:
+    """The rebalances of all groups with members here. record: takes their events as they happen.
+
+    allocates: returns whether a group's members allocate for themselves. is_popped: whether a topic is popped
+    by a group, so that its queues have no owners.
+    """
+
+    def __init__(
+        self,
+        groups: ConsumerGroups[Connection],
+        *,
+        broker_name: str,
+        topics: TopicTable,
+        fences: Fences,
+        offsets: OffsetCommits,
+        clock: Clock,
+        record: Callable[[RebalanceEvent], None],
+        allocates: Callable[[str], bool],
+        is_popped: Callable[[str, str], bool],
+    ) -> None:
+        self.broker_name = broker_name
+        self.is_popped = is_popped
+        self.allocates = allocates
+        self._groups = groups
+        self._topics = topics
+        self._fences = fences
+        self._offsets = offsets
+        self._clock = clock
+        self._record = record
+        self._rebalances: dict[str, GroupRebalance] = {}
+        self._unsettled: set[str] = set()
+
+    @property
+    def are_unsettled(self) -> bool:
+        """Return whether a rebalance has not settled."""
+        return bool(self._unsettled)
+
+    def started(
+        self,
+        group_name: str,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int | None = None,
+        is_part: bool = False,
+        now: Now,
+    ) -> None:
+        """Note the start of a group's rebalance; epoch: if a coordinator began it."""
+        rebalance = self._rebalance(group_name)
+        self._unsettled.add(group_name)
+        event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
+        self._record(event)
+
+    def started_elsewhere(
+        self,
+        group_name: str,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int,
+        now: Now,
+    ) -> None:
+        """Note a rebalance begun by a coordinator elsewhere; ignored if we have no queues of the group."""
+        group = self._groups.get(group_name)
+        if group is not None and self._queues_of(group):
+            self.started(group_name, reason, who, members, epoch=epoch, is_part=True, now=now)
+
+    def observed(self, group_name: str) -> GroupRebalance | None:
+        """Return the observer of a group's rebalances, if there is one."""
+        return self._rebalances.get(group_name)
+
+    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
+        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before."""
+        if topic.startswith(RETRY_PREFIX):
+            return
+        member = self._member(group_name, peer, topic)
+        self._rebalance(group_name).opened(
+            MessageQueue(topic, self.broker_name, queue_id),
+            member.client_id if member is not None else None,
+            was_open=was_open,
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    def pulled(
+        self,
+        peer: Connection,
+        group_name: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        is_opened: bool = False,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Note that a member pulls a queue; is_opened: it has opened it, as members of coordinated groups do.
+
+        Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
+        """
+        group = self._groups.get(group_name)
+        member = group.members.get(peer) if group is not None else None
+        if group is None or member is None:
+            return
+        member.session.seen(now_ms=now_ms)
+        if _are_owned(group, topic) and (is_opened or not self._fences.goes_by_epochs(group_name)):
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).pulled(
+                queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms
+            )
+
+    def answered(
+        self,
+        peer: Connection,
+        group_name: str,
+        topic: str,
+        queue_id: int,
+        next_offset: int | None,
+        *,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Note the answer to a member's pull, with the messages before `next_offset`, if any."""
+        member = self._member(group_name, peer, topic)
+        if member is not None:
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
+
+    def settle(self, *, now: Now) -> None:
+        """Record the rebalances that have settled."""
+        for name, rebalance in list(self._rebalances.items()):
+            if rebalance.is_settled:
+                self._unsettled.discard(name)
+                continue
+            group = self._groups.get(name)
+            openings = None if self.allocates(name) else self._openings(name)
+            queues = self._queues_of(group) if group is not None else None
+            for event in rebalance.settle(queues, openings=openings, now=now):
+                self._record(event)
+            if rebalance.is_forgettable and group is None:
+                del self._rebalances[name]
+
+    def owners(self, group_name: str) -> Mapping[MessageQueue, str]:
+        """Return the last reader of each queue here, by client id."""
+        rebalance = self._rebalances.get(group_name)
+        return rebalance.owners if rebalance is not None else {}
+
+    def diagnosed(self, group_name: str, kind: str, text: str | None) -> None:
+        """Record a problem of a group; text: None when it is over."""
+        event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
+        self._record(event)
+
+    def read_by_two_and_by_none(
+        self, group: ConsumerGroup[Connection], *, age_ms: int
+    ) -> tuple[list[MessageQueue], list[MessageQueue]]:
+        """Return the queues with alternating readers in the last age_ms, and those without a reader."""
+        now_ms = self._clock.monotonic_ms()
+        rebalance = self._rebalance(group.name)
+        by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
+        return by_two, rebalance.read_by_none(self._queues_of(group))
+
+    def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
+        group = self._groups.get(group_name)
+        return group.members.get(peer) if group is not None and _are_owned(group, topic) else None
+
+    def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
+        """Return the existing queues here that are open or granted; see Fences.openings."""
+        return {
+            queue: is_open
+            for queue, is_open in self._fences.openings(group_name).items()
+            if (config := self._topics.get(queue.topic)) and queue.queue_id < config.read_queue_nums
+        }
+
+    def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
+        """Return the queues here that the group should own; retry topics and popped ones do not count."""
+        return [
+            MessageQueue(topic, self.broker_name, queue_id)
+            for topic in group.subscriptions
+            if _are_owned(group, topic) and not self.is_popped(topic, group.name)
+            if (config := self._topics.get(topic)) is not None
+            for queue_id in range(config.read_queue_nums)
+        ]
+
+    def _rebalance(self, group_name: str) -> GroupRebalance:
+        rebalance = self._rebalances.get(group_name)
+        if rebalance is None:
+            rebalance = self._rebalances[group_name] = GroupRebalance(
+                group_name, sent_before=partial(self._offsets.sent_before, group_name)
+            )
+        return rebalance
+
+
+def _are_owned(group: ConsumerGroup[Connection], topic: str) -> bool:
+    """Return whether a group's queues of a topic have owners; retry topics count zero."""
+    return group.message_model != BROADCASTING and not topic.startswith(RETRY_PREFIX)
