@@ -74,7 +74,7 @@ def request_codes() -> str:
 
 def mqadmin_commands() -> str:
     """Return a table of mqadmin's commands, and where each stands."""
-    return _table(("command", "codes", "here", ""), requests.command_rows())
+    return _table(("command", "codes", "here", "`libra admin`", ""), requests.command_rows())
 
 
 def metrics() -> str:

@@ -8,8 +8,11 @@ import random
 import tempfile
 from typing import Final, NamedTuple
 
+import typer
+
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
+from libramq.cli.admin.commands import app as admin
 from libramq.client.consuming.requests.broker_requests import SERVED as SERVED_BY_CLIENTS
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
@@ -247,16 +250,22 @@ def code_rows() -> list[tuple[str, ...]]:
     return rows
 
 
+def libra_commands() -> frozenset[str]:
+    """Return the names of the commands that `libra admin` has."""
+    return frozenset(typer.main.get_group(admin).commands)
+
+
 def command_rows() -> list[tuple[str, ...]]:
     """Return a row for each of mqadmin's commands."""
-    by = served()
+    by, ours = served(), libra_commands()
     rows: list[tuple[str, ...]] = []
     for command in COMMANDS:
         missing = [code for code in command.codes if code not in by]
         works = "works" if command.codes else "not here"
         standing = f"refused: {REASONS[missing[0]]}" if missing else works
-        rows.append((f"`{command.name}`", ", ".join(map(str, command.codes)), standing, command.note))
+        own = "yes" if command.name in ours else ""
+        rows.append((f"`{command.name}`", ", ".join(map(str, command.codes)), standing, own, command.note))
     return rows
 
 
-__all__ = ["CODES", "COMMANDS", "REASONS", "code_rows", "command_rows", "served"]
+__all__ = ["CODES", "COMMANDS", "REASONS", "code_rows", "command_rows", "libra_commands", "served"]

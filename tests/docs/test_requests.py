@@ -1,7 +1,7 @@
 """The tables of request codes and of mqadmin's commands say what the code does."""
 
 from libramq.codes import RequestCode
-from tests.docs.requests import CODES, COMMANDS, REASONS, command_rows, served
+from tests.docs.requests import CODES, COMMANDS, REASONS, command_rows, libra_commands, served
 
 #: LibraMQ's own codes begin here.
 OWN = range(31_000, 32_000)
@@ -24,4 +24,5 @@ def test_every_command_needs_known_codes():
     assert len(names) == len(set(names))
     standings = {row[0]: row[2] for row in command_rows()}
     assert standings["`updateTopic`"] == "works"
+    assert libra_commands() <= set(names)
     assert standings["`electMaster`"].startswith("refused: there is no controller")

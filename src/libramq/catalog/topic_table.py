@@ -68,7 +68,9 @@ class TopicTable:
         self._record_by_use = RecordByUse()
         self.data_version = loaded.data_version if loaded else DataVersion()
         self._observers: list[Callable[[str], None]] = []
-        for config in system_topics(rules):
+        own = system_topics(rules)
+        self._own = {config.topic_name for config in own}
+        for config in own:
             self._topics.setdefault(config.topic_name, config)
         if not rules.auto_create_topic_enable:
             self._topics.pop(names.AUTO_CREATE_TOPIC, None)
@@ -222,6 +224,10 @@ class TopicTable:
         self._record(topic, config, version)
         self.apply(topic, config, version)
         self._changed(topic)
+
+    def is_own(self, topic: str) -> bool:
+        """Return whether a topic is this broker's own, as those named like its cluster and itself are."""
+        return names.is_system_topic(topic) or topic in self._own
 
     def _changed(self, topic: str) -> None:
         for observer in self._observers:

@@ -2,9 +2,13 @@
 
 import os
 from enum import StrEnum
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+
+if TYPE_CHECKING:
+    from libramq.cli.admin.session import AdminSession
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 #: Apache's clients and tools read the same variable (MixAll.NAMESRV_ADDR_ENV).
@@ -46,6 +50,13 @@ Namesrv = Annotated[
         show_default=False,
     ),
 ]
+Broker = Annotated[
+    str | None, typer.Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c.")
+]
+Cluster = Annotated[
+    str | None, typer.Option("-c", "--clusterName", help="Change it at all brokers of a cluster; or use -b.")
+]
+ConfigFile = Annotated[Path, typer.Option("-f", "--filename", help="A file with a list, as JSON.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
 Group = Annotated[str, typer.Option("-g", "--groupName", "--consumerGroup", help="The consumer group.")]
@@ -73,3 +84,10 @@ AllowPublic = Annotated[
 def name_servers(option: str | None) -> str:
     """Return the name servers to use: the option's, else the environment's, else this machine's."""
     return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+
+
+def session(namesrv: str | None) -> "AdminSession":
+    """Return a session with the cluster whose name servers are to be used."""
+    from libramq.cli.admin.session import AdminSession
+
+    return AdminSession(name_servers(namesrv))

@@ -3,14 +3,14 @@
 It reads outside any group, as Spark's source does: it commits nothing and causes no rebalance.
 """
 
-import base64
 import heapq
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from libramq.cli.access import access
+from libramq.cli.message_row import message_row
 from libramq.cli.printable import printable, printable_json
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError
@@ -86,17 +86,4 @@ def _print_line(message: MessageExt) -> None:
 
 
 def _print_json(message: MessageExt) -> None:
-    row: dict[str, Any] = {
-        "topic": message.topic,
-        "broker": message.broker_name,
-        "queueId": message.queue_id,
-        "queueOffset": message.queue_offset,
-        "storeTimestamp": message.store_timestamp_ms,
-        "messageId": message.message_id,
-        "properties": message.properties,
-    }
-    try:
-        row["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        row["bodyBase64"] = base64.b64encode(message.body).decode()
-    print(printable_json(json.dumps(row, ensure_ascii=False)), flush=True)
+    print(printable_json(json.dumps(message_row(message), ensure_ascii=False)), flush=True)

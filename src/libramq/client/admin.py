@@ -38,6 +38,7 @@ from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls, operator_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
+from libramq.transport.address import join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.tls import Tls
 
@@ -247,7 +248,7 @@ class Admin:
         """
         validate_group(group)
         host, port = decode_offset_id(message_id).host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = join_address(host, port)
         return await self._ask(address, operator_calls.consume_directly(group, client_id, message_id))
 
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:

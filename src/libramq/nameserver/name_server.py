@@ -14,6 +14,7 @@ from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
+from libramq.transport.address import join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address
 from libramq.transport.server import Server
@@ -72,7 +73,7 @@ class NameServer:
     @property
     def address(self) -> str:
         """Return the address it listens on, as "host:port"."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     async def start(self) -> None:
         """Listen; ConfigError if the port is taken or the address is public without permission."""

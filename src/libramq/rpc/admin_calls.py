@@ -13,18 +13,21 @@ from libramq.remoting.body.route import GroupList, KVTable, TopicList
 from libramq.rpc.call import Call, header_call, nothing
 
 
-def create_topic(config: TopicConfig) -> Call[None]:
-    """Create a topic at a broker, or change its queues and permission."""
+def create_topic(config: TopicConfig, *, attributes: str = "", perm: int | None = None) -> Call[None]:
+    """Create a topic at a broker, or change it. perm: instead of the configuration's.
+
+    attributes: the changes to them, as in +name=value,-name.
+    """
     header = h.CreateTopicHeader(
         topic=config.topic_name,
         default_topic="TBW102",
         read_queue_nums=config.read_queue_nums,
         write_queue_nums=config.write_queue_nums,
-        perm=config.perm,
+        perm=config.perm if perm is None else perm,
         topic_filter_type=config.topic_filter_type,
         topic_sys_flag=config.topic_sys_flag,
         order=config.order,
-        attributes="",
+        attributes=attributes,
     )
     return header_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header, nothing)
 

@@ -3,10 +3,15 @@
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
 
-from libramq.codes import RequestCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.properties_file import parse_properties
-from libramq.formats.tables import SubscriptionGroupConfig, SubscriptionGroupWrapper, TopicConfig
+from libramq.formats.tables import (
+    MessageRequestMode,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+)
 from libramq.formats.tables import TopicConfigSerializeWrapper as TopicConfigs
 from libramq.message.message import MessageExt
 from libramq.message.record import decode_records
@@ -14,11 +19,14 @@ from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting.body import administration as bodies
 from libramq.remoting.body.consumers import ProducerConnection
-from libramq.remoting.body.route import KVTable
+from libramq.remoting.body.replication import HAStatus
+from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.body.running_info import ConsumerRunningInfo
 from libramq.rpc.call import Call, header_call, nothing
 
 R = RequestCode
+#: Java's Long.MAX_VALUE.
+LONG_MAX = 2**63 - 1
 
 # Name servers.
 
@@ -98,6 +106,15 @@ def all_topic_configs() -> Call[dict[str, TopicConfig]]:
     )
 
 
+def system_topics() -> Call[list[str]]:
+    """Return the topics that are a broker's own."""
+    return header_call(
+        R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+        None,
+        lambda reply: decode_body(reply.body, TopicList).topic_list,
+    )
+
+
 def create_topics(configs: list[TopicConfig]) -> Call[None]:
     """Create topics, or change them."""
     body = encode_body(bodies.TopicConfigList(topic_config_list=configs))
@@ -139,6 +156,12 @@ def clone_offsets(source: str, target: str, topic: str | None = None, *, offline
     return header_call(R.CLONE_GROUP_OFFSET, header, nothing)
 
 
+def set_consume_mode(topic: str, group: str, mode: str, share_count: int) -> Call[None]:
+    """Have members of a group with server-side assignment pull or pop a topic."""
+    body = MessageRequestMode(topic=topic, consumer_group=group, mode=mode, pop_share_queue_num=share_count)
+    return header_call(R.SET_MESSAGE_REQUEST_MODE, None, nothing, body=encode_body(body))
+
+
 # What a broker knows.
 
 
@@ -154,6 +177,13 @@ def update_broker_config(key: str, value: str) -> Call[None]:
     return header_call(R.UPDATE_BROKER_CONFIG, None, nothing, body=f"{key}={value}\n".encode())
 
 
+def reset_master_flush_offset(offset: int) -> Call[None]:
+    """Set up to where a slave takes its master's log to be on disk."""
+    return header_call(
+        R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader(master_flush_offset=offset), nothing
+    )
+
+
 def broker_consume_stats(*, ordered: bool = False) -> Call[bodies.ConsumeStatsList]:
     """Return the progress of all groups."""
     return header_call(
@@ -161,6 +191,11 @@ def broker_consume_stats(*, ordered: bool = False) -> Call[bodies.ConsumeStatsLi
         a.BrokerConsumeStatsHeader(is_order=ordered),
         lambda reply: decode_body(reply.body, bodies.ConsumeStatsList),
     )
+
+
+def ha_status() -> Call[HAStatus]:
+    """Return a master's slaves, and how far they are behind it."""
+    return header_call(R.GET_BROKER_HA_STATUS, None, lambda reply: decode_body(reply.body, HAStatus))
 
 
 def all_producers() -> Call[bodies.ProducerTable]:
@@ -202,6 +237,32 @@ def view_message(physical_offset: int, topic: str | None = None) -> Call[Message
         R.VIEW_MESSAGE_BY_ID,
         h.ViewMessageHeader(offset=physical_offset, topic=topic),
         lambda reply: decode_records(reply.body)[0],
+    )
+
+
+def query_messages(
+    topic: str,
+    key: str,
+    *,
+    unique: bool = False,
+    count: int = 64,
+    begin_ms: int = 0,
+    end_ms: int = LONG_MAX,
+) -> Call[list[MessageExt]]:
+    """Return a topic's newest messages with a key; unique: with an id that a producer gave."""
+    header = h.QueryMessageHeader(
+        topic=topic,
+        key=key,
+        max_num=count,
+        begin_timestamp=begin_ms,
+        end_timestamp=end_ms,
+        is_unique_key=unique,
+    )
+    return Call(
+        R.QUERY_MESSAGE,
+        lambda reply: decode_records(reply.body) if reply.code == ResponseCode.SUCCESS else [],
+        h.encode_header(header),
+        accepts=frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}),
     )
 
 

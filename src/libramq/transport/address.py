@@ -11,6 +11,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def join_address(host: str, port: int) -> str:
+    """Return "host:port", "[::1]:port"."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_name_servers(text: str) -> tuple[str, ...]:
     """Split RocketMQ's list of name servers, "a:9876;b:9876", checking each."""
     addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())

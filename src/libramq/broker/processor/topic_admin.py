@@ -148,5 +148,5 @@ class TopicAdministration:
 
     def system_topics(self, request: Request) -> Outcome:
         """Return the broker's own topics."""
-        own = [config.topic_name for config in self._topics if names.is_system_topic(config.topic_name)]
+        own = [config.topic_name for config in self._topics if self._topics.is_own(config.topic_name)]
         return Reply(body=fastjson.dumps(TopicList(topic_list=sorted(own), broker_addr=self._address)))

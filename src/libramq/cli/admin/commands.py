@@ -1,27 +1,20 @@
 """The admin commands, under the names and options of RocketMQ's mqadmin."""
 
-import time
 from typing import Annotated, Any, Final
 
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin import disk, servers
+from libramq.cli.admin import disk, exports, groups, messages, reading, servers, statistics, topics
+from libramq.cli.admin.printing import time_text
 from libramq.errors import ConfigError
 
 app = typer.Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
-app.add_typer(disk.app)
-app.add_typer(servers.app)
-
-Broker = Annotated[
-    str | None, typer.Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c.")
-]
-Cluster = Annotated[
-    str | None, typer.Option("-c", "--clusterName", help="Change it at all brokers of a cluster; or use -b.")
-]
+for _room in (topics, groups, messages, reading, statistics, exports, servers, disk):
+    app.add_typer(_room.app)
 
 
 @app.command("topicList")
@@ -37,7 +30,7 @@ def topic_list(
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         rows = admin_queries.topic_list(session, with_clusters=clusters)
     if json:
         output.print_json(rows if clusters else [row["topic"] for row in rows])
@@ -55,23 +48,35 @@ def topic_list(
 def update_topic(
     topic: options.Topic,
     namesrv: options.Namesrv = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
+    broker: options.Broker = None,
+    cluster: options.Cluster = None,
     read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
     write_queues: Annotated[int, typer.Option("-w", "--writeQueueNums", help="Queues to write to.")] = 8,
     perm: Annotated[int, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.")] = 6,
+    attributes: Annotated[
+        str, typer.Option("-a", "--attributes", help="Attributes to set or remove: +name=value,-name.")
+    ] = "",
+    order: Annotated[
+        str, typer.Option("-o", "--order", help="true: it is ordered; name servers keep its brokers.")
+    ] = "false",
     json: options.Json = False,
 ) -> None:
-    """Create a topic, or change its queues and permission."""
+    """Create a topic, or change its queues, permission and attributes."""
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
     from libramq.formats.tables import TopicConfig
 
     config = TopicConfig(
-        topic_name=topic, read_queue_nums=read_queues, write_queue_nums=write_queues, perm=perm
+        topic_name=topic,
+        read_queue_nums=read_queues,
+        write_queue_nums=write_queues,
+        perm=perm,
+        order=admin_queries.truth_of("-o", order),
     )
-    with _session(namesrv) as session:
-        brokers = admin_queries.update_topic(session, config, broker=broker, cluster=cluster)
+    with options.session(namesrv) as session:
+        brokers = admin_queries.update_topic(
+            session, config, broker=broker, cluster=cluster, attributes=attributes
+        )
     if json:
         output.print_json({"topic": topic, "brokers": brokers})
     else:
@@ -91,7 +96,7 @@ def delete_topic(
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         brokers = admin_queries.delete_topic(session, topic, cluster=cluster)
     if json:
         output.print_json({"topic": topic, "cluster": cluster, "brokers": brokers})
@@ -106,14 +111,14 @@ def topic_status(topic: options.Topic, namesrv: options.Namesrv = None, json: op
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         rows = admin_queries.topic_status(session, topic)
     if json:
         output.print_json(rows)
         return
     output.print_table(
         ("broker", "queue", "min offset", "max offset", "last written"),
-        ([*list(row.values())[:-1], _time(row["lastUpdateTimestamp"])] for row in rows),
+        ([*list(row.values())[:-1], time_text(row["lastUpdateTimestamp"])] for row in rows),
     )
 
 
@@ -123,7 +128,7 @@ def topic_route(topic: options.Topic, namesrv: options.Namesrv = None, json: opt
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         route = admin_queries.topic_route(session, topic)
     if json:
         output.print_json(route)
@@ -151,7 +156,7 @@ def cluster_list(namesrv: options.Namesrv = None, json: options.Json = False) ->
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         rows = admin_queries.cluster_list(session)
     if json:
         output.print_json(rows)
@@ -193,7 +198,7 @@ def consumer_progress(
     from libramq.cli.admin import queries as admin_queries
 
     if group is None:
-        with _session(namesrv) as session:
+        with options.session(namesrv) as session:
             rows = admin_queries.groups_progress(session)
         if json:
             output.print_json(rows)
@@ -205,7 +210,7 @@ def consumer_progress(
                 (list(row.values()) for row in rows),
             )
         return
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         progress = admin_queries.group_progress(session, group, topic)
     if json:
         output.print_json(progress)
@@ -221,7 +226,7 @@ def consumer_progress(
             "in flight",
             "last message stored",
         ),
-        ([*list(row.values())[:-1], _time(row["lastTimestamp"])] for row in progress["queues"]),
+        ([*list(row.values())[:-1], time_text(row["lastTimestamp"])] for row in progress["queues"]),
     )
     print(
         f"{progress['consumeTps']:.2f} consumed/s, {progress['diffTotal']:,} behind, "
@@ -230,7 +235,7 @@ def consumer_progress(
 
 
 @app.command("resetOffsetByTime", no_args_is_help=True)
-def reset_offset_by_time(
+def reset_offset_bytime_text(
     group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
     timestamp: Annotated[
@@ -264,7 +269,7 @@ def reset_offset_by_time(
         raise ConfigError("name the target: -s TIME, or -q QUEUE -o OFFSET")
     timestamp_ms = admin_queries.timestamp_of(timestamp or "now")
     forwards = admin_queries.truth_of("-f", force)
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         if queue is None:
             rows = admin_queries.reset_offsets(
                 session, group, topic, timestamp_ms=timestamp_ms, force=forwards, broker=broker
@@ -289,8 +294,8 @@ def reset_offset_by_time(
 def delete_sub_group(
     group: options.Group,
     namesrv: options.Namesrv = None,
-    broker: Broker = None,
-    cluster: Cluster = None,
+    broker: options.Broker = None,
+    cluster: options.Cluster = None,
     offsets: Annotated[
         bool, typer.Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
     ] = False,
@@ -303,7 +308,7 @@ def delete_sub_group(
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         brokers = admin_queries.delete_group(session, group, broker=broker, cluster=cluster, offsets=offsets)
     if json:
         output.print_json({"group": group, "brokers": brokers})
@@ -325,7 +330,7 @@ def consumer_connection(
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         connection = admin_queries.consumer_connection(session, group)
     if json:
         output.print_json(connection)
@@ -338,15 +343,5 @@ def consumer_connection(
     print(f"{connection['consumeType']}, {connection['messageModel']}, {connection['consumeFromWhere']}")
 
 
-def _session(namesrv: str | None) -> Any:
-    from libramq.cli.admin.session import AdminSession
-
-    return AdminSession(options.name_servers(namesrv))
-
-
 def _addresses(broker: dict[str, Any]) -> str:
     return ", ".join(f"{id_}={address}" for id_, address in broker.get("brokerAddrs", {}).items())
-
-
-def _time(timestamp_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms else "–"

@@ -52,10 +52,9 @@ def _free_disk(
 ) -> None:
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
-    from libramq.cli.admin.session import AdminSession
     from libramq.rpc import admin_calls
 
-    with AdminSession(options.name_servers(namesrv)) as session:
+    with options.session(namesrv) as session:
         request = getattr(admin_calls, call)()
         brokers = admin_queries.free_disk(session, request, broker=broker, cluster=cluster)
     if json:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from libramq.cli.admin.session import AdminSession, addresses
+from libramq.cli.admin.topics import PERMISSIONS, put_order_conf
 from libramq.errors import BrokerError, ConfigError, RemoteError, RouteNotFound
 from libramq.filter.subscription import CONSUME_ACTIVELY
 from libramq.formats.tables import TopicConfig
@@ -31,8 +32,6 @@ Row = dict[str, Any]
 
 #: The longest list of queues that a client should get; Apache leaves it open.
 QUEUES_PER_TOPIC_MAX = 65_536
-#: PermName: 2 write, 4 read, 6 both.
-PERMISSIONS = (2, 4, 6)
 
 
 def topic_list(session: AdminSession, *, with_clusters: bool) -> list[Row]:
@@ -135,11 +134,7 @@ def delete_group(
 ) -> list[str]:
     """Delete a group at a broker, or in a cluster with its retry topic and dead letters."""
     validate_group(group)
-    if (broker is None) == (cluster is None):
-        raise ConfigError(
-            "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
-        )
-    targets = [broker] if broker is not None else session.masters(cluster or "")
+    targets = session.targets(broker=broker, cluster=cluster)
     for address in targets:
         session.ask(address, admin_calls.delete_group(group, clean_offset=offsets))
     if cluster is not None:
@@ -167,22 +162,27 @@ def free_disk(
 
 
 def update_topic(
-    session: AdminSession, config: TopicConfig, *, broker: str | None, cluster: str | None
+    session: AdminSession,
+    config: TopicConfig,
+    *,
+    broker: str | None,
+    cluster: str | None,
+    attributes: str = "",
 ) -> list[str]:
-    """Create or change a topic; return the addresses of its brokers."""
+    """Create or change a topic; return the addresses of its brokers. An ordered one's brokers are kept."""
     validate_topic(config.topic_name)
-    if (broker is None) == (cluster is None):
-        raise ConfigError(
-            "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
-        )
     if config.perm not in PERMISSIONS:
         raise ConfigError(f"the permission {config.perm} is none; 2 is write, 4 read, 6 both")
     for count in (config.read_queue_nums, config.write_queue_nums):
         if not 0 < count <= QUEUES_PER_TOPIC_MAX:
             raise ConfigError(f"{count} queues; 1 to {QUEUES_PER_TOPIC_MAX} are allowed")
-    targets = [broker] if broker is not None else session.masters(cluster or "")
+    targets = session.targets(broker=broker, cluster=cluster)
     for address in targets:
-        session.ask(address, admin_calls.create_topic(config))
+        session.ask(address, admin_calls.create_topic(config, attributes=attributes))
+    if config.order:
+        table = session.clusters().broker_addr_table.values()
+        names = sorted(data.broker_name for data in table if data.master_address in targets)
+        put_order_conf(session, config.topic_name, names, config.write_queue_nums)
     return targets
 
 
@@ -258,7 +258,7 @@ def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
     """Return a group's progress, queue by queue."""
     queues: list[Row] = []
     tps = 0.0
-    for address in _brokers_of_group(session, group):
+    for address in brokers_of_group(session, group):
         stats = session.ask(address, admin_calls.consume_stats(group, topic))
         tps += stats.consume_tps
         queues += [
@@ -313,7 +313,7 @@ def consumer_connection(session: AdminSession, group: str) -> Row:
     """Return a group's members and subscriptions. Each member is connected to every broker."""
     found: Row | None = None
     offline: BrokerError | None = None
-    for address in _brokers_of_group(session, group):
+    for address in brokers_of_group(session, group):
         try:
             connection = session.ask(address, admin_calls.consumer_connection(group))
         except BrokerError as error:
@@ -342,7 +342,7 @@ def consumer_connection(session: AdminSession, group: str) -> Row:
     return found
 
 
-def _brokers_of_group(session: AdminSession, group: str) -> list[str]:
+def brokers_of_group(session: AdminSession, group: str) -> list[str]:
     """Return the brokers that have a group, by its retry topic."""
     validate_group(group)
     try:

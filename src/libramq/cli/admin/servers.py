@@ -1,15 +1,22 @@
 """The admin commands about options, permissions and values of servers, under mqadmin's names."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from libramq.cli import options
+from libramq.cli.admin.printing import done, show
+
+if TYPE_CHECKING:
+    from libramq.rpc.call import Call
 
 app = typer.Typer()
 
 _Broker = Annotated[str, typer.Option("-b", "--brokerAddr", help="The broker, host:port.")]
+_AnyBroker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="The broker, host:port; or -c.")]
+_AnyCluster = Annotated[
+    str | None, typer.Option("-c", "--clusterName", help="All masters of this cluster; or -b.")
+]
 _BrokerName = Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")]
 _Key = Annotated[str, typer.Option("-k", "--key", help="The key.")]
 _Value = Annotated[str, typer.Option("-v", "--value", help="The value.")]
@@ -17,33 +24,79 @@ _Namespace = Annotated[str, typer.Option("-s", "--namespace", help="The namespac
 
 
 @app.command("brokerStatus", no_args_is_help=True)
-def broker_status(broker: _Broker, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
-    """Show a broker's state as names and values."""
+def broker_status(
+    broker: _AnyBroker = None,
+    cluster: _AnyCluster = None,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Show a broker's state as names and values, or that of a cluster's masters."""
     from libramq.rpc import admin_calls
 
-    with _session(namesrv) as session:
-        _show(session.ask(broker, admin_calls.runtime_info()), json=json)
+    _show_each(admin_calls.runtime_info(), broker, cluster, namesrv, json=json)
 
 
 @app.command("getBrokerConfig", no_args_is_help=True)
-def get_broker_config(broker: _Broker, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
-    """Show a broker's options, without secrets."""
+def get_broker_config(
+    broker: _AnyBroker = None,
+    cluster: _AnyCluster = None,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Show a broker's options, without secrets, or those of a cluster's masters."""
     from libramq.rpc import operator_calls
 
-    with _session(namesrv) as session:
-        _show(session.ask(broker, operator_calls.broker_config()), json=json)
+    _show_each(operator_calls.broker_config(), broker, cluster, namesrv, json=json)
+
+
+def _show_each(
+    call: "Call[dict[str, str]]", broker: str | None, cluster: str | None, namesrv: str | None, *, json: bool
+) -> None:
+    with options.session(namesrv) as session:
+        targets = session.targets(broker=broker, cluster=cluster)
+        found = {address: session.ask(address, call) for address in targets}
+    if broker is not None or json:
+        show(found if broker is None else found[broker], json=json)
+        return
+    for address, values in found.items():
+        print(f"============{address}============")
+        show(values, json=False)
 
 
 @app.command("updateBrokerConfig", no_args_is_help=True)
 def update_broker_config(
-    broker: _Broker, key: _Key, value: _Value, namesrv: options.Namesrv = None, json: options.Json = False
+    key: _Key,
+    value: _Value,
+    broker: options.Broker = None,
+    cluster: options.Cluster = None,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
 ) -> None:
     """Change an option of a broker until it stops; the broker says which ones can be changed."""
     from libramq.rpc import operator_calls
 
-    with _session(namesrv) as session:
-        session.ask(broker, operator_calls.update_broker_config(key, value))
-    _done(f"update broker config success, {broker}", {"broker": broker, key: value}, json=json)
+    with options.session(namesrv) as session:
+        targets = session.targets(broker=broker, cluster=cluster)
+        for address in targets:
+            session.ask(address, operator_calls.update_broker_config(key, value))
+    text = f"update broker config success, {', '.join(targets)}"
+    done(text, {"brokers": targets, key: value}, json=json)
+
+
+@app.command("resetMasterFlushOffset", no_args_is_help=True)
+def reset_master_flush_offset(
+    broker: _Broker,
+    offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The offset.")],
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Set up to where a slave takes its master's log to be on disk; no other broker has such an offset."""
+    from libramq.rpc import operator_calls
+
+    with options.session(namesrv) as session:
+        session.ask(broker, operator_calls.reset_master_flush_offset(offset))
+    text = f"reset master flush offset to {offset} success"
+    done(text, {"broker": broker, "offset": offset}, json=json)
 
 
 @app.command("wipeWritePerm", no_args_is_help=True)
@@ -62,10 +115,10 @@ def _set_writable(broker: str, namesrv: str | None, *, json: bool, writable: boo
     from libramq.rpc import operator_calls
 
     call = operator_calls.add_write_perm if writable else operator_calls.wipe_write_perm
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         counts = session.each_name_server(call(broker))
     if json:
-        _show({"broker": broker, "topics": counts}, json=True)
+        show({"broker": broker, "topics": counts}, json=True)
         return
     for address, count in counts.items():
         what = "add" if writable else "wipe"
@@ -83,10 +136,10 @@ def update_kv_config(
     """Set a value of the name servers' KV configuration."""
     from libramq.rpc import operator_calls
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         session.each_name_server(operator_calls.put_value(namespace, key, value))
     text = "create or update kv config to namespace success."
-    _done(text, {"namespace": namespace, "key": key, "value": value}, json=json)
+    done(text, {"namespace": namespace, "key": key, "value": value}, json=json)
 
 
 @app.command("deleteKvConfig", no_args_is_help=True)
@@ -96,9 +149,9 @@ def delete_kv_config(
     """Remove a value of the name servers' KV configuration."""
     from libramq.rpc import operator_calls
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         session.each_name_server(operator_calls.delete_value(namespace, key))
-    _done("delete kv config from namespace success.", {"namespace": namespace, "key": key}, json=json)
+    done("delete kv config from namespace success.", {"namespace": namespace, "key": key}, json=json)
 
 
 @app.command("getNamesrvConfig")
@@ -106,14 +159,14 @@ def get_namesrv_config(namesrv: options.Namesrv = None, json: options.Json = Fal
     """Show the options of each name server."""
     from libramq.rpc import operator_calls
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         found = session.each_name_server(operator_calls.name_server_config())
     if json:
-        _show(found, json=True)
+        show(found, json=True)
         return
     for address, values in found.items():
         print(f"============{address}============")
-        _show(values, json=False)
+        show(values, json=False)
 
 
 @app.command("updateNamesrvConfig", no_args_is_help=True)
@@ -123,30 +176,6 @@ def update_namesrv_config(
     """Change an option of each name server until it stops; a name server says which ones can be changed."""
     from libramq.rpc import operator_calls
 
-    with _session(namesrv) as session:
+    with options.session(namesrv) as session:
         session.each_name_server(operator_calls.update_name_server_config(key, value))
-    _done("update name server config success!", {key: value}, json=json)
-
-
-def _session(namesrv: str | None) -> Any:
-    from libramq.cli.admin.session import AdminSession
-
-    return AdminSession(options.name_servers(namesrv))
-
-
-def _done(text: str, value: Mapping[str, Any], *, json: bool) -> None:
-    if json:
-        _show(value, json=True)
-    else:
-        print(text)
-
-
-def _show(values: Mapping[str, Any], *, json: bool) -> None:
-    from libramq.cli import output
-    from libramq.cli.printable import printable
-
-    if json:
-        output.print_json(values)
-        return
-    for name, value in sorted(values.items()):
-        print(f"{name:<32}: {printable(str(value))}")
+    done("update name server config success!", {key: value}, json=json)

@@ -4,7 +4,15 @@ from typing import TypeVar
 
 from libramq.cli.access import access
 from libramq.clock import SystemClock
-from libramq.errors import ConfigError, NameServerUnavailable, RemoteError, RouteNotFound, TopicNotExist
+from libramq.codes import ResponseCode
+from libramq.errors import (
+    BrokerError,
+    ConfigError,
+    NameServerUnavailable,
+    RemoteError,
+    RouteNotFound,
+    TopicNotExist,
+)
 from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
@@ -28,6 +36,11 @@ class AdminSession:
         self._clock = SystemClock()
         self._access = access()
         self._remotes: dict[str, BlockingRemote] = {}
+
+    @property
+    def name_server_count(self) -> int:
+        """Return how many name servers it knows."""
+        return len(self._name_servers)
 
     def __enter__(self) -> "AdminSession":
         return self
@@ -57,6 +70,8 @@ class AdminSession:
             except TopicNotExist:
                 raise
             except RemoteError as error:
+                if isinstance(error, BrokerError) and error.response_code == ResponseCode.QUERY_NOT_FOUND:
+                    raise  # An answer: there is no such value.
                 failures.append(str(error))
         raise NameServerUnavailable(
             f"no name server answered: {'; '.join(failures).rstrip('.')}. "
@@ -94,6 +109,16 @@ class AdminSession:
     def clusters(self) -> ClusterInfo:
         """Return all clusters and brokers."""
         return self.ask_name_server(name_server_calls.cluster_info())
+
+    def targets(self, *, broker: str | None, cluster: str | None) -> list[str]:
+        """Return the brokers to use: the one that -b names, or the masters of -c's cluster."""
+        if broker is not None and cluster is None:
+            return [broker]
+        if cluster is not None and broker is None:
+            return self.masters(cluster)
+        raise ConfigError(
+            "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
+        )
 
     def masters(self, cluster: str) -> list[str]:
         """Return the addresses of a cluster's masters; raises ConfigError when there is no such cluster."""
