@@ -69,6 +69,13 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     ),
     R.SEND_MESSAGE_V2: (send_header("T"), None, "Topic:T Pub"),
     R.SEND_BATCH_MESSAGE: (send_header("%RETRY%G"), None, "Group:G Sub"),
+    R.SEND_REPLY_MESSAGE: (
+        h.SendMessageHeader(
+            producer_group="P", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+            sys_flag=0, born_timestamp=1, flag=0,
+        ), None, "Topic:T Pub",
+    ),
+    R.SEND_REPLY_MESSAGE_V2: (send_header("T"), None, "Topic:T Pub"),
     R.END_TRANSACTION: (
         h.EndTransactionHeader(
             producer_group="P", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=8

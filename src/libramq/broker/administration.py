@@ -19,11 +19,15 @@ from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.ha_status import HAStatusRequests
 from libramq.broker.processor.inspection import Inspection
 from libramq.broker.processor.offset_admin import OffsetAdministration
+from libramq.broker.processor.reply_message import ReplyMessages
 from libramq.broker.processor.reset_offset import OffsetReset
+from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.slave_tables import SlaveTables
 from libramq.broker.processor.statistics import Statistics
 from libramq.broker.processor.topic_admin import TopicAdministration
 from libramq.clock import Clock
+from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
 from libramq.replication.ha_service import HAService
 from libramq.rpc.endpoint import Answered
@@ -131,3 +135,10 @@ def client_calls(
         responder=responder,
         otherwise=otherwise,
     )
+
+
+def replies(
+    config: BrokerConfig, sends: SendMessage, producers: ProducerGroups[Connection], calls: ClientCalls
+) -> ReplyMessages:
+    """Return the service that passes replies on to clients."""
+    return ReplyMessages(sends, producers, calls, address=config.address, stores=config.store_replies)

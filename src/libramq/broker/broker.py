@@ -22,6 +22,7 @@ from libramq.broker.administration import (
     broker_options,
     client_calls,
     replication_services,
+    replies,
 )
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
@@ -207,6 +208,7 @@ class Broker:
             randomness=randomness,
         )
         self.appending, self.creations = producing.appending, producing.creations
+        self._sends = producing.sends
         self.pop = PopParts(
             self.config,
             self._files,
@@ -333,11 +335,11 @@ class Broker:
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors, self._batch_processors = served_by(services)
-        parts, store, authorizer = self._group_parts, self.store, self.authorizer
-        self._calls = client_calls(
-            self.tables, parts, store, authorizer, self.kernel, self._responder, self._clients.answered
-        )
-        self._processors.update(self._calls.processors())
+        parts, store, auth = self._group_parts, self.store, self.authorizer
+        answered = self._clients.answered
+        self._calls = client_calls(self.tables, parts, store, auth, self.kernel, self._responder, answered)
+        for late in (self._calls, replies(self.config, self._sends, self.producers, self._calls)):
+            self._processors.update(late.processors())
         self.replication.refuse(self._processors, self._batch_processors)
         self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)

@@ -292,6 +292,7 @@ class BrokerConfig(TimerConfig):
     )
     region_id: str = option("DefaultRegion", "regionId", "The region that messages and replies name.")
     trace_on: bool = option(True, "traceOn", "Allow clients to trace messages.")
+    store_replies: bool = option(True, "storeReplyMessageEnable", "Store replies to clients' requests, too.")
     credentials: Credentials | None = field(  # Not in the repr.
         default=None,
         repr=False,
@@ -301,8 +302,7 @@ class BrokerConfig(TimerConfig):
             '`{"accessKey":"…","secretKey":"…"}`, the same at all of them.',
         },
     )
-    #: An operator's decision about a damaged store, for one start: not read from a file, where it would
-    #: remain.
+    #: An operator's decision about a damaged store, for one start: in a file, it would remain.
     damaged: str | None = None
 
     def __post_init__(self) -> None:

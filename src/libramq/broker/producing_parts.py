@@ -57,7 +57,7 @@ class ProducingParts:
             unique_id=unique_id,
             message_bytes_max=config.max_message_size,
         )
-        sends = SendMessage(
+        self.sends = SendMessage(
             creations=self.creations,
             disk_space=disk_space,
             topics=tables.topics,
@@ -82,7 +82,7 @@ class ProducingParts:
             schedule=files.schedule,
             authorizer=authorizer,
         )
-        self.services: list[Any] = [sends, send_back, _timer_requests(config, files)]
+        self.services: list[Any] = [self.sends, send_back, _timer_requests(config, files)]
 
 
 def _timer_requests(config: BrokerConfig, files: BrokerFiles) -> TimerRequests:

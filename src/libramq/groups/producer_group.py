@@ -26,6 +26,8 @@ class ProducerGroups(Generic[P]):
     def __init__(self) -> None:
         self._groups: dict[str, dict[P, Member[P]]] = {}
         self._memberships: Memberships[P, str] = Memberships()
+        #: The connections of each client id, the newest last, with the number of groups that each is in.
+        self._by_client: dict[str, dict[P, int]] = {}
 
     def __len__(self) -> int:
         return len(self._memberships)
@@ -37,8 +39,20 @@ class ProducerGroups(Generic[P]):
         if is_full and not memberships.has(member.peer, group):
             return False
         memberships.add(member.peer, group)
-        self._groups.setdefault(group, {})[member.peer] = member
+        members = self._groups.setdefault(group, {})
+        before = members.get(member.peer)
+        members[member.peer] = member
+        if before is None or before.client_id != member.client_id:
+            if before is not None:
+                self._forget(before)
+            peers = self._by_client.setdefault(member.client_id, {})
+            peers[member.peer] = peers.get(member.peer, 0) + 1
         return True
+
+    def connection(self, client_id: str) -> P | None:
+        """Return the newest connection of a client; None if it is not connected."""
+        peers = self._by_client.get(client_id)
+        return next(reversed(peers)) if peers else None
 
     def members(self, group: str) -> list[Member[P]]:
         """Return the connected members."""
@@ -51,11 +65,22 @@ class ProducerGroups(Generic[P]):
     def remove(self, group: str, peer: P) -> None:
         """Remove a member."""
         members = self._groups.get(group)
-        if members is None or members.pop(peer, None) is None:
+        member = members.pop(peer, None) if members is not None else None
+        if member is None:
             return
         if not members:
             del self._groups[group]
         self._memberships.remove(peer, group)
+        self._forget(member)
+
+    def _forget(self, member: Member[P]) -> None:
+        """Count a group less for a client's connection."""
+        peers = self._by_client[member.client_id]
+        peers[member.peer] -= 1
+        if not peers[member.peer]:
+            del peers[member.peer]
+        if not peers:
+            del self._by_client[member.client_id]
 
     def remove_peer(self, peer: P) -> None:
         """Remove the members of a connection that ended."""

@@ -39,6 +39,8 @@ _SPECS: Final = (
     RequestSpec(R.SEND_MESSAGE, h.SendMessageHeader, _MESSAGE),
     RequestSpec(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _MESSAGE),
     RequestSpec(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _MESSAGE),
+    RequestSpec(R.SEND_REPLY_MESSAGE, h.SendMessageHeader, _MESSAGE),
+    RequestSpec(R.SEND_REPLY_MESSAGE_V2, h.SendMessageHeaderV2, _MESSAGE),
     RequestSpec(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader),
     RequestSpec(R.END_TRANSACTION, h.EndTransactionHeader),
     RequestSpec(R.PULL_MESSAGE, h.PullMessageHeader),

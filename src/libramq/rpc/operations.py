@@ -191,6 +191,8 @@ OPERATIONS: Final[dict[int, Reading]] = {
     # Messages.
     R.SEND_MESSAGE: Reading(_send),
     R.SEND_MESSAGE_V2: Reading(_send),
+    R.SEND_REPLY_MESSAGE: Reading(_send),
+    R.SEND_REPLY_MESSAGE_V2: Reading(_send),
     R.SEND_BATCH_MESSAGE: Reading(_send),
     R.CONSUMER_SEND_MSG_BACK: Reading(_send_back),
     R.END_TRANSACTION: Reading(_end_transaction),

@@ -6,8 +6,8 @@
 Upstream: AdminBrokerProcessor.callConsumer, Broker2Client.java.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
@@ -57,13 +57,20 @@ _NOT_PASSED_ON: Final = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
 Collect = Callable[[Mapping[str, Command]], Reply]
 
 
+class Target(NamedTuple):
+    """A client that is sent a request."""
+
+    client_id: str
+    peer: Connection
+
+
 class _Call(Parked):
-    """An operator's request that waits for members. waiting: who has not answered, by number."""
+    """A request that waits for clients. waiting: who has not answered, by number."""
 
     __slots__ = ("_calls", "answers", "collect", "request", "waiting")
 
     def __init__(
-        self, calls: "ClientCalls", request: Request, waiting: dict[int, Member[Connection]], collect: Collect
+        self, calls: "ClientCalls", request: Request, waiting: dict[int, Target], collect: Collect
     ) -> None:
         super().__init__(request.peer, cost_bytes=len(request.command.body))
         self._calls = calls
@@ -164,7 +171,7 @@ class ClientCalls:
             )
         ext = {"topic": header.topic, "group": header.group}
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        return self._call(request, code, queried, ext, b"", STATUS_MS, _status_of)
+        return self.call(request, code, _targets(queried), ext, b"", STATUS_MS, _status_of)
 
     def _call_one(
         self, request: Request, group_name: str, client_id: str, ext: dict[str, str], body: bytes
@@ -193,33 +200,33 @@ class ClientCalls:
             return Reply(ResponseCode.SYSTEM_ERROR, remark)
 
         code = RequestCode(request.command.code)
-        return self._call(request, code, [member], ext, body, CALL_MS, collect)
+        return self.call(request, code, _targets([member]), ext, body, CALL_MS, collect)
 
     # Calls.
 
-    def _call(
+    def call(
         self,
         request: Request,
         code: RequestCode,
-        members: list[Member[Connection]],
+        targets: Sequence[Target],
         ext: dict[str, str],
         body: bytes,
         timeout_ms: int,
         collect: Collect,
     ) -> Outcome:
-        """Query members, and hold the operator's request until they have answered."""
-        waiting: dict[int, Member[Connection]] = {}
-        for member in members:
+        """Send a request to clients, and hold the one that caused it until they have answered."""
+        waiting: dict[int, Target] = {}
+        for target in targets:
             self._number = self._number + 1 if self._number < (1 << 31) - 1 else FIRST_NUMBER
-            waiting[self._number] = member
+            waiting[self._number] = target
         call = _Call(self, request, waiting, collect)
         if not self._purgatory.has_room(request.peer, call.cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait; try again")
         self._purgatory.park(call, self._clock.monotonic_ms() + timeout_ms)
-        for number, member in waiting.items():
-            self._calls[member.peer, number] = call
+        for number, target in waiting.items():
+            self._calls[target.peer, number] = call
         self._responder.notify(
-            [Notify(member.peer, code, ext, number, body) for number, member in waiting.items()]
+            [Notify(target.peer, code, ext, number, body) for number, target in waiting.items()]
         )
         return HOLD
 
@@ -230,8 +237,8 @@ class ClientCalls:
             return
         call = self._calls.pop((connection, answer.opaque), None)
         if call is not None:
-            member = call.waiting.pop(answer.opaque)
-            call.answers[member.client_id] = answer
+            target = call.waiting.pop(answer.opaque)
+            call.answers[target.client_id] = answer
             self._reply_to_all_answers(call)
 
     def connection_ended(self, connection: Connection) -> None:
@@ -243,8 +250,8 @@ class ClientCalls:
 
     def forget(self, call: _Call) -> None:
         """Remove a call that was replied to, or whose operator has left."""
-        for number, member in call.waiting.items():
-            self._calls.pop((member.peer, number), None)
+        for number, target in call.waiting.items():
+            self._calls.pop((target.peer, number), None)
 
     def reply(self, call: _Call) -> None:
         """Reply to an operator with the answers received so far."""
@@ -253,6 +260,10 @@ class ClientCalls:
     def _reply_to_all_answers(self, call: _Call) -> None:
         if not call.waiting and self._purgatory.release(call):
             self.reply(call)
+
+
+def _targets(members: Iterable[Member[Connection]]) -> list[Target]:
+    return [Target(member.client_id, member.peer) for member in members]
 
 
 def _passed_on(command: Command) -> dict[str, str]:

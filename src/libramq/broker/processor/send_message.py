@@ -10,8 +10,6 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-import msgspec
-
 from libramq.broker.messages import stored_properties as text_properties
 from libramq.broker.messages.appending import Appending
 from libramq.broker.messages.creation_rate import CreationRate
@@ -19,12 +17,14 @@ from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.broker.processor.prepared import Prepared, prepared_batch
 from libramq.broker.processor.sent_batch import SentBatch
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.requirements import require_sendable, require_writable
+from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.tables import TopicConfig
@@ -43,6 +43,8 @@ from libramq.store.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.disk_space import DiskSpace
 from libramq.timers.timers import Timers
 
+#: Requests whose header has whole words; the others' has letters.
+LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
 #: Ours: messages of a batch that are decoded, or stored, before others are served; one takes 10 to 30 µs.
@@ -54,20 +56,6 @@ ITEMS_COUNTED_PER_STEP: Final = 4_096
 BATCH_ITEMS_KEPT_MAX: Final = 2_048
 #: Ours: messages of neighbouring requests that are stored before others are served (endpoint.BATCH_MAX).
 MESSAGES_PER_TURN: Final = 256
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """One request's messages, ready to be stored.
-
-    waits: for the disk, if it is flushed synchronously. recall_handle: of a message that waits until a time.
-    """
-
-    messages: list[StoreMessage]
-    queue_id: int
-    unique_key: str
-    waits: bool
-    creates_topic: bool
-    recall_handle: str = ""
 
 
 class SendMessage:
@@ -151,6 +139,24 @@ class SendMessage:
             position = end
         return outcomes
 
+    def prepare_reply(self, request: Request) -> Prepared:
+        """Check a reply to a request of another client, and build its message; raises BrokerError."""
+        prepared = self._prepare(request)
+        assert isinstance(prepared, Prepared), "only a batch is prepared in steps"
+        return prepared
+
+    def append_reply(self, reply: Prepared, now_ms: MonotonicMs, *, stores: bool) -> dict[str, str]:
+        """Store a reply if that is wanted and there is room, and return the fields of the answer.
+
+        Nobody waits for the disk.
+        """
+        place = {"msgId": "0", "queueId": str(reply.queue_id), "queueOffset": "0"}
+        if stores and self._disk_space.refusal(now_ms) is None:
+            (result,) = self._log.append(reply.messages)
+            if result.status is AppendStatus.PUT_OK:
+                place |= {"msgId": result.offset_id, "queueOffset": str(result.queue_offset)}
+        return place | self._tail_ext
+
     def _alone(self, request: Request) -> Generator[None, None, Outcome]:
         (outcome,) = self.handle_many([request])
         if isinstance(outcome, InSteps):
@@ -160,7 +166,7 @@ class SendMessage:
     def _prepare(self, request: Request) -> Prepared | InSteps:
         """Check one request and build its messages; raises an error if it is invalid."""
         command = request.command
-        long_names = command.code == RequestCode.SEND_MESSAGE
+        long_names = command.code in LONG_NAMES
         header = decode_header(command, SendMessageHeader if long_names else SendMessageHeaderV2)
         topics_before = self._topics.data_version
         topic = self._topic(header, request)
@@ -258,7 +264,7 @@ class SendMessage:
         messages = list(SentBatch(request, header, topic, queue_id, self._appending))
         if not messages:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        return _prepared_batch(header, queue_id, messages, creates)
+        return prepared_batch(header, queue_id, messages, creates)
 
     def _batch_in_steps(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
@@ -277,7 +283,7 @@ class SendMessage:
                 kept.append(message)
             if number % BATCH_ITEMS_PER_STEP == 0:
                 yield
-        sent = _prepared_batch(header, queue_id, kept, creates)
+        sent = prepared_batch(header, queue_id, kept, creates)
         messages = iter(batch) if is_large else iter(kept)
         ends: list[AppendResult] = []
         offset_ids: list[str] = []
@@ -339,11 +345,3 @@ class SendMessage:
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
         return stored_reply(self._log, later, last, waits=sent.waits)
-
-
-def _prepared_batch(
-    header: SendMessageHeader, queue_id: int, messages: list[StoreMessage], creates: bool
-) -> Prepared:
-    text = header.properties or ""
-    waits = text_properties.find(text, p.WAIT) != "false"
-    return Prepared(messages, queue_id, text_properties.find(text, p.UNIQ_KEY) or "", waits, creates)

@@ -37,6 +37,8 @@ _REFUSED: Final[Mapping[int, Reply]] = {
             R.SEND_MESSAGE,
             R.SEND_MESSAGE_V2,
             R.SEND_BATCH_MESSAGE,
+            R.SEND_REPLY_MESSAGE,
+            R.SEND_REPLY_MESSAGE_V2,
             R.CONSUMER_SEND_MSG_BACK,
             R.END_TRANSACTION,
             R.LOCK_BATCH_MQ,

@@ -144,7 +144,7 @@ def allocate_mq(
 ) -> None:
     """Show how the strategy averagely would divide a topic's queues among members."""
     from libramq.balance.averagely import averagely
-    from libramq.client.core.publish_info import subscribe_queues
+    from libramq.client.routing.publish_info import subscribe_queues
 
     names = [name.strip() for name in members.split(",") if name.strip()]
     with options.session(namesrv) as session:

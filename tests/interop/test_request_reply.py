@@ -1,0 +1,48 @@
+"""Requests that are sent as messages, and their replies, which the broker passes on: Apache's clients."""
+
+import pytest
+
+from tests.interop.cluster import Cluster
+from tests.interop.process import Program
+
+pytestmark = pytest.mark.interop
+
+TIMEOUT_MS = 60_000
+
+
+def asking(cluster: Cluster, *, replies: str | None = None) -> Program:
+    properties = {"group": cluster.fresh_name("asking")} | ({"replies": replies} if replies else {})
+    program = cluster.start("Ask", properties)
+    program.wait_event("started")
+    return program
+
+
+def ask(program: Program, topic: str, body: str, timeout_ms: int = TIMEOUT_MS) -> dict[str, object]:
+    return program.ask("replied", {"topic": topic, "body": body, "timeout": timeout_ms})
+
+
+def test_requests_are_answered_by_another_client(cluster: Cluster) -> None:
+    topic = cluster.fresh_name("Asked")
+    cluster.create_topic(topic, 2)
+    replier, requester = asking(cluster, replies=topic), asking(cluster)
+    for body in ("one", "two"):
+        replied = ask(requester, topic, body)
+        assert replied.get("body") == body.upper(), (replied, replier.of("answered"))
+        answered = replier.wait_event("answered", body=body.upper())
+        assert answered["status"] == "SEND_OK", answered
+        assert str(answered["topic"]).endswith("_REPLY_TOPIC")
+    requester.finish()
+    replier.finish()
+
+
+def test_a_reply_to_a_client_that_has_left_is_reported(cluster: Cluster) -> None:
+    topic = cluster.fresh_name("Asked")
+    cluster.create_topic(topic, 1)
+    requester = asking(cluster)
+    assert "RequestTimeoutException" in str(ask(requester, topic, "late", 3_000)["error"])
+    requester.finish()
+    replier = asking(cluster, replies=topic)
+    answered = replier.wait_event("answered")
+    assert answered["status"] == "FAILED", answered
+    assert "not found" in answered["error"], answered
+    replier.finish()
