@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from libramq.client.producer import Producer
-from libramq.client.push_consumer import PushConsumer
 
 from libramq.cli.main import run
+from libramq.client import Producer, PushConsumer
 from libramq.message.message import Message, MessageExt
 from libramq.message.trace import Pub, SubAfter, SubBefore, encode_trace
 from tests.cli.commands import SECONDS_MAX, Result, one_line
