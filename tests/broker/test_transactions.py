@@ -9,6 +9,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
 from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
+from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.store.append import SERVICE_NOT_AVAILABLE
 from tests.broker.brokers import Conversation
@@ -230,6 +231,42 @@ def test_a_message_that_nobody_ends_is_given_up(tmp_path, peer):
     assert bodies(talk, TRANS_CHECK_MAX_TIME_TOPIC, 0) == [b"order"]
     assert bodies(talk) == []
     talk.close()
+
+
+def test_a_message_that_was_given_up_is_looked_at_again(tmp_path, peer):
+    """An operator resumes it, twice by mistake: its producer is asked again, and it is stored once."""
+    talk = Conversation(tmp_path, transaction_check_max=1)
+    producer = FakePeer("10.0.0.7:1")
+    talk.beat_producer(producer, "producer")
+    prepare(talk, peer)
+    for _ in range(3):
+        talk.advance(INTERVAL_MS)
+    (given_up,) = talk.messages(TRANS_CHECK_MAX_TIME_TOPIC)
+    checks(producer)
+    for _ in range(2):
+        assert resume(talk, peer, given_up.offset_id).code == C.SUCCESS
+    talk.advance(INTERVAL_MS)
+    asked = checks(producer)
+    assert [(message.body, message.properties["TRANSACTION_CHECK_TIMES"]) for _, message in asked] == [
+        (b"order", "1")
+    ] * 2
+    for check, _ in asked:
+        assert end(talk, producer, place_of(check)).code == C.SUCCESS
+    assert bodies(talk) == [b"order"]
+    talk.close()
+
+
+def test_only_a_message_that_was_given_up_is_resumed(talk, peer):
+    place = prepare(talk, peer)
+    end(talk, peer, place)
+    half_message, stored = talk.messages(TRANS_HALF_TOPIC)[0], talk.messages("T", 2)[0]
+    for message_id in (half_message.offset_id, stored.offset_id, "0" * 32, ""):
+        assert resume(talk, peer, message_id).code == C.SYSTEM_ERROR
+    assert len(talk.messages(TRANS_HALF_TOPIC)) == 1
+
+
+def resume(talk, peer, message_id):
+    return talk.ask(peer, R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader(msg_id=message_id))
 
 
 def test_an_immunity_time_of_its_own(talk, peer, producer):

@@ -89,7 +89,6 @@ _USERS = "users and their rights are not managed by requests; see Security"
 REASONS: Final[dict[int, str]] = {
     **dict.fromkeys((13, 22, 23, 27, 47, 209, 210, 211, 212, 213, 214, 301, 302), _UNUSED),
     39: "asked of producers of transactions, which ours is not yet",
-    323: "not built yet; what was given up lies in TRANS_CHECK_MAX_TIME_TOPIC",
     60: "timer messages are not built yet",
     61: "timer messages are not built yet",
     370: "timer messages, and with them their recall, are not built yet",

@@ -73,5 +73,6 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (
         a.ConsumerStatusHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),
+    R.RESUME_CHECK_HALF_MESSAGE: (a.ResumeCheckHeader(msg_id="0" * 32), None, _CLUSTER_UPDATE),
     R.RESET_MASTER_FLUSH_OFFSET: (a.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
 }  # fmt: skip

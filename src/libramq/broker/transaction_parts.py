@@ -11,6 +11,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.end_transaction import EndTransaction, check_request
+from libramq.broker.processor.resume_check import ResumeCheck
 from libramq.broker.transactions.checking import Checking, CheckRules, first_open
 from libramq.broker.transactions.transactions import Transactions
 from libramq.groups.producer_group import ProducerGroups
@@ -75,7 +76,8 @@ class TransactionParts:
                 transactions=self.transactions,
                 rules=rules,
                 authorizer=authorizer,
-            )
+            ),
+            ResumeCheck(files.store, self.transactions),
         ]
 
     def _ask(self, message: MessageExt) -> None:

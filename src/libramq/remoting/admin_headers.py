@@ -126,6 +126,13 @@ class ConsumerStatusHeader(Header):
     client_addr: str | None = None
 
 
+class ResumeCheckHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE. msg_id: the offset id in the topic of those that were given up."""
+
+    topic: str | None = None
+    msg_id: str | None = None
+
+
 class MasterFlushOffsetHeader(Header):
     """RESET_MASTER_FLUSH_OFFSET."""
 

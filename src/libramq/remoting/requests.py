@@ -106,6 +106,7 @@ _SPECS: Final = (
     RequestSpec(R.GET_BROKER_CONSUME_STATS, a.BrokerConsumeStatsHeader),
     RequestSpec(R.GET_ALL_PRODUCER_INFO, h.NoHeader),
     RequestSpec(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader),
+    RequestSpec(R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader),
     RequestSpec(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader),
     RequestSpec(R.GET_BROKER_CONFIG, h.NoHeader),
     RequestSpec(R.UPDATE_BROKER_CONFIG, h.NoHeader, _CONFIG),

@@ -259,6 +259,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_BROKER_CONSUME_STATS: _cluster_wide(Action.LIST),
     R.GET_ALL_PRODUCER_INFO: _cluster_wide(Action.LIST),
     R.VIEW_BROKER_STATS_DATA: _cluster_wide(Action.GET),
+    R.RESUME_CHECK_HALF_MESSAGE: _cluster_wide(Action.UPDATE),
     R.RESET_MASTER_FLUSH_OFFSET: _cluster_wide(Action.UPDATE),
     R.GET_BROKER_CONFIG: _cluster_wide(Action.GET),
     R.UPDATE_BROKER_CONFIG: _cluster_wide(Action.UPDATE),

@@ -41,6 +41,7 @@ _REFUSED: Final[Mapping[int, Reply]] = {
             R.SEND_REPLY_MESSAGE_V2,
             R.CONSUMER_SEND_MSG_BACK,
             R.END_TRANSACTION,
+            R.RESUME_CHECK_HALF_MESSAGE,
             R.LOCK_BATCH_MQ,
             R.POP_MESSAGE,
             R.ACK_MESSAGE,

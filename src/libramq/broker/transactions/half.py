@@ -92,8 +92,13 @@ def first_offset(message: MessageExt) -> int:
 
 def is_half(message: MessageExt) -> bool:
     """Return whether this is a half message with all it needs to be committed."""
+    return is_half_of(message, names.TRANS_HALF_TOPIC)
+
+
+def is_half_of(message: MessageExt, topic: str) -> bool:
+    """Return whether a message of a topic has all that a half message needs to be committed."""
     return (
-        message.topic == names.TRANS_HALF_TOPIC
+        message.topic == topic
         and bool(message.properties.get(p.REAL_TOPIC))
         and real_queue_id(message) is not None
     )
@@ -133,6 +138,12 @@ def renewed(message: MessageExt, properties: dict[str, str]) -> StoreMessage:
 def discarded(message: MessageExt) -> StoreMessage:
     """Return a half message for the topic of those that were given up."""
     return stored_again(message, names.TRANS_CHECK_MAX_TIME_TOPIC, QUEUE_ID, message.properties)
+
+
+def resumed(message: MessageExt) -> StoreMessage:
+    """Return a half message that was given up, for the end of the half topic, as one never checked."""
+    properties = message.properties | {p.TRANSACTION_CHECK_TIMES: "0"}
+    return stored_again(message, names.TRANS_HALF_TOPIC, QUEUE_ID, properties)
 
 
 def ended(half_offsets: Iterable[int], unique_key: str, born_host: bytes, wall_ms: WallMs) -> StoreMessage:

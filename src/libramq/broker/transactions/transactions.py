@@ -16,7 +16,8 @@ from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.catalog import TopicTable
 from libramq.clock import Now
-from libramq.errors import BrokerError
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import PERM_READ, PERM_WRITE
 from libramq.message import names
 from libramq.message import properties as p
@@ -104,6 +105,21 @@ class Transactions:
         message.properties = properties
         message.queue_offset, message.physical_offset = result.queue_offset, result.physical_offset
         return message
+
+    def resume(self, message: MessageExt, now: Now) -> None:
+        """Store a half message that was given up at the end of its topic, as if never checked.
+
+        Raises BrokerError. One that was checked carries its first offset along: it is committed once, however
+        often it is resumed.
+        """
+        if not half.is_half_of(message, names.TRANS_CHECK_MAX_TIME_TOPIC):
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL, "it lacks the topic or queue that it was sent to"
+            )
+        self.create_topics(now)
+        (result,) = self._log.append([half.resumed(message)])
+        if not result.is_ok:
+            raise self._log.refused(result)
 
     def discard(self, message: MessageExt, now: Now) -> BrokerError | None:
         """Move a half message to the topic of those that were given up; return the store's refusal."""
