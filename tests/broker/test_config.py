@@ -133,6 +133,14 @@ def test_options_without_effect_are_accepted_silently():
     assert unknown == []
 
 
+@pytest.mark.parametrize("name", ["enableLmq", "enableMultiDispatch"])
+def test_light_message_queues_are_refused(name):
+    """A message would be stored in its topic's queue only: readers of the others would miss it silently."""
+    assert broker_config({name: "false"})[0] == broker_config({})[0]
+    with pytest.raises(ConfigError, match="light message queues"):
+        broker_config({name: "true"})
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [

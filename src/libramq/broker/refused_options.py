@@ -1,6 +1,7 @@
-"""The refused options: settings in `broker.conf` that promise security or durability this broker lacks.
+"""The refused options: settings in `broker.conf` that promise security, durability or queues this broker lacks.
 
-A broker that started regardless would serve clients it should not, or acknowledge messages that may be lost.
+A broker that started regardless would serve clients it should not, or acknowledge messages that may be lost,
+or that their readers never see.
 Names that are nearly one of these are refused too: a misspelt promise is still a promise.
 Upstream: BrokerConfig.java, MessageStoreConfig.java, AuthConfig.java, TlsSystemConfig.java.
 """
@@ -27,6 +28,10 @@ class Refusal(NamedTuple):
 _OPEN: Final = "clients are not authenticated or authorised yet"
 _PLAIN: Final = "connections are not encrypted yet"
 _ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
+_LIGHT: Final = (
+    "light message queues (LMQ) are not built: a message would be in its topic's queue, and in none of those"
+    " that INNER_MULTI_DISPATCH names"
+)
 REFUSED: Final = {
     refusal.name: refusal
     for refusal in (
@@ -44,6 +49,8 @@ REFUSED: Final = {
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
         Refusal("enableSlaveActingMaster", ("false",), _ALONE),
         Refusal("duplicationEnable", ("false",), _ALONE),
+        Refusal("enableLmq", ("false",), _LIGHT),
+        Refusal("enableMultiDispatch", ("false",), _LIGHT),
         Refusal("readOnlyCommitLogStorePaths", ("",), "this broker reads its log from one directory"),
     )
 }
