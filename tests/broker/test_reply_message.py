@@ -8,6 +8,7 @@ from libramq.message import properties as p
 from libramq.message.properties import properties_from_text, properties_to_text
 from libramq.remoting import headers as h
 from libramq.remoting.command import FLAG_RESPONSE, Command
+from libramq.remoting.reply_header import PushReplyHeader
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
 from tests.fakes import FakePeer
 
@@ -40,7 +41,7 @@ def test_a_reply_reaches_the_requester_before_it_is_acknowledged(talk, peer, req
     sent = reply(talk)
     talk.give(peer, sent)
     push = pushed(requester)
-    header = h.decode_header(push, h.PushReplyHeader)
+    header = h.decode_header(push, PushReplyHeader)
     assert (push.body, header.topic, header.queue_id) == (b"the answer", TOPIC, 0)
     assert (header.born_host, header.store_host) == (peer.address, talk.config.address)
     properties = properties_from_text(header.properties or "")

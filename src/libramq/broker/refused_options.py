@@ -1,4 +1,4 @@
-"""The refused options: settings in `broker.conf` that promise security, durability or queues this broker lacks.
+"""The refused options: settings in `broker.conf` that promise what this broker lacks.
 
 A broker that started regardless would serve clients it should not, or acknowledge messages that may be lost,
 or that their readers never see.

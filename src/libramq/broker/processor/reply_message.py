@@ -21,6 +21,7 @@ from libramq.kernel.connection import Connection
 from libramq.message import properties as p
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
+from libramq.remoting.reply_header import PushReplyHeader
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
@@ -89,7 +90,7 @@ class ReplyMessages:
             header.properties or "", p.PUSH_REPLY_TIME, str(int(request.wall_ms))
         )
         return h.encode_header(
-            h.PushReplyHeader(
+            PushReplyHeader(
                 producer_group=header.producer_group,
                 topic=header.topic,
                 default_topic=header.default_topic,

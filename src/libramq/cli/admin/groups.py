@@ -1,5 +1,6 @@
 """The admin commands about consumer groups and their members, under mqadmin's names."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,14 +51,6 @@ def update_sub_group(
     json: options.Json = False,
 ) -> None:
     """Create a consumer group, or change what is named; mqadmin resets everything else."""
-    import msgspec
-
-    from libramq.cli.admin.queries import truth_of
-    from libramq.formats.tables import SubscriptionGroupConfig
-    from libramq.message.names import validate_group
-    from libramq.rpc import operator_calls
-
-    validate_group(group)
     switches = {
         "consume_enable": ("-s", enable),
         "consume_from_min_enable": ("-m", from_min),
@@ -71,20 +64,42 @@ def update_sub_group(
         "broker_id": broker_id,
         "which_broker_when_consume_slowly": slow_id,
     }
+    changed = _change(group, switches, numbers, namesrv, broker, cluster)
+    if json:
+        show({"group": group, "brokers": list(changed), **next(iter(changed.values()))}, json=True)
+    else:
+        for address in changed:
+            print(f"create subscription group to {address} success.")
+
+
+def _change(
+    group: str,
+    switches: Mapping[str, tuple[str, str | None]],
+    numbers: Mapping[str, int | None],
+    namesrv: str | None,
+    broker: str | None,
+    cluster: str | None,
+) -> dict[str, dict[str, Any]]:
+    """Change a group's configuration where a value is named; return what each broker has then."""
+    import msgspec
+
+    from libramq.cli.admin.queries import truth_of
+    from libramq.formats.tables import SubscriptionGroupConfig
+    from libramq.message.names import validate_group
+    from libramq.rpc import operator_calls
+
+    validate_group(group)
     changes: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     changes |= {name: truth_of(option, text) for name, (option, text) in switches.items() if text is not None}
+    found: dict[str, dict[str, Any]] = {}
     with options.session(namesrv) as session:
-        targets = session.targets(broker=broker, cluster=cluster)
-        for address in targets:
+        for address in session.targets(broker=broker, cluster=cluster):
             known = session.ask(address, operator_calls.all_group_configs())
             config = known.get(group) or SubscriptionGroupConfig(group_name=group)
             changed = msgspec.structs.replace(config, **changes)
             session.ask(address, operator_calls.create_group(changed))
-    if json:
-        show({"group": group, "brokers": targets, **plain(changed)}, json=True)
-    else:
-        for address in targets:
-            print(f"create subscription group to {address} success.")
+            found[address] = plain(changed)
+    return found
 
 
 @app.command("updateSubGroupList", no_args_is_help=True)
