@@ -46,7 +46,8 @@ Namesrv = Annotated[
     typer.Option(
         "-n",
         "--namesrvAddr",
-        help=f"Name servers, several separated by ';'. Default: ${NAMESRV_VARIABLE} or {DEFAULT_NAMESRV}.",
+        help="Name servers, several separated by ';', or the URL of a list of them. "
+        f"Default: ${NAMESRV_VARIABLE} or {DEFAULT_NAMESRV}.",
         show_default=False,
     ),
 ]
@@ -83,7 +84,12 @@ AllowPublic = Annotated[
 
 def name_servers(option: str | None) -> str:
     """Return the name servers to use: the option's, else the environment's, else this machine's."""
-    return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+    namesrv = option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+    if "/" not in namesrv:
+        return namesrv
+    from libramq.transport.name_server_lookup import fetch, is_lookup
+
+    return ";".join(fetch(namesrv)) if is_lookup(namesrv) else namesrv
 
 
 def session(namesrv: str | None) -> "AdminSession":

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from libramq.client.awaiting import answer_of
-from libramq.client.identity import name_server_addresses
+from libramq.client.identity import look_up, name_server_addresses
 from libramq.client.options import whole_number
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
@@ -80,6 +80,7 @@ class Admin:
 
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
+        await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
 

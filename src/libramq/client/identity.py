@@ -3,6 +3,7 @@
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """
 
+import asyncio
 import itertools
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Final
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.transport.address import split_address, split_name_servers
+from libramq.transport.name_server_lookup import NameServerLookup, is_lookup
 
 #: NameServerAddressUtils and ClientConfig: the environment's are used if no name server is given.
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
@@ -27,8 +29,11 @@ _instances = itertools.count()
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 
 
-def name_server_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the configured name servers, else the environment's, else this machine's."""
+def name_server_addresses(namesrv: str | Sequence[str] | None) -> Sequence[str]:
+    """Return the configured name servers, else the environment's, else this machine's.
+
+    A URL with a path becomes a lookup, which knows them once it has looked.
+    """
     if namesrv is None:
         namesrv = os.environ.get(NAMESRV_VARIABLE) or NAMESRV_DEFAULT
     if not isinstance(namesrv, str) and not (
@@ -36,9 +41,22 @@ def name_server_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...
     ):
         raise ConfigError(f'namesrv is "host:port", or a list of these, not {namesrv!r}')
     text = namesrv if isinstance(namesrv, str) else ";".join(namesrv)
+    if is_lookup(text):
+        return NameServerLookup(text)
     for prefix in ("http://", "https://"):
         text = text.removeprefix(prefix)
     return split_name_servers(text)
+
+
+async def look_up(name_servers: Sequence[str]) -> None:
+    """Wait for the list of name servers if it is to be fetched; raises NameServerUnavailable."""
+    if isinstance(name_servers, NameServerLookup):
+        await asyncio.to_thread(name_servers.look)
+
+
+def first_server(name_servers: Sequence[str]) -> str:
+    """Return the address of a name server, or of the server that lists them."""
+    return name_servers.server if isinstance(name_servers, NameServerLookup) else name_servers[0]
 
 
 def local_address(towards: str) -> str:

@@ -23,7 +23,9 @@ from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, THREADS, 
 from libramq.client.consuming.handling.handlers import Handler, check_handler
 from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
 from libramq.client.identity import (
+    first_server,
     local_address,
+    look_up,
     name_server_addresses,
     named_client_id,
     new_client_id,
@@ -130,7 +132,7 @@ class PushConsumer:
         self._hooks = _hooks(on_assigned, on_revoked, on_lost, on_error)
         if broadcasting and instance_name is None:
             instance_name = BROADCASTING_INSTANCE
-        self.client_id = _client_id(self._name_server_addresses[0], instance_name, self._clock)
+        self.client_id = _client_id(first_server(self._name_server_addresses), instance_name, self._clock)
         self._local_offsets: LocalOffsetStore | None = None
         if broadcasting:
             self._local_offsets = LocalOffsetStore(
@@ -173,6 +175,7 @@ class PushConsumer:
 
     async def start(self) -> None:
         """Join the group; raises NameServerUnavailable, after which it may be started again."""
+        await look_up(self._name_server_addresses)
         if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError(f"this consumer {self._run.stage.value}")
         if not self._handlers:

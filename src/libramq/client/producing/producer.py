@@ -16,7 +16,13 @@ from functools import partial
 from typing import Self
 
 from libramq.client.awaiting import answer_of, to_the_end
-from libramq.client.identity import local_address, name_server_addresses, new_client_id
+from libramq.client.identity import (
+    first_server,
+    local_address,
+    look_up,
+    name_server_addresses,
+    new_client_id,
+)
 from libramq.client.options import instance_of, whole_number
 from libramq.client.producing.accumulator import Waiting, split
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
@@ -93,7 +99,7 @@ class Producer:
         self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
-        ip = local_address(self._name_server_addresses[0])
+        ip = local_address(first_server(self._name_server_addresses))
         self.client_id = new_client_id(ip, self._clock)
         self._settings = ProducerSettings(
             group=group,
@@ -119,6 +125,7 @@ class Producer:
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
+        await look_up(self._name_server_addresses)
         if self._running or self._stopping:
             state = "is being stopped" if self._stopping else "runs already"
             raise LocalProtocolError(f"this producer {state}")

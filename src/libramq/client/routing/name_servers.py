@@ -41,9 +41,22 @@ class NameServers:
 
     def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
         self._remotes = remotes
-        self._addresses = list(addresses)
-        randomness.shuffle(self._addresses)
+        self._listed = addresses
+        self._randomness = randomness
+        self._seen: tuple[str, ...] = ()
+        self._addresses: list[str] = []
         self._current = 0
+        self._follow()
+
+    def _follow(self) -> None:
+        """Take over a list that has changed; the one that is asked stays so if it is still there."""
+        listed = tuple(self._listed)
+        if listed == self._seen or not listed:
+            return
+        current = self._addresses[self._current] if self._addresses else None
+        self._seen, self._addresses = listed, list(listed)
+        self._randomness.shuffle(self._addresses)
+        self._current = self._addresses.index(current) if current in self._addresses else 0
 
     def ask(
         self,
@@ -53,6 +66,7 @@ class NameServers:
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         """Make a call; `answered` gets the result, its error, or NameServerUnavailable."""
+        self._follow()
         failures: list[str] = []
 
         def ask_current() -> None:
@@ -83,6 +97,7 @@ class NameServers:
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         """Send a request to every name server; `answered` gets the first failure at the end."""
+        self._follow()
         waiting = dict.fromkeys(self._addresses)
         failures: list[LibraError] = []
 

@@ -1,0 +1,109 @@
+"""The name server lookup: a page that lists the name servers, as Apache's clients find theirs.
+
+    GET http://config.example:8080/rocketmq/nsaddr  ─►  10.0.0.1:9876;10.0.0.2:9876
+
+The first look is a call that blocks, on a thread of the caller's choice; later ones run on a thread of their
+own while the addresses known so far are used. Upstream: DefaultTopAddressing.java, HttpTinyClient.java.
+"""
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPException
+from typing import Final, overload
+from urllib.parse import urlsplit
+
+from libramq.errors import ConfigError, NameServerUnavailable
+from libramq.logs import get_logger
+from libramq.transport.address import join_address, split_name_servers
+
+log = get_logger(__name__)
+
+#: MQClientInstance.startScheduledTask: two minutes.
+REFRESH_SECONDS: Final = 120.0
+#: DefaultTopAddressing.fetchNSAddr.
+TIMEOUT_SECONDS: Final = 3.0
+#: Ours: some thousand addresses.
+PAGE_BYTES_MAX: Final = 64 * 1024
+#: The address servers of a cluster are not beyond a proxy.
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def is_lookup(namesrv: str) -> bool:
+    """Return whether a setting is the URL of a list: it has a path. `http://host:9876` is a name server."""
+    url = urlsplit(namesrv.strip())
+    return url.scheme in ("http", "https") and url.path not in ("", "/")
+
+
+def fetch(url: str) -> tuple[str, ...]:
+    """Return the name servers in the first line of a page; NameServerUnavailable if there are none."""
+    try:
+        with _OPENER.open(url, timeout=TIMEOUT_SECONDS) as page:
+            text = page.read(PAGE_BYTES_MAX).decode()
+        return split_name_servers((text.strip().splitlines() or [""])[0])
+    except (OSError, HTTPException, ValueError, ConfigError) as error:
+        reason = f"no list of name servers at {url}: {error}. Check the URL (namesrv, NAMESRV_ADDR)"
+        raise NameServerUnavailable(reason) from None
+
+
+class NameServerLookup(Sequence[str]):
+    """The name servers that a page lists: a sequence that changes as the page does."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        fetch: Callable[[str], tuple[str, ...]] = fetch,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url.strip()
+        try:
+            parts = urlsplit(self.url)
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as error:
+            raise ConfigError(f"{url!r} is not the URL of a list of name servers: {error}") from None
+        if not parts.hostname:
+            raise ConfigError(f"{url!r} is not the URL of a list of name servers: it names no host")
+        #: Where the page is.
+        self.server = join_address(parts.hostname, port)
+        self._fetch = fetch
+        self._monotonic = monotonic
+        self._addresses: tuple[str, ...] = ()
+        self._looked_at = monotonic()
+        self._looking = threading.Lock()
+
+    def look(self) -> None:
+        """Fetch the page, unless it was fetched before; raises NameServerUnavailable."""
+        if not self._addresses:
+            self._addresses = self._fetch(self.url)
+            self._looked_at = self._monotonic()
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._addresses[index]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the addresses; those of two minutes ago are looked up again meanwhile."""
+        if self._monotonic() - self._looked_at >= REFRESH_SECONDS and self._looking.acquire(blocking=False):
+            self._looked_at = self._monotonic()
+            threading.Thread(target=self._look_again, name="libra-name-servers", daemon=True).start()
+        return iter(self._addresses)
+
+    def _look_again(self) -> None:
+        try:
+            addresses = self._fetch(self.url)
+            if set(addresses) != set(self._addresses):
+                log.info("the name servers changed", url=self.url, name_servers=";".join(addresses))
+            self._addresses = addresses
+        except NameServerUnavailable as error:
+            log.warning("the name servers of before are used", reason=str(error))
+        finally:
+            self._looking.release()
