@@ -181,6 +181,20 @@ def test_a_broker_that_stood_still_keeps_its_members(endpoint: KafkaEndpoint):
     assert (first.beat(), second.beat()) == (0, 0)
 
 
+def test_the_memory_of_groups_is_bounded(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("libramq.groups.classic.groups.COST_BYTES_MAX", 10_000)
+    large = (JoinGroupProtocol(name="range", metadata=bytes(20_000)),)
+    peer = endpoint.peer()
+    peer.tell(join_request("large", protocols=large), 3)
+    groups = endpoint.translator.groups.groups
+    assert groups.cost_bytes > 20_000
+    refused = endpoint.peer().ask(join_request("other"))
+    assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    endpoint.talk.advance(600_000)
+    assert (groups.cost_bytes, len(groups)) == (0, 0)
+    assert endpoint.peer().ask(join_request("other")).error_code == ErrorCode.MEMBER_ID_REQUIRED
+
+
 def fetched(peer: KafkaPeer, partitions: tuple[int, ...] = (0,), version: int = 8) -> list[int]:
     topics = (WantedTopic(name="T", partition_indexes=partitions),)
     if version >= 8:

@@ -260,6 +260,18 @@ def test_the_ends_of_a_partition_are_listed(endpoint: KafkaEndpoint):
     assert listed(peer, -1, topic="Nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_many_partitions_are_listed_in_the_order_of_the_request(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.produce(record(), partition=1)
+    numbers = [0, 1, 2] * 20
+    wanted = tuple(ListOffsetsPartition(partition_index=number, timestamp=-1) for number in numbers)
+    topics = tuple(ListOffsetsTopic(name="T", partitions=wanted) for _ in range(2))
+    response = peer.ask(ListOffsetsRequest(topics=topics))
+    for topic in response.topics:
+        assert [each.partition_index for each in topic.partitions] == numbers
+        assert [each.offset for each in topic.partitions[:3]] == [0, 1, -1]
+
+
 def test_the_first_record_of_a_time_is_listed(endpoint: KafkaEndpoint):
     """Records 0 … 4 are made 10 ms apart, and stored 5 ms later."""
     peer, clock = endpoint.peer(), endpoint.talk.clock

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from libramq.formats.tables import TopicConfig
+from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.answers import WAITING_MAX
+from libramq.protocols.kafka.metadata import AT_ONCE_MAX
 from libramq.store.config import FlushDiskType
 from libramq.wire.kafka.api import API_VERSIONS, APIS
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -29,7 +31,7 @@ def raw(api_key: int, version: int, body: bytes = b"") -> bytes:
     return encode_int16(api_key) + encode_int16(version) + encode_int32(77) + CLIENT_ID + body
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3])
+@pytest.mark.parametrize("version", range(5))
 def test_api_versions_lists_what_is_served(endpoint: KafkaEndpoint, version: int):
     response = endpoint.peer().ask(ApiVersionsRequest(), version)
     listed = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
@@ -47,7 +49,7 @@ def test_a_too_new_api_versions_is_answered_in_version_0(endpoint: KafkaEndpoint
     response: ApiVersionsResponse = decode(ApiVersionsResponse, 0, False, reader)
     reader.finish()
     assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
-    assert [(each.api_key, each.max_version) for each in response.api_keys] == [(API_VERSIONS, 3)]
+    assert [(each.api_key, each.max_version) for each in response.api_keys] == [(API_VERSIONS, 4)]
     assert peer.is_open
 
 
@@ -112,6 +114,17 @@ def test_metadata_hides_what_is_not_for_clients(endpoint: KafkaEndpoint):
     assert "T" in {topic.name for topic in response.topics}
     assert not [topic.name for topic in response.topics if topic.name.startswith(("%", "rmq_sys_", "TBW"))]
     assert [(each.host, each.port, each.node_id) for each in response.brokers] == [("127.0.0.1", 9092, 0)]
+
+
+def test_many_topics_are_described_by_a_thread(endpoint: KafkaEndpoint):
+    for number in range(AT_ONCE_MAX):
+        endpoint.talk.broker.topics.put(TopicConfig(topic_name=f"T{number}"), endpoint.talk.clock.wall_ms())
+    peer = endpoint.peer()
+    peer._entrance.received(peer, [peer.frame(MetadataRequest(), 9)])
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.COMPUTE]
+    peer.compute()
+    (response,) = peer.answers()
+    assert len(response.topics) > AT_ONCE_MAX
 
 
 def named(*names: str, creates: bool = True) -> MetadataRequest:

@@ -39,7 +39,7 @@ MODULES = {
     "heartbeat": (0, 4, 4),
     "leave_group": (0, 5, 4),
     "sync_group": (0, 5, 4),
-    "api_versions": (0, 3, 3),
+    "api_versions": (0, 4, 3),
     "create_topics": (2, 6, 5),
     "delete_topics": (1, 5, 4),
     "describe_configs": (1, 4, 4),

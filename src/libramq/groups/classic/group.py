@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.rebalance import ClassicRebalance
 from libramq.groups.classic.state import (
+    MEMBER_BYTES,
     MEMBERS_MAX,
     NEW_MEMBER_MS,
     SESSION_MS_MAX,
@@ -48,6 +49,13 @@ class ClassicGroup(ClassicRebalance):
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when `tick` is due."""
         return min(self._times(), default=None)
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return about how much memory it takes."""
+        return MEMBER_BYTES * (len(self.pending) + len(self.members)) + sum(
+            member.content_bytes for member in self.members.values()
+        )
 
     # Requests.
 

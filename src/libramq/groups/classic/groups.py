@@ -8,11 +8,17 @@ from libramq.groups.classic.group import ClassicGroup
 CLASSIC_GROUPS_MAX: Final = 25_000
 
 
+#: Ours: the memory of all groups, with what members say about themselves: a thousand with 100 KiB each.
+COST_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
 class ClassicGroups:
     """The groups that have members, or expect some."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ClassicGroup] = {}
+        self._costs: dict[str, int] = {}
+        self.cost_bytes = 0
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -22,16 +28,27 @@ class ClassicGroups:
         return self._groups.get(name)
 
     def get_or_create(self, name: str) -> ClassicGroup | None:
-        """Return a group, for a member that joins it; None if there are too many."""
+        """Return a group, for a member that joins it; None if all take too much memory."""
+        if self.cost_bytes > COST_BYTES_MAX:
+            return None
         group = self._groups.get(name)
         if group is None and len(self._groups) < CLASSIC_GROUPS_MAX:
             group = self._groups[name] = ClassicGroup()
         return group
+
+    def charge(self, name: str) -> None:
+        """Account for what a group takes now."""
+        group = self._groups.get(name)
+        cost = group.cost_bytes if group is not None else 0
+        self.cost_bytes += cost - self._costs.pop(name, 0)
+        if cost:
+            self._costs[name] = cost
 
     def forget_unused(self, name: str) -> bool:
         """Forget a group that nobody is in; return whether it is gone."""
         group = self._groups.get(name)
         if group is not None and group.is_unused:
             del self._groups[name]
+            self.charge(name)
             group = None
         return group is None

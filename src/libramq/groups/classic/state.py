@@ -34,6 +34,8 @@ INITIAL_DELAY_MS: Final = 200
 NEW_MEMBER_MS: Final = 300_000
 #: Ours; group.max.size is unbounded. Each join of the leader is answered with all of them.
 MEMBERS_MAX: Final = 1_000
+#: Ours: a member without what it says about itself.
+MEMBER_BYTES: Final = 1_000
 #: Ours: max.poll.interval.ms may be days, and a rebalance waits as long for a member that does not come.
 REBALANCE_MS_MAX: Final = 3_600_000
 
@@ -87,6 +89,11 @@ class Member:
         """Return when its session is over; None while it waits for an answer, unless it never had one."""
         waits = self.join_key is not None or self.sync_key is not None
         return None if waits and not self.is_new else self.expires_ms
+
+    @property
+    def content_bytes(self) -> int:
+        """Return the size of what it says, and of its share."""
+        return len(self.assignment) + sum(len(each.name) + len(each.metadata) for each in self.protocols)
 
     def renew(self, now_ms: MonotonicMs) -> None:
         """Expect the next sign of life within a session."""

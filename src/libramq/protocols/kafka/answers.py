@@ -13,8 +13,11 @@ from typing import Final
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.kernel.purgatory import Parked, Purgatory
+from libramq.logs import get_logger
 from libramq.wire.kafka.api import Call
 from libramq.wire.kafka.schema import Message
+
+log = get_logger(__name__)
 
 #: Ours: requests of a connection that wait for an answer, and bytes of answers that wait for an earlier one.
 #: Clients have five in flight, librdkafka some more; a fetch that is held blocks those behind it, as in
@@ -44,6 +47,11 @@ class Slot(Parked):
         assert self.data is None, "answered twice"
         self.data = data
         self._answers.ready(self)
+
+    def fail(self, error: Exception) -> None:
+        """End the connection: what makes its answer failed, by a bug of ours."""
+        log.error("a Kafka request failed", peer=self.connection.address, exc_info=error)
+        self._answers.end(self.connection, "a request failed")
 
     def unlink(self) -> None:
         """Leave the queue: the slot is answered, or its connection has ended."""
@@ -98,6 +106,11 @@ class Answers:
                 self._effects.close(connection, f"{held} bytes of answers wait for an earlier one")
         else:
             self._bytes[connection] = sum(len(each.data) for each in waiting if each.data is not None)
+
+    def end(self, connection: Connection, reason: str) -> None:
+        """End a connection; nothing that waits for it is sent."""
+        self.forget(connection)
+        self._effects.close(connection, reason)
 
     def forget(self, connection: Connection) -> None:
         """Drop what waits for a connection that has ended, or has nothing left."""

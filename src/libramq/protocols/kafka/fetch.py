@@ -16,7 +16,6 @@ from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, QueueRead
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Thread
-from libramq.logs import get_logger
 from libramq.message.record import decode_records
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import record_of
@@ -32,8 +31,6 @@ from libramq.wire.kafka.apis.fetch import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import encode_batch
-
-log = get_logger(__name__)
 
 #: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
@@ -117,8 +114,7 @@ class _Waiter:
 
     def refuse(self, error: Exception) -> None:
         """End the connection: reading failed by a bug of ours."""
-        log.error("a Kafka fetch failed", peer=self.connection.address, exc_info=error)
-        self._effects.close(self.connection, "a fetch failed")
+        self._slot.fail(error)
 
     def _encoded(self, response: Any) -> None:
         if isinstance(response, Exception):

@@ -121,9 +121,12 @@ class GroupRequests:
         if refusal is not None:
             slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
             return
-        group = self.groups.get(name) if request.member_id else self.groups.get_or_create(name)
+        is_known = bool(request.member_id) and self.groups.get(name) is not None
+        may_join = is_known or not request.member_id
+        group = self.groups.get_or_create(name) if may_join else None
         if group is None:
-            code = ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            # Where memory is short, clients try again.
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if may_join else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
             return
         version = _version(slot)
@@ -141,7 +144,9 @@ class GroupRequests:
             must_come_back=version >= _COMES_BACK_FROM,
             may_skip=version >= _SKIPS_FROM,
         )
-        self._finish(name, group.join(join, self._clock.monotonic_ms()))
+        answers = group.join(join, self._clock.monotonic_ms())
+        self.groups.charge(name)
+        self._finish(name, answers)
 
     def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
@@ -161,7 +166,9 @@ class GroupRequests:
             protocol_name=request.protocol_name,
             assignments={each.member_id: each.assignment for each in request.assignments},
         )
-        self._finish(request.group_id, group.sync(sync, self._clock.monotonic_ms()))
+        answers = group.sync(sync, self._clock.monotonic_ms())
+        self.groups.charge(request.group_id)
+        self._finish(request.group_id, answers)
 
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
         """A member is alive."""
@@ -196,6 +203,7 @@ class GroupRequests:
         )
         code = left[0].error_code if is_of_one else ErrorCode.NONE
         slot.answer(LeaveGroupResponse(error_code=code, members=left))
+        self.groups.charge(request.group_id)
         self._finish(request.group_id, answers)
 
     def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
@@ -250,7 +258,9 @@ class GroupRequests:
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
             # This process stood still, and heartbeats lie unread.
             group.extend(now_ms - due_ms, now_ms)
-        self._finish(name, group.tick(now_ms))
+        answers = group.tick(now_ms)
+        self.groups.charge(name)
+        self._finish(name, answers)
 
 
 def _send(answer: Answer) -> None:

@@ -5,8 +5,10 @@ made at a time or later was stored later than that, unless its producer's clock 
 to the store's first message of that time, and from there on to the first that was made then.
 """
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from libramq.auth.authorizer import require_permission
@@ -37,10 +39,32 @@ from libramq.wire.kafka.error_code import ErrorCode
 #: Ours: how many messages stored at a time or later are looked at for one that was also made then. Producers
 #: send what they make within seconds.
 LOOK_MESSAGES_MAX: Final = 4096
-#: Ours: a search by time reads some 20 units and as many records of each partition. After that the loop
-#: waits.
-WARMINGS_MAX: Final = 256
+#: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
+WARMINGS_MAX: Final = 64
+#: Ours: partitions that are looked up in one step, at up to 0.1 ms each.
+PARTITIONS_PER_STEP: Final = 16
 _MESSAGES_PER_READ: Final = 32
+
+
+class _Work:
+    """A request, and what was found so far. warmings: how often a thread has read for the next partition."""
+
+    def __init__(self, request: ListOffsetsRequest, slot: Slot) -> None:
+        self._request = request
+        self.slot = slot
+        self.wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
+        self.found: list[ListedPartition] = []
+        self.warmings = 0
+
+    def response(self) -> ListOffsetsResponse:
+        """Return the answer, once everything was found."""
+        found = iter(self.found)
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListedTopic(name=each.name, partitions=tuple(islice(found, len(each.partitions))))
+                for each in self._request.topics
+            )
+        )
 
 
 class OffsetLists:
@@ -56,33 +80,41 @@ class OffsetLists:
         """Return the requests that it serves."""
         return {ListOffsetsRequest: self.list}
 
-    def list(self, request: ListOffsetsRequest, slot: Slot, *, warmings: int = 0) -> None:
-        """Answer with one offset for each partition; a thread reads what is not in memory, then all again."""
-        try:
-            if warmings < WARMINGS_MAX:
-                with self._store.without_waiting():
-                    response = self._response(request, slot.connection.address)
-            else:
-                response = self._response(request, slot.connection.address)
-        except ColdRead as cold:
-            again = partial(self.list, request, slot, warmings=warmings + 1)
-            warm = partial(self._store.warm, (cold.stretch,))
-            self._effects.run(Thread.READ, warm, lambda _: again(), slot.connection)
+    def list(self, request: ListOffsetsRequest, slot: Slot) -> None:
+        """Answer with one offset for each partition: of many, some in each turn."""
+        work = _Work(request, slot)
+        if len(work.wanted) <= PARTITIONS_PER_STEP:
+            self._finish(work)
         else:
-            slot.answer(response)
+            self._effects.proceed(slot.connection, self._steps(work))
 
-    def _response(self, request: ListOffsetsRequest, address: str) -> ListOffsetsResponse:
-        return ListOffsetsResponse(
-            topics=tuple(
-                ListedTopic(
-                    name=each.name,
-                    partitions=tuple(
-                        self._listed(each.name, partition, address) for partition in each.partitions
-                    ),
+    def _finish(self, work: "_Work") -> None:
+        for _ in self._steps(work):
+            pass
+
+    def _steps(self, work: "_Work") -> Generator[None]:
+        """Look up one partition after the other; a thread reads what is not in memory."""
+        while (at := len(work.found)) < len(work.wanted):
+            try:
+                with (
+                    contextlib.nullcontext()
+                    if work.warmings >= WARMINGS_MAX
+                    else self._store.without_waiting()
+                ):
+                    work.found.append(self._listed(*work.wanted[at], work.slot.connection.address))
+            except ColdRead as cold:
+                work.warmings += 1
+                self._effects.run(
+                    Thread.READ,
+                    partial(self._store.warm, (cold.stretch,)),
+                    lambda _: self._effects.proceed(work.slot.connection, self._steps(work)),
+                    work.slot.connection,
                 )
-                for each in request.topics
-            )
-        )
+                return
+            work.warmings = 0
+            if at % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
+                yield
+        work.slot.answer(work.response())
 
     def _listed(self, name: str, partition: ListOffsetsPartition, address: str) -> ListedPartition:
         index = partition.partition_index

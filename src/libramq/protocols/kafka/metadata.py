@@ -1,8 +1,8 @@
 """Metadata: this broker, and the topics that clients may know, created on first use where that is allowed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Manage
@@ -11,6 +11,7 @@ from libramq.auth.resource import Action, topic
 from libramq.broker.broker import Broker
 from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
+from libramq.kernel.effect import Thread
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, NODE_ID, Node
@@ -23,6 +24,9 @@ from libramq.wire.kafka.apis.metadata import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 
+#: Ours: topics that are described at once, in some milliseconds; more on a thread.
+AT_ONCE_MAX: Final = 64
+
 
 class Metadata:
     """Answers Metadata."""
@@ -33,6 +37,7 @@ class Metadata:
         self._queues = broker.config.default_topic_queue_nums
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
         self._node = node
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -44,32 +49,38 @@ class Metadata:
         assert slot.call is not None, "a request has a call"
         is_all = request.topics is None or (not request.topics and slot.call.header.version == 0)
         if is_all:
-            found = [each for each in map(self._listed, self._topics) if each is not None]
-        else:
-            found = [
-                self._named(each.name, slot, creates=request.allow_auto_topic_creation)
-                for each in request.topics or ()
-            ]
+            configs = [config for config in self._topics if self._may_list(config.topic_name)]
+            if len(configs) > AT_ONCE_MAX:
+                self._effects.run(
+                    Thread.COMPUTE, partial(self._response, configs), partial(_answer, slot), slot.connection
+                )
+            else:
+                slot.answer(self._response(configs))
+            return
+        creates = request.allow_auto_topic_creation
         slot.answer(
-            MetadataResponse(
-                brokers=(self._node.broker,),
-                cluster_id=self._node.cluster_id,
-                controller_id=NODE_ID,
-                topics=tuple(found),
-            )
+            self._response([self._named(each.name, slot, creates=creates) for each in request.topics or ()])
         )
 
-    def _listed(self, config: TopicConfig) -> MetadataTopic | None:
-        """Return a topic for the list of all; None for those that are not for clients."""
-        if not is_visible(config.topic_name):
-            return None
-        try:
-            self._require(config.topic_name)
-        except BrokerError:
-            return None
-        return _described(config)
+    def _response(self, topics: Sequence[TopicConfig | MetadataTopic]) -> MetadataResponse:
+        return MetadataResponse(
+            brokers=(self._node.broker,),
+            cluster_id=self._node.cluster_id,
+            controller_id=NODE_ID,
+            topics=tuple(_described(each) if isinstance(each, TopicConfig) else each for each in topics),
+        )
 
-    def _named(self, name: str, slot: Slot, *, creates: bool) -> MetadataTopic:
+    def _may_list(self, name: str) -> bool:
+        """Return whether a topic is in the list of all."""
+        if not is_visible(name):
+            return False
+        try:
+            self._require(name)
+        except BrokerError:
+            return False
+        return True
+
+    def _named(self, name: str, slot: Slot, *, creates: bool) -> TopicConfig | MetadataTopic:
         if not names.is_valid_topic(name):
             return MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
@@ -81,7 +92,7 @@ class Metadata:
             return MetadataTopic(name=name, error_code=code_of(refused))
         if config is None or not is_visible(name):
             return MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _described(config)
+        return config
 
     def _create(self, name: str, slot: Slot) -> TopicConfig:
         """Create a topic as a RocketMQ producer's first send would; raises BrokerError if that is not
@@ -95,6 +106,14 @@ class Metadata:
 
     def _require(self, name: str) -> None:
         require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
+
+
+def _answer(slot: Slot, response: Any) -> None:
+    """Send what a thread has made."""
+    if isinstance(response, Exception):
+        slot.fail(response)
+    else:
+        slot.answer(response)
 
 
 def is_visible(name: str) -> bool:

@@ -18,7 +18,6 @@ from libramq.broker.messages.appending import Draft
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
-from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import draft_of
 from libramq.protocols.kafka.metadata import is_visible
@@ -33,8 +32,6 @@ from libramq.wire.kafka.apis.produce import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import InvalidBatch, decode_batch
-
-log = get_logger(__name__)
 
 #: Ours: requests up to this size are decoded at once, in some milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
@@ -81,8 +78,7 @@ class Produces:
                 raise drafts
             self._append(request, slot, drafts)
         except Exception as error:
-            log.exception("a Kafka produce request failed", peer=slot.connection.address)
-            self._effects.close(slot.connection, f"a produce request failed: {error}")
+            slot.fail(error)
 
     def _append(self, request: ProduceRequest, slot: Slot, drafts: Mapping[Place, Drafts]) -> None:
         production = _Production(request, slot)

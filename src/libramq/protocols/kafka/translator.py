@@ -10,7 +10,6 @@ from typing import Any
 from libramq.broker.broker import Broker
 from libramq.errors import RemoteProtocolError
 from libramq.kernel.connection import Connection
-from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.fetch import Fetches
 from libramq.protocols.kafka.groups import GroupRequests
@@ -26,8 +25,6 @@ from libramq.wire.kafka.apis.api_versions import ApiVersion, ApiVersionsRequest,
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.frame import encode_answer
 from libramq.wire.kafka.schema import encode
-
-log = get_logger(__name__)
 
 Serve = Callable[[Any, Slot], None]
 
@@ -45,7 +42,6 @@ class KafkaTranslator:
 
     def __init__(self, broker: Broker, node: Node, secret_bits: SecretBits = SYSTEM_SECRETS) -> None:
         kernel = broker.kernel
-        self._effects = kernel.effects
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: _api_versions}
         self.groups = GroupRequests(broker, node, secret_bits)
@@ -69,14 +65,13 @@ class KafkaTranslator:
             self._refuse(connection, unserved)
             return start + 1
         except RemoteProtocolError as malformed:
-            self._end(connection, f"a malformed Kafka request: {malformed}")
+            self._answers.end(connection, f"a malformed Kafka request: {malformed}")
             return start + 1
         slot = self._answers.open(connection, call)
         try:
             self._apis[type(call.request)](call.request, slot)
-        except Exception:
-            log.exception("a Kafka request failed", peer=connection.address, api_key=call.api.key)
-            self._end(connection, "a request failed")
+        except Exception as error:
+            slot.fail(error)
             return start + 1
         self._answers.park(slot)
         return start + 1
@@ -87,7 +82,7 @@ class KafkaTranslator:
         """
         header = unserved.header
         if header.api_key != API_VERSIONS or header.version < 0:
-            self._end(connection, str(unserved))
+            self._answers.end(connection, str(unserved))
             return
         response = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -95,10 +90,6 @@ class KafkaTranslator:
         )
         body = encode(response, 0, False)
         self._answers.open(connection, None).send(encode_answer(header.correlation_id, body, has_tags=False))
-
-    def _end(self, connection: Connection, reason: str) -> None:
-        self._answers.forget(connection)
-        self._effects.close(connection, reason)
 
 
 def _api_versions(request: ApiVersionsRequest, slot: Slot) -> None:

@@ -66,7 +66,7 @@ APIS: Final = {
         _api(12, HeartbeatRequest, 0, 4, 4),
         _api(13, LeaveGroupRequest, 0, 5, 4),
         _api(14, SyncGroupRequest, 0, 5, 4),
-        _api(API_VERSIONS, ApiVersionsRequest, 0, 3, 3),
+        _api(API_VERSIONS, ApiVersionsRequest, 0, 4, 3),
         _api(19, CreateTopicsRequest, 2, 6, 5),
         _api(20, DeleteTopicsRequest, 1, 5, 4),
         _api(32, DescribeConfigsRequest, 1, 4, 4),

@@ -14,7 +14,7 @@ from libramq.errors import RemoteProtocolError
 
 #: Ours: the elements of all arrays of one request. A request for 10,000 partitions has about as many; each
 #: element takes some hundred bytes of memory, and as little as one on the wire.
-ELEMENTS_MAX: Final = 100_000
+ELEMENTS_MAX: Final = 20_000
 _UVARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
 _INT16: Final = struct.Struct(">h")

@@ -1,7 +1,7 @@
 """ApiVersions (18): which requests this broker answers, and in which versions.
 
 Version 3 is flexible (KIP-511). A version that is too new is answered in the form of version 0, so that the
-client tries again.
+client tries again. 4 changed features only, of which there are none.
 """
 
 from typing import Annotated
