@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from libramq.broker.messages.stored_moments import StoredMoments
+from libramq.broker.messages.stored_records import undamaged
 from libramq.clock import MonotonicMs, Now
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_record
 from libramq.store.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadStatus
@@ -104,12 +104,13 @@ class DelaySchedule:
                 self._reached(level, due[stored].queue_offset)
                 self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
                 break
+            is_at_end = not due and next_offset == offset
             offset = next_offset
             self._reached(level, offset)  # The next read may have to wait for the disk.
             if head_due_ms is not None:
                 self._head_due_ms[level] = head_due_ms
                 break
-            if not due:
+            if is_at_end:
                 self._head_due_ms.pop(level, None)
                 break
         return delivered
@@ -141,14 +142,8 @@ class DelaySchedule:
         result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
         if result.status is not ReadStatus.FOUND:
             return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
-        data = b"".join(result.data)
         due: list[MessageExt] = []
-        position = 0
-        while position < len(data):
-            decoded = decode_record(data, position, decompress=False)
-            if decoded is None:
-                break
-            message, position = decoded
+        for message in undamaged(result.data):
             due_ms = self._moments.moment_of(message.physical_offset, message.store_timestamp_ms) + delay_ms
             # Stored in the future, by an earlier process before the clock was set back: how long ago is
             # unknown, so it is delivered now rather than late

@@ -11,13 +11,13 @@ of the same entries.
 from collections.abc import Iterator
 from typing import Final
 
+from libramq.broker.messages.stored_records import undamaged
 from libramq.clock import Now
 from libramq.errors import RemoteProtocolError
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_records
 from libramq.offsets import OffsetLedger
 from libramq.pop import InFlight
 from libramq.pop.check_point import check_point_of, key_of
@@ -162,7 +162,7 @@ def _messages(store: MessageStore, topic: str, queue_id: int, offset: int) -> It
     while offset < store.max_offset(topic, queue_id):
         result = store.read(topic, queue_id, offset, READ_MAX, READ_BYTES_MAX)
         if result.status is ReadStatus.FOUND:
-            yield from decode_records(b"".join(result.data))
+            yield from undamaged(result.data)
         elif result.next_offset <= offset:
             return
         offset = result.next_offset

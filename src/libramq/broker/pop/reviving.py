@@ -11,6 +11,7 @@ from typing import Final
 
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.rounds import Rounds
+from libramq.broker.messages.stored_records import undamaged
 from libramq.broker.pop.journal import PopJournal
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs, WallMs
@@ -21,7 +22,6 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_record
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.positions import Positions
 from libramq.store.append import StoreMessage, stored_again
@@ -129,17 +129,16 @@ class Reviving:
         """Yield the messages that are not done; None for those that are gone, with their topic perhaps."""
         for offset in list(check_point.open_offsets()):
             read = self._store.read(check_point.topic, check_point.queue_id, offset, 1)
-            decoded = None
-            if read.status is ReadStatus.FOUND:
-                decoded = decode_record(bytes(read.data[0]), decompress=False)
-            if decoded is None or decoded[0].queue_offset != offset:
+            found = undamaged(read.data) if read.status is ReadStatus.FOUND else []
+            message = found[0] if found and found[0].queue_offset == offset else None
+            if message is None:
                 log.warning(
                     "a popped message is gone, and not delivered again",
                     topic=check_point.topic,
                     queue_id=check_point.queue_id,
                     offset=offset,
                 )
-            yield offset, decoded[0] if decoded is not None and decoded[0].queue_offset == offset else None
+            yield offset, message
 
     def _copy(
         self,

@@ -17,6 +17,7 @@ from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.rounds import Rounds
+from libramq.broker.messages.stored_records import undamaged
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.broker.transactions.transactions import Transactions
@@ -27,7 +28,6 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_records
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadResult, ReadStatus
 
@@ -263,4 +263,4 @@ def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:
 def _messages(read: ReadResult) -> list[MessageExt]:
     if read.status is not ReadStatus.FOUND:
         return []
-    return decode_records(b"".join(read.data), decompress=False)
+    return undamaged(read.data)
