@@ -97,7 +97,7 @@ def hostile_message() -> MessageExt:
     reader = Reader()
     reader.put(0, 1, HOSTILE)
     (message,) = reader.held[MessageQueue("T", "b", 0)]
-    message.properties |= {"TAGS": "\x1b[31mred", "KEYS": "\x1b[5mk"}
+    message.properties.update({"TAGS": "\x1b[31mred", "KEYS": "\x1b[5mk"})
     return message
 
 

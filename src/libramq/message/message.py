@@ -6,17 +6,21 @@ byte form is the record in the commit log and in pull replies.
 Upstream: common/message/Message.java, MessageExt.java; client/Validators.java for the bounds.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 from libramq.errors import InvalidMessage
 from libramq.message import properties as names
-from libramq.message.ids import encode_host, encode_offset_id
+from libramq.message.ids import decode_host, encode_host, encode_offset_id
 from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
+_host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
+#: A record's fields up to its body, in the order of `record.HEADS`.
+RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
 DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker treats a higher one as 18.
 
 
@@ -138,31 +142,140 @@ def _texts(message: Message) -> Iterator[tuple[str, str]]:
             yield "a key", key
 
 
-@dataclass(slots=True, kw_only=True)
 class MessageExt:
-    """A message as stored and received.
+    """A message as stored and received: a view that decodes what is read, when it is read.
 
-    Not frozen: a frozen one costs three times as much to create, and a pull brings 32. Do not change it.
+    A record's structure is checked on receipt, so nothing fails later; its hosts and properties are
+    decoded with the first look at them, and most are never looked at. Do not change it.
     body is the producer's (decompressed); body_crc and store_size are those of the record.
     """
 
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    flag: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: tuple[str, int]
-    store_timestamp_ms: int
-    store_host: tuple[str, int]
-    reconsume_times: int
-    prepared_transaction_offset: int
-    body: bytes
-    properties: dict[str, str]
-    store_size: int
-    body_crc: int
-    broker_name: str = ""
+    __slots__ = (
+        "_added", "_head", "_properties", "_stored", "body", "broker_name", "queue_offset", "reconsume_times",
+        "topic",
+    )  # fmt: skip
+    #: Its fields can be changed, as those of a dataclass that is not frozen.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        flag: int,
+        sys_flag: int,
+        born_timestamp_ms: int,
+        born_host: tuple[str, int],
+        store_timestamp_ms: int,
+        store_host: tuple[str, int],
+        reconsume_times: int,
+        prepared_transaction_offset: int,
+        body: bytes,
+        properties: dict[str, str],
+        store_size: int,
+        body_crc: int,
+        broker_name: str = "",
+    ) -> None:
+        self._head: RecordFields = (
+            store_size, 0, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
+            born_timestamp_ms, encode_host(born_host), store_timestamp_ms, encode_host(store_host),
+            reconsume_times, prepared_transaction_offset, len(body),
+        )  # fmt: skip
+        self._stored = b""
+        self._properties: dict[str, str] | None = properties
+        self._added: Mapping[str, str] = {}
+        self.topic = topic
+        self.queue_offset = queue_offset
+        self.reconsume_times = reconsume_times
+        self.body = body
+        self.broker_name = broker_name
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIELDS)
+        return f"MessageExt({fields})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MessageExt):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
+
+    @property
+    def queue_id(self) -> int:
+        """Return the number of its queue."""
+        return self._head[3]
+
+    @property
+    def physical_offset(self) -> int:
+        """Return where its record begins in the broker's log."""
+        return self._head[6]
+
+    @property
+    def flag(self) -> int:
+        """Return the producer's own number."""
+        return self._head[4]
+
+    @property
+    def sys_flag(self) -> int:
+        """Return the bits of `message.sys_flag`."""
+        return self._head[7]
+
+    @property
+    def born_timestamp_ms(self) -> int:
+        """Return when its producer sent it, by the producer's clock."""
+        return self._head[8]
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        """Return the address and port of its producer, as the broker saw it."""
+        return _host(self._head[9])
+
+    @property
+    def store_timestamp_ms(self) -> int:
+        """Return when it was stored, by the broker's clock."""
+        return self._head[10]
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        """Return the address and port of the broker that stored it."""
+        return _host(self._head[11])
+
+    @property
+    def prepared_transaction_offset(self) -> int:
+        """Return where the half message of its transaction is."""
+        return self._head[13]
+
+    @property
+    def store_size(self) -> int:
+        """Return the size of its record in bytes."""
+        return self._head[0]
+
+    @property
+    def body_crc(self) -> int:
+        """Return the checksum of the stored body."""
+        return self._head[2]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return its properties: the user's, and those of clients and brokers."""
+        if self._properties is None:
+            self._properties = names.decode_properties(self._stored)
+            self._properties.update(self._added)
+        return self._properties
+
+    def add_properties(self, added: Mapping[str, str]) -> None:
+        """Add properties that the receiver knows. The mapping is kept, and must not change."""
+        if self._properties is None and not self._added:
+            self._added = added
+        else:
+            self.properties.update(added)
+
+    def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
+        """Note that a copy with other properties is what counts now."""
+        self._properties = properties
+        self.queue_offset = queue_offset
+        self._head = (*self._head[:5], queue_offset, physical_offset, *self._head[7:])
 
     @property
     def tags(self) -> str | None:
@@ -183,9 +296,37 @@ class MessageExt:
     @property
     def offset_id(self) -> str:
         """Return its storage position, as an id."""
-        return encode_offset_id(encode_host(self.store_host), self.physical_offset)
+        return encode_offset_id(self._head[11], self.physical_offset)
 
     @property
     def message_id(self) -> str:
         """Return the producer's id of the message, or its storage position (MessageClientExt.java)."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_id
+
+
+#: What two messages are compared by.
+_FIELDS: Final = (
+    "topic", "queue_id", "queue_offset", "physical_offset", "flag", "sys_flag", "born_timestamp_ms",
+    "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset", "body",
+    "properties", "store_size", "body_crc", "broker_name",
+)  # fmt: skip
+_new: Final = MessageExt.__new__
+_NONE_ADDED: Final[Mapping[str, str]] = {}
+
+
+def received(head: RecordFields, topic: str, body: bytes, properties: bytes, broker_name: str) -> MessageExt:
+    """Return a message that was received. head: its record's, as unpacked; properties: as stored.
+
+    This is called for every message that is pulled, and costs 0.35 µs; a constructor takes three times that.
+    """
+    message = _new(MessageExt)
+    message._head = head
+    message._stored = properties
+    message._properties = None
+    message._added = _NONE_ADDED
+    message.topic = topic
+    message.queue_offset = head[5]
+    message.reconsume_times = head[12]
+    message.body = body
+    message.broker_name = broker_name
+    return message

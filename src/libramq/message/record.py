@@ -15,15 +15,15 @@ Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from libramq.errors import InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
-from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, encode_host
-from libramq.message.message import MessageExt
+from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
+from libramq.message.message import MessageExt, RecordFields, received
 from libramq.message.properties import (
     CLUSTER,
     FIRST_POP_TIME,
@@ -65,7 +65,8 @@ _FRAME = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">H")
 _HEAD_SIZES: Final = {bits: head.size for bits, head in HEADS.items()}
-_host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
+_HEAD_V4_BYTES: Final = HEADS[0].size
+_NOT_PLAIN: Final = HOST_BITS | flags.COMPRESSED
 
 
 class RecordHead(NamedTuple):
@@ -163,37 +164,16 @@ def decode_record(
     if bounds is None:
         return None
     end, head, magic = bounds
-    (
-        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
-        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_transaction_offset, body_length,
-    ) = head.unpack_from(data, start)  # fmt: skip
+    fields: RecordFields = head.unpack_from(data, start)
     body_start = start + head.size
-    body_end, topic, properties_start = _tail(data, body_start, body_length, end, magic, RemoteProtocolError)
+    body_end, topic, properties_start = _tail(data, body_start, fields[14], end, magic, RemoteProtocolError)
     body = bytes(data[body_start:body_end])
-    if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != body_crc:
-        raise RemoteProtocolError(f"the body of the record at {physical_offset} does not match its checksum")
-    if decompress and sys_flag & flags.COMPRESSED:
-        body = decompress_body(body, sys_flag)
-    message = MessageExt(
-        topic=topic,
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        flag=flag,
-        sys_flag=sys_flag,
-        born_timestamp_ms=born_timestamp_ms,
-        born_host=_host(born_host),
-        store_timestamp_ms=store_timestamp_ms,
-        store_host=_host(store_host),
-        reconsume_times=reconsume_times,
-        prepared_transaction_offset=prepared_transaction_offset,
-        body=body,
-        properties=decode_properties(bytes(data[properties_start:end])),
-        store_size=size,
-        body_crc=body_crc,
-        broker_name=broker_name,
-    )
-    return message, end
+    if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != fields[2]:
+        raise RemoteProtocolError(f"the body of the record at {fields[6]} does not match its checksum")
+    if decompress and fields[7] & flags.COMPRESSED:
+        body = decompress_body(body, fields[7])
+    properties = bytes(data[properties_start:end])
+    return received(fields, topic, body, properties, broker_name), end
 
 
 def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
@@ -202,12 +182,45 @@ def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "
     Any producer can send one. If the reply could not be decoded for its sake, its queue would be read by
     nobody any more; so handlers have to deal with it, and those that cannot let it become a dead letter.
     """
+    data = bytes(data)
     messages = []
-    start = 0
-    while start < len(data):
+    start, length = 0, len(data)
+    unpack: Callable[[bytes, int], RecordFields] = HEADS[0].unpack_from
+    while start < length:
+        if length - start >= RECORD_BYTES_MIN:
+            # Most records have IPv4 hosts and a short topic. Each check is one of `_bounds` and `_tail`: what
+            # does not pass all of them is left to these, which also name the fault.
+            fields = unpack(data, start)
+            end = start + fields[0]
+            body_start = start + _HEAD_V4_BYTES
+            body_end = body_start + fields[14]
+            if (
+                fields[1] == MAGIC_V1
+                and not fields[7] & _NOT_PLAIN
+                and body_start <= body_end < end - 2
+                and end <= length
+                and RECORD_BYTES_MIN <= fields[0] <= RECORD_BYTES_MAX
+            ):
+                topic_end = body_end + 1 + data[body_end]
+                properties_start = topic_end + 2
+                if (
+                    properties_start <= end
+                    and properties_start + (data[topic_end] << 8 | data[topic_end + 1]) == end
+                ):
+                    messages.append(
+                        received(
+                            fields,
+                            _topic(data[body_end + 1 : topic_end]),
+                            data[body_start:body_end],
+                            data[properties_start:end],
+                            broker_name,
+                        )
+                    )
+                    start = end
+                    continue
         decoded = decode_record(data, start, decompress=False, broker_name=broker_name)
         if decoded is None:
-            raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
+            raise RemoteProtocolError(f"the last record of {length} bytes is cut off at {start}")
         message, start = decoded
         if decompress and message.sys_flag & flags.COMPRESSED:
             _decompress(message)

@@ -27,7 +27,13 @@ def route(
 
 
 def message(
-    offset: int, *, topic: str = "T", body: bytes = b"x", tag: str | None = None, queue_id: int = 0
+    offset: int,
+    *,
+    topic: str = "T",
+    body: bytes = b"x",
+    tag: str | None = None,
+    queue_id: int = 0,
+    stored_ms: int = 2,
 ) -> MessageExt:
     """A message as a pull brings it."""
     properties = {"UNIQ_KEY": f"id-{offset}"} | ({"TAGS": tag} if tag else {})
@@ -40,7 +46,7 @@ def message(
         sys_flag=0,
         born_timestamp_ms=1,
         born_host=("127.0.0.1", 1),
-        store_timestamp_ms=2,
+        store_timestamp_ms=stored_ms,
         store_host=("127.0.0.1", 2),
         reconsume_times=0,
         prepared_transaction_offset=0,

@@ -8,7 +8,7 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, RequestTimeout, broker_error
 from tests.client.consuming.conversation import Conversation, found, nothing, q
-from tests.client.consuming.examples import route
+from tests.client.consuming.examples import message, route
 
 
 @pytest.mark.parametrize(
@@ -260,9 +260,8 @@ def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_
     Continuing where that broker says, at the queue's end, would skip all of it.
     """
     talk = Conversation().pulling(offset=50)
-    reply, messages = found(50)
-    messages[0].store_timestamp_ms = 777
-    talk.pulled(q(0), (reply, messages))
+    reply, _ = found(50)
+    talk.pulled(q(0), (reply, [message(50, stored_ms=777)]))
     talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
     talk.committed(q(0), 51)
     (search,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))

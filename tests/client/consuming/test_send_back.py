@@ -32,7 +32,7 @@ def test_the_copy_equals_the_brokers():
     """Retry topic, one more try, a delay that grows with the tries; the unique id stays."""
     failed = message(7, tag="a")
     failed.reconsume_times = 2
-    failed.properties |= {"MIN_OFFSET": "0", "MAX_OFFSET": "9", "TRAN_MSG": "true"}
+    failed.properties.update({"MIN_OFFSET": "0", "MAX_OFFSET": "9", "TRAN_MSG": "true"})
     copy = retry_copy(failed, SETTINGS, CHOSEN_BY_BROKER)
     assert properties_from_text(copy.properties) == {
         "UNIQ_KEY": "id-7", "TAGS": "a", "ORIGIN_MESSAGE_ID": "id-7", "RETRY_TOPIC": "T", "DELAY": "5",

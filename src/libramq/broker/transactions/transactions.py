@@ -102,8 +102,7 @@ class Transactions:
         if not result.is_ok:
             raise self._log.refused(result)
         self._open.was_renewed(half.first_offset(message), result.queue_offset)
-        message.properties = properties
-        message.queue_offset, message.physical_offset = result.queue_offset, result.physical_offset
+        message.stored_again(properties, result.queue_offset, result.physical_offset)
         return message
 
     def resume(self, message: MessageExt, now: Now) -> None:

@@ -1,6 +1,5 @@
 """The admin commands that find messages, under mqadmin's names."""
 
-import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -166,7 +165,8 @@ def _by_offset_id(session: "AdminSession", topic: str, message_id: str) -> list[
                 message = session.ask(join_address(host, port), call)
             except BrokerError:
                 return []  # The bytes of a unique id may look like this broker's address.
-            return [dataclasses.replace(message, broker_name=broker.broker_name)]
+            message.broker_name = broker.broker_name
+            return [message]
     return []
 
 
@@ -184,7 +184,8 @@ def _by_key(
                 address, operator_calls.query_messages(topic, key, unique=unique, **limits)
             ):
                 if key == message.message_id if unique else key in message.keys:
-                    found.append(dataclasses.replace(message, broker_name=broker.broker_name))
+                    message.broker_name = broker.broker_name
+                    found.append(message)
     return sorted(found, key=lambda message: -message.store_timestamp_ms)
 
 

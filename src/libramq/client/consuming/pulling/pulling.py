@@ -211,7 +211,7 @@ class Pulling:
             messages = [message for message in messages if selector.matches(message.tags)]
         bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
         for message in messages:
-            message.properties.update(bounds)
+            message.add_properties(bounds)
             if message.reconsume_times < 0:  # As a producer sent it: it would be tried 2^31 times.
                 message.reconsume_times = 0
         if topic == self._retry_topic:
