@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from libramq.codes import RequestCode
 from libramq.kernel.effect import Thread
 from libramq.replication.blocks import BLOCK_BYTES, Block
 from libramq.replication.ha_connection import WINDOW_BYTES
 from libramq.replication.ha_service import HEARTBEAT_MS, SILENT_MS_MAX, SLAVES_MAX
-from tests.broker.brokers import Conversation
+from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 from tests.replication.slaves import Slave
 
@@ -38,6 +39,23 @@ def test_a_slave_gets_the_log_and_then_what_is_added(talk: Conversation) -> None
     before = slave.end
     talk.send(FakePeer(), body=b"more")
     assert slave.blocks[-1] == Block(before, log_bytes(talk, before))
+
+
+def test_under_sync_flush_a_slave_gets_what_is_on_the_masters_disk(tmp_path: Path) -> None:
+    """Members would read at the slave what a power cut takes from the master, and skip what replaces it."""
+    talk = Conversation(tmp_path, ha_listen_port=1, flush_disk_type="SYNC_FLUSH")
+    talk.create_topic("T")
+    talk.flush()
+    slave = Slave(talk)
+    slave.report(0)
+    before = slave.data
+    command = talk.command(RequestCode.SEND_MESSAGE_V2, send_header("T"), b"on its way to the disk")
+    talk.give(FakePeer(), command)
+    assert slave.data == before
+    talk.flush()
+    assert slave.data == log_bytes(talk)
+    assert len(slave.data) > len(before)
+    talk.close()
 
 
 def test_a_slave_with_part_of_the_log_gets_the_rest(talk: Conversation) -> None:

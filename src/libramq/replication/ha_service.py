@@ -2,6 +2,9 @@
 
         report ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room
 
+Under SYNC_FLUSH slaves get what is on the master's disk. Otherwise a power cut could take from the master
+what members have read at its slave; they would go on behind it, and skip what is stored in its place.
+
 An empty slave begins at the log's newest file, as at Apache's master; it gets no older ones. Bytes that are
 not in the page cache are read ahead on a thread, so that a slave far behind delays nothing.
 Upstream: store/ha/DefaultHAService.java, DefaultHAConnection.java.
@@ -18,6 +21,7 @@ from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.replication.blocks import BLOCK_BYTES, encode_block
 from libramq.replication.ha_connection import HAConnection
+from libramq.store.config import FlushDiskType
 from libramq.store.message_store import MessageStore
 from libramq.store.segments import FileRange
 
@@ -80,7 +84,7 @@ class HAService:
     def settle(self) -> None:
         """Send new bytes of the log."""
         if self._slaves:
-            end = self._store.end
+            end = self._end
             for slave in list(self._slaves.values()):
                 if slave.sent < end and not slave.is_warming:
                     self._send(slave, end)
@@ -93,6 +97,12 @@ class HAService:
     def slaves(self) -> list[HAConnection]:
         """Return the connected slaves."""
         return list(self._slaves.values())
+
+    @property
+    def _end(self) -> int:
+        """Return up to where slaves may have the log."""
+        is_sync = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        return self._store.flushed_offset if is_sync else self._store.end
 
     def _accept(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
         store = self._store
