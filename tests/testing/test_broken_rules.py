@@ -13,6 +13,7 @@ import pytest
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.progress import ProgressFile
+from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
@@ -27,6 +28,7 @@ from libramq.client.consuming.ownership.claims import Claims
 from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.member_requests import MemberRequests
+from libramq.client.routing.route_table import RouteTable
 from libramq.fencing import Opened
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.queue_handover import QueueHandover
@@ -36,6 +38,8 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.fence import Fences
 from libramq.offsets.journal import OffsetJournal
+from libramq.replication.ha_client import HAClient
+from libramq.replication.ha_service import HAService
 from libramq.store.message_store import MessageStore
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
@@ -56,6 +60,7 @@ from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreSh
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
+from libramq.testing.invariants.slaves import SlavesHaveTheLog, SlavesOnlyRead
 from libramq.testing.node_clock import NodeClock
 from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
@@ -358,3 +363,48 @@ def test_grants_before_a_release_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(QueueHandover, "retarget", take)
     nothing_to_read_twice = scenario("join", "stop", "join", group=OURS, producer_interval_ms=60_000)
     caught(ReadersKeepTheirQueues, nothing_to_read_twice)
+
+
+def replicated(*actions: str, **other: object) -> Scenario:
+    """A master with a slave, another broker, and members that find the slave soon."""
+    group = replace(OURS, route_refresh_ms=500)
+    return scenario(*actions, group=group, broker_count=2, slave_count=1, **other)
+
+
+def test_commits_at_slaves_are_caught(monkeypatch: pytest.MonkeyPatch):
+    """Its master would not hear of them. Members commit at masters, and slaves refuse members."""
+    commit = Committing.commit
+
+    def take(self: Committing, *where: object, **claim: object) -> None:
+        self._is_slave, is_slave = False, self._is_slave
+        commit(self, *where, **({} if is_slave else claim))  # type: ignore[arg-type]
+        self._is_slave = is_slave
+
+    monkeypatch.setattr(Committing, "commit", take)
+    monkeypatch.setattr(RouteTable, "master", RouteTable.reader)
+    caught(SlavesOnlyRead, replicated("end_master", "end_master"))
+
+
+def test_a_slave_that_does_not_come_back_to_its_master_is_caught(monkeypatch: pytest.MonkeyPatch):
+    give_up = HAClient._give_up
+
+    def for_good(self: HAClient, reason: str) -> None:
+        give_up(self, reason)
+        self._due.cancel()
+
+    monkeypatch.setattr(HAClient, "_give_up", for_good)
+    caught(SlavesHaveTheLog, replicated("end_master", "end_master"))
+
+
+def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytest.MonkeyPatch):
+    """Members read at the slave what a power cut takes from the master, and skip what replaces it."""
+    monkeypatch.setattr(HAService, "_end", property(lambda self: self._store.end))
+    ends = ((2_000, "end_master"), (11_000, "end_master"))
+    caught(
+        ConsumedAtLeastOnce,
+        replace(
+            replicated("end_master", topics={"T": 2}, producer_interval_ms=3),
+            actions=ends,
+            duration_ms=14_000,
+        ),
+    )

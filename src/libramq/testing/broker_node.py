@@ -8,15 +8,16 @@ start ─► running ─┬─► stop        everything is on the disk, the nam
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.errors import LibraError, SyncFailed
+from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Translator
+from libramq.replication.blocks import ReportReader
 from libramq.runtime.performer import Performer
-from libramq.testing.dialer import simulated_remotes
+from libramq.testing.dialer import SimulatedDialer, simulated_remotes
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
@@ -35,6 +36,7 @@ class SimulatedBroker:
         self.process = Process(name, world.time, host=ip, clock=world.clock(name))
         self.disk = MemoryDisk(world.time, world.stream(f"disk of {name}"))
         defaults: dict[str, Any] = {
+            "broker_name": name,
             "store_path": f"/{name}",
             "commit_log_file_bytes": 1 << 16,
             "consume_queue_file_bytes": 2_000,
@@ -42,7 +44,7 @@ class SimulatedBroker:
             "namesrv_addr": ";".join(name_servers),
             "message_delay_level": "1s 1s 1s 2s 3s",
         }
-        self.config = BrokerConfig(broker_name=name, broker_ip=ip, **(defaults | options))
+        self.config = BrokerConfig(broker_ip=ip, **(defaults | options))
         self._world = world
         self._random = world.stream(name)
         self._broker: Broker | None = None
@@ -116,6 +118,9 @@ class SimulatedBroker:
         else:
             self.disk.process_died()
         self._broker = None
+        self._note_end(durable_to)
+
+    def _note_end(self, durable_to: int | None) -> None:
         self._world.history.broker_died(self.name, durable_to=durable_to)
 
     def _start(self) -> None:
@@ -127,7 +132,7 @@ class SimulatedBroker:
                 filesystem=self.disk,
                 randomness=random.Random(self._random.random()),
                 process_id=1,
-                recorded=partial(world.history.rebalance_recorded, self.name),
+                recorded=self._note_rebalance,
                 secret_bits=SeededSecretBits(random.Random(self._random.random())),
             )
         except (OSError, LibraError) as error:
@@ -145,15 +150,27 @@ class SimulatedBroker:
             threads=SimulatedThreads(self.process, self._random, self._work_failed),
             monotonic_ms=self.process.clock.monotonic_ms,
             listen=self._listen,
+            dialer=SimulatedDialer(world.network, self.process),
             failed=fail_the_simulation,
         )
-        world.history.broker_recovered(self.name, broker)
+        self._note_recovery(broker)
         self.process.every(IDLE_MS_MAX // 4, self._close_idle)
         broker.start(lambda: None)
         self._performer.follow()
 
+    def _note_rebalance(self, event: RebalanceEvent) -> None:
+        self._world.history.rebalance_recorded(self.name, event)
+
+    def _note_recovery(self, broker: Broker) -> None:
+        self._world.history.broker_recovered(self.name, broker)
+
     def _listen(self, listening: Callable[[], None]) -> None:
-        self._world.network.listen(self.address, self.process, self._performer)
+        network, config = self._world.network, self.config
+        network.listen(self.address, self.process, self._performer)
+        if config.ha_listen_port and not config.is_slave:
+            slaves = self._performer.entrance(self._running.replication.service)
+            ha_address = f"{config.broker_ip}:{config.ha_listen_port}"
+            network.listen(ha_address, self.process, slaves, reader=ReportReader)
         listening()
 
     def _lost(self, address: str) -> None:

@@ -27,8 +27,10 @@ from libramq.testing.history import Commit, Watcher
 from libramq.testing.name_server_node import SimulatedNameServer
 from libramq.testing.process import Process
 from libramq.testing.producer_node import SimulatedProducer
+from libramq.testing.slave_node import SimulatedSlave
 from libramq.testing.world import World
 
+HA_PORT = 10_912
 #: How soon an administrator repeats a request without an answer.
 ADMIN_AGAIN_MS = 100
 #: More queues than any topic has (operations.QUEUES_MAX).
@@ -63,7 +65,15 @@ class GroupPlan:
 class Cluster(Watcher):
     """All simulated processes."""
 
-    def __init__(self, world: World, *, broker_count: int, is_sync: bool, name_server_count: int = 1) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        broker_count: int,
+        is_sync: bool,
+        name_server_count: int = 1,
+        slave_count: int = 0,
+    ) -> None:
         self.world = world
         self.is_sync = is_sync
         #: When brokers' machines last lost power, by both clocks.
@@ -85,8 +95,21 @@ class Cluster(Watcher):
                 f"10.0.0.{number}",
                 self._addresses,
                 flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH",
+                ha_listen_port=HA_PORT if number <= slave_count else 0,
+                ha_allowed_addresses="10.0.0.0/8",
             )
             for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
+        }
+        #: By the names of their masters.
+        self.slaves = {
+            master.name: SimulatedSlave(
+                world,
+                master,
+                f"10.0.1.{number}",
+                self._addresses,
+                flush_disk_type=master.config.flush_disk_type,
+            )
+            for number, master in enumerate(list(self.brokers.values())[:slave_count], 1)
         }
         self._joined = 0
         self._random = world.stream("members")
@@ -94,7 +117,7 @@ class Cluster(Watcher):
         self._admin.start()
         self._remotes = simulated_remotes(world.network, self._admin)
         world.history.watchers.append(self)
-        for broker in self.brokers.values():
+        for broker in (*self.brokers.values(), *self.slaves.values()):
             broker.start()
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
 from libramq.kernel.connection import NUMBERS
+from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.air import Air
 from libramq.testing.process import Process
@@ -167,6 +168,7 @@ class Connection:
         self._served = served
         self.client_is_open = self.server_is_open = True
         self.end = ServerEnd(self, f"{client.host}:{air.next_port()}")
+        self._has_frames = isinstance(readers[1], FrameReader)
         self._up = _Way(air, client, server, self._server_received, self._server_saw_end, readers[1])
         self._down = _Way(air, server, client, self._client_received, self._client_saw_end, readers[0])
 
@@ -189,7 +191,7 @@ class Connection:
         """Send a frame from the server."""
         if not self.server_is_open:
             return
-        if not self._air.weather.harms_notifications:
+        if not (self._has_frames and self._air.weather.harms_notifications):
             self._down.send(data)
             return
         for frame in _frames(data):  # One write may carry several.

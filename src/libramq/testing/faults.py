@@ -11,7 +11,7 @@ from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.consumer_node import SimulatedConsumer
 from libramq.testing.happening import Happening
-from libramq.testing.operations import Operations
+from libramq.testing.slave_faults import SlaveFaults
 from libramq.testing.world import World
 
 #: How long brokers are down, members frozen, links dead.
@@ -33,7 +33,7 @@ SWING_CHANCE: Final = 0.5
 SWING_MS_MAX: Final = 1_500
 
 
-class Faults(Operations):
+class Faults(SlaveFaults):
     """Performs faults on a cluster, one after the other; targets are drawn when they happen."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
@@ -55,7 +55,7 @@ class Faults(Operations):
             network.unblock(source, target)
         for name_server in cluster.name_servers:
             name_server.start()
-        for broker in cluster.brokers.values():
+        for broker in (*cluster.brokers.values(), *cluster.slaves.values()):
             broker.disk.heal()
             broker.start()
         for member in cluster.members:
@@ -364,6 +364,7 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
         "join", "join_many", "join_hundred", "stop", "stop_stock", "kill", "pause", "flap", "bounce",
         "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
         "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
-        "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk",
+        "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk", "end_master",
+        "end_slave", "part_slave",
     )
 }  # fmt: skip

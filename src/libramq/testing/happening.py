@@ -42,6 +42,10 @@ class Happening(StrEnum):
     DISK_COLD = "a disk has nothing in memory"
     CLOCK_SET = "a wall clock is set"
     CLOCKS_SWUNG = "all wall clocks are set by an hour, and back"
+    # Slaves.
+    MASTER_AWAY = "a master with a slave ends"
+    SLAVE_APART = "a slave and its master hear nothing of each other"
+    READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
     ROUTES_DIFFER = "name servers do not agree on a topic"

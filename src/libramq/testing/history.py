@@ -95,6 +95,9 @@ class Watcher:
     def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         """A broker returned messages of an open queue to a member."""
 
+    def changed_at_slave(self, group: str, queue: MessageQueue, what: str) -> None:
+        """A slave let a member open a queue, or took its commit."""
+
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         """A member's core passed messages to handlers."""
 
@@ -196,6 +199,10 @@ class History(Watcher):
     def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         for watcher in self.watchers:
             watcher.pulled(group, queue, claim, requested_ms)
+
+    def changed_at_slave(self, group: str, queue: MessageQueue, what: str) -> None:
+        for watcher in self.watchers:
+            watcher.changed_at_slave(group, queue, what)
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         for watcher in self.watchers:

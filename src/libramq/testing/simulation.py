@@ -88,6 +88,7 @@ class Simulation:
             broker_count=self.scenario.broker_count,
             is_sync=self.scenario.is_sync,
             name_server_count=self.scenario.name_server_count,
+            slave_count=self.scenario.slave_count,
         )
         self.invariants = [invariant(self.cluster) for invariant in INVARIANTS]
         self.world.history.watchers += self.invariants

@@ -3,7 +3,7 @@
 It reads the wire, so it sees the same whatever the client's internals.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from libramq.codes import RequestCode, ResponseCode
@@ -13,6 +13,7 @@ from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.testing.happening import Happening
 from libramq.testing.history import Commit
+from libramq.testing.slave_node import is_slave, master_name
 from libramq.testing.world import World
 
 _FENCED = {
@@ -30,6 +31,13 @@ _OF_A_QUEUE = frozenset(
         RequestCode.PULL_MESSAGE,
     }
 )
+
+
+#: What a slave must refuse.
+_CHANGING: Mapping[int, str] = {
+    RequestCode.OPEN_QUEUE: "an opening",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "a commit",
+}
 
 
 class Witness:
@@ -53,11 +61,12 @@ class Witness:
             return lambda _: history.session_renewed(self._member, requested_ms)
         if call.code not in _OF_A_QUEUE:
             return None
-        queue = MessageQueue(
-            call.ext["topic"], self._world.network.name_at(address), int(call.ext["queueId"])
-        )
+        name = self._world.network.name_at(address)
+        queue = MessageQueue(call.ext["topic"], master_name(name), int(call.ext["queueId"]))
         epoch = call.ext.get("lbQueueEpoch")
         claim = Claim(self._member, int(epoch)) if epoch is not None else None
+        if is_slave(name):
+            return self._answer_of_slave(call.code, queue, claim)
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             commit = Commit(int(call.ext["commitOffset"]), requested_ms, claim)
             history.commit_requested(group, queue, commit)
@@ -76,3 +85,17 @@ class Witness:
                 history.pulled(group, queue, claim, requested_ms)
 
         return opened if call.code == RequestCode.OPEN_QUEUE else pulled
+
+    def _answer_of_slave(
+        self, code: int, queue: MessageQueue, claim: Claim | None
+    ) -> Callable[[Any], None] | None:
+        """Return the callback for what a slave answers."""
+        history = self._world.history
+        if code in _CHANGING:
+            return lambda _: history.changed_at_slave(self._group, queue, _CHANGING[code])
+
+        def pulled(reply: Any) -> None:
+            if reply.code == ResponseCode.SUCCESS:
+                history.happened(Happening.READ_FROM_SLAVE, f"{self._member}, {queue.topic}")
+
+        return pulled if code == RequestCode.PULL_MESSAGE and claim is not None else None

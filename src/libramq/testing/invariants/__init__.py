@@ -20,6 +20,7 @@ from libramq.testing.invariants.ownership import (
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
+from libramq.testing.invariants.slaves import SlavesHaveTheLog, SlavesOnlyRead
 
 #: All invariants, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -42,6 +43,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ConsumedAtLeastOnce,
     BroadcastReachesEverybody,
     ClocksChangeNothing,
+    SlavesOnlyRead,
+    SlavesHaveTheLog,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]
