@@ -5,6 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from libramq.errors import InvalidName
 from libramq.filesystem import LocalFileSystem, safe_child
@@ -150,3 +152,12 @@ def test_names_that_could_leave_the_directory_are_refused(name: str):
 def test_proper_names_stay_in_the_directory():
     for name in ("T", "%RETRY%g", "a..b", "...", "x" * 255, "a b"):
         assert safe_child(Path("/data"), name).parent == Path("/data")
+
+
+@given(st.integers(0, 5), st.integers(0, 8), st.integers(-50, 1500), st.integers(-50, 1500))
+def test_the_files_between_two_offsets(first: int, count: int, start: int, end: int):
+    """Found without a look at each: a log may have thousands, and each flush asks."""
+    segments = Segments(LocalFileSystem(), OpenFiles(LocalFileSystem(), 4), Path("/nowhere"), 100)
+    segments.starts = [100 * number for number in range(first, first + count)]
+    wanted = [segments.path(each) for each in segments.starts if each < end and start < each + 100]
+    assert segments.paths_between(start, end) == wanted

@@ -8,6 +8,7 @@ are contiguous; old ones are removed from the front. The commit log is one run, 
 Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/store.md.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -100,7 +101,8 @@ class Segments:
 
     def paths_between(self, start: int, end: int) -> list[Path]:
         """Return the files with any byte from `start` up to `end`."""
-        return [self.path(s) for s in self.starts if s < end and start < s + self.file_size]
+        first = bisect_right(self.starts, start - self.file_size)
+        return [self.path(each) for each in self.starts[first : bisect_left(self.starts, end)]]
 
     def take_new_directories(self) -> list[Path]:
         """Return the directories with new names since the last call; they need an fsync of their own."""
