@@ -3,13 +3,14 @@
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from libramq.broker.messages.durability import Durability
+from libramq.broker.messages.durability import POLL_MS, Durability
 from libramq.clock import SystemClock
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
@@ -225,6 +226,28 @@ async def test_a_lack_of_descriptors_is_not_taken_for_a_failed_fsync(tmp_path):
         assert await acknowledged(store, flushes, "after")
     assert store.failure is None
     assert not (tmp_path / "abort").exists()
+
+
+async def test_a_flush_whose_files_cannot_be_opened_is_tried_again_by_the_poll_alone(tmp_path):
+    """Each attempt was an event that brought about the next: a thread and the loop had no rest."""
+    disk = SlowDisk()
+    disk.release.set()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        assert await acknowledged(store, flushes, "before")
+        store._deletions.note("Other", store.end)  # The next flush of the log has a file to open.
+        disk.opens_left = 0
+        waiting = Waiting()
+        flushes.durability.wait(waiting, store.append_batch([message("text")])[0].end)
+        flushes.performer.follow()
+        times_s = []
+        for _ in range(3):
+            disk.was_refused.clear()
+            assert await asyncio.to_thread(disk.was_refused.wait, TIMEOUT_S)
+            times_s.append(time.monotonic())
+        assert times_s[2] - times_s[0] >= POLL_MS / 1000
+        disk.opens_left = None
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await waiting.answered
 
 
 async def test_files_that_could_not_be_opened_are_flushed_later(tmp_path):

@@ -73,6 +73,8 @@ class Lane:
 
     def begin(self) -> None:
         """Start a flush if one is due, after the flush under way."""
+        if self._is_postponed:  # The poll tries again, not each event that the failure brings about.
+            return
         if self._running or not self._is_deferred:
             self.begin_at_once()
         elif not self._will_begin:
