@@ -123,6 +123,13 @@ def test_options_that_would_weaken_security_or_durability_are_refused(name, valu
     assert str(refused.value).startswith(f"{name}={value}: ")
 
 
+def test_extension_files_of_queues_are_not_promised():
+    """They are read, and what Apache's broker left in the units stays; none are written."""
+    with pytest.raises(ConfigError, match=r"enableConsumeQueueExt=true: .* writes none"):
+        broker_config({"enableConsumeQueueExt": "true"})
+    assert broker_config({"enableConsumeQueueExt": "false"})[1] == []
+
+
 def test_options_without_effect_are_accepted_silently():
     _, unknown = broker_config(
         {

@@ -1,5 +1,10 @@
 """The persistence: a write that fails, for whatever reason, is tried again."""
 
+import json
+
+import pytest
+
+from libramq.errors import StoreError
 from libramq.kernel.effect import Thread
 from tests.broker.brokers import Conversation
 
@@ -10,6 +15,17 @@ def offsets_writes(talk: Conversation) -> list:
     talk.flush()
     talk.advance(10_000)
     return [each for each in talk.threads.work if each[0] is Thread.DISK and "Progress" in repr(each[1])]
+
+
+def test_a_topic_that_is_to_have_queues_of_batches_is_refused_without_messages_too(tmp_path):
+    """Sends would have made a plain queue, and Apache's broker does not start on one of the wrong kind."""
+    config = tmp_path / "config"
+    config.mkdir()
+    topic = {"topicName": "Batched", "attributes": {"queue.type": "BatchCQ"}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": {"Batched": topic}}))
+    with pytest.raises(StoreError, match=r"Batched: topics with queue\.type=BatchCQ"):
+        Conversation(tmp_path)
+    assert not (tmp_path / "abort").exists()
 
 
 def test_a_progress_file_is_written_again_after_an_unexpected_failure(tmp_path):

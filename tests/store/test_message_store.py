@@ -439,6 +439,20 @@ def test_deleting_a_topic_removes_its_queues(tmp_path: Path):
     rebuilt.close()
 
 
+def test_deleting_a_topic_removes_its_extension_files(tmp_path: Path):
+    """What Apache's broker left in them (enableConsumeQueueExt) would be found by a new topic of the name."""
+    store = open_store(tmp_path)
+    store.append_batch([message("a", "A"), message("b", "B")])
+    extensions = tmp_path / "consumequeue_ext"
+    for topic in "AB":
+        (extensions / topic / "0").mkdir(parents=True)
+        (extensions / topic / "0" / f"{0:020d}").write_bytes(b"extension")
+    store.delete_topic("A")
+    assert [path.name for path in extensions.iterdir()] == ["B"]
+    store.close()
+    assert not list((tmp_path / "libra.removed").iterdir())
+
+
 def test_queues_begin_later_after_old_files_are_deleted(tmp_path: Path):
     store = open_store(tmp_path)
     for i in range(60):

@@ -51,6 +51,9 @@ REFUSED: Final = {
         Refusal("duplicationEnable", ("false",), _ALONE),
         Refusal("enableLmq", ("false",), _LIGHT),
         Refusal("enableMultiDispatch", ("false",), _LIGHT),
+        Refusal(
+            "enableConsumeQueueExt", ("false",), "this broker reads extension files of queues and writes none"
+        ),
         Refusal("readOnlyCommitLogStorePaths", ("",), "this broker reads its log from one directory"),
     )
 }

@@ -9,11 +9,12 @@ Upstream: attribute/AttributeParser.java, AttributeUtil.java, TopicAttributes.ja
 which Apache's broker has too, are refused: their messages would be stored as those of any other topic.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import BrokerError, StoreError, broker_error
+from libramq.formats.tables import TopicConfig
 
 #: TopicMessageType.topicMessageTypeSet.
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
@@ -105,6 +106,19 @@ def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, 
             attribute.verify(value)
             attributes[key] = value
     return attributes
+
+
+def refuse_batch_topics(topics: Iterable[TopicConfig]) -> None:
+    """Raise StoreError if topics of Apache's are to have queues of batches (queue.type=BatchCQ).
+
+    Messages stored here would get queues of the other kind, beside which Apache's broker does not start.
+    """
+    batched = [topic.topic_name for topic in topics if topic.attributes.get("queue.type") == "BatchCQ"]
+    if batched:
+        raise StoreError(
+            f"{', '.join(sorted(batched))}: topics with queue.type=BatchCQ are served by Apache's broker "
+            "only; start that on this directory, or delete them there (mqadmin deleteTopic)"
+        )
 
 
 def _refused(remark: str) -> BrokerError:

@@ -20,6 +20,8 @@ from libramq.store.segments import Segments
 
 QueueKey = tuple[str, int]
 
+#: Where Apache's broker keeps tag codes and filters' bits of units (enableConsumeQueueExt).
+EXTENSIONS: Final = "consumequeue_ext"
 #: Where Apache's broker keeps queues whose units are batches (queue.type=BatchCQ).
 BATCH_QUEUES: Final = "batchconsumequeue"
 
@@ -48,6 +50,7 @@ class ConsumeQueueTable:
     def __init__(self, filesystem: FileSystem, files: OpenFiles, config: StoreConfig) -> None:
         self._filesystem = filesystem
         self._files = files
+        self._root = config.root
         self._directory = config.consume_queue_directory
         self._file_size = config.mapped_file_size_consume_queue
         self._queues: dict[QueueKey, ConsumeQueue] = {}
@@ -114,7 +117,8 @@ class ConsumeQueueTable:
 
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; their files are put into the removal. OSError if the disk refuses."""
-        self.removal.put(safe_child(self._directory, topic))
+        for directory in (self._directory, self._root / EXTENSIONS):
+            self.removal.put(safe_child(directory, topic))
         for queue in self.of_topic(topic):
             self._forget(queue)
 
