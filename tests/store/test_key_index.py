@@ -81,6 +81,25 @@ def test_messages_are_found_by_each_key_newest_first(tmp_path: Path, store: Mess
     assert bodies(index, store, "green") == []
 
 
+@pytest.mark.parametrize("after", [(), ("d",), ("d", "e", "f"), ("one that is longer than what was there",)])
+def test_a_log_that_was_cut_is_indexed_again_from_there(
+    tmp_path: Path, store: MessageStore, clock: ManualClock, after: tuple[str, ...]
+) -> None:
+    """A slave is cut where it differs from its master, and copies other messages then."""
+    add(store, "a", keys="k")
+    shared = store.end
+    for body in "bc":
+        add(store, body, keys="k")
+    index = index_of(tmp_path)
+    assert bodies(index, store, "k") == ["c", "b", "a"]
+    store.cut(shared)
+    clock.advance(1_000)
+    for body in after:
+        add(store, body, keys="new")
+    assert bodies(index, store, "k") == ["a"]
+    assert bodies(index, store, "new") == [*reversed(after)]
+
+
 def test_colliding_keys_are_compared(tmp_path: Path, store: MessageStore) -> None:
     for number in range(20):
         add(store, str(number), keys=f"key{number}")

@@ -23,7 +23,7 @@ from libramq.logs import get_logger
 from libramq.message import sys_flag as flags
 from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, RecordHead, peek_record
-from libramq.store.index_file import IndexFile, IndexHeader, key_hash
+from libramq.store.index_file import IndexFile, key_hash
 from libramq.store.log_scan import LogScan
 from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 
@@ -80,7 +80,7 @@ class KeyIndex:
 
     def _advance(self, until: int) -> bool:
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
-            if self._position is None:
+            if self._position is None or self._was_cut():
                 self._position = self._open(until)
             self._remove_before(files.min_offset)
             scan = LogScan(files, max(self._position, files.min_offset), protected=until)
@@ -149,24 +149,29 @@ class KeyIndex:
         while self._names:
             with closing(self._file(self._names[-1])) as index:
                 header = index.header
-            if header.next_entry > 1 and header.end_offset < until and self._is_end(header):
-                self.last_timestamp_ms, self.last_offset = header.end_timestamp_ms, header.end_offset
-                return header.end_offset  # The start of its last record, which `_put` skips.
+            end_offset, end_timestamp_ms = header.end_offset, header.end_timestamp_ms
+            if header.next_entry > 1 and end_offset < until and self._is_end(end_offset, end_timestamp_ms):
+                self.last_timestamp_ms, self.last_offset = end_timestamp_ms, end_offset
+                return end_offset  # The start of its last record, which `_put` skips.
             self._remove(self._names.pop())  # Empty, or of another log than this one is now.
         self.last_timestamp_ms, self.last_offset = 0, -1
         return 0
 
-    def _is_end(self, header: IndexHeader) -> bool:
+    def _was_cut(self) -> bool:
+        """Return whether the newest indexed record is gone: slaves' logs are cut where they differ."""
+        return self.last_offset >= 0 and not self._is_end(self.last_offset, self.last_timestamp_ms)
+
+    def _is_end(self, end_offset: int, end_timestamp_ms: int) -> bool:
         """Return whether the record at an index's end is the one that was indexed, or is deleted."""
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
-            if header.end_offset < files.min_offset:
+            if end_offset < files.min_offset:
                 return True
-            record = _record(files, header.end_offset, files.end)
+            record = _record(files, end_offset, files.end)
         try:
             head = peek_record(record) if record is not None else None
         except StoreCorrupt:
             return False
-        expected = header.end_offset, header.end_timestamp_ms
+        expected = end_offset, end_timestamp_ms
         return head is not None and (head.physical_offset, head.store_timestamp_ms) == expected
 
     def _put(self, heads: Iterator[RecordHead], until: int) -> bool:
