@@ -1,5 +1,6 @@
 """The message store: appended, read, flushed, closed and opened again."""
 
+import errno
 import random
 from pathlib import Path
 
@@ -437,6 +438,23 @@ def test_deleting_a_topic_removes_its_queues(tmp_path: Path):
     rebuilt = open_store(tmp_path)  # Everything is read again; the newer number 0 wins.
     assert bodies(rebuilt, "A") == [b"new"]
     rebuilt.close()
+
+
+def test_a_topic_on_another_disk_is_deleted_in_its_place(tmp_path: Path):
+    """Where `consumequeue` is a link to another disk, nothing can be renamed out of it."""
+
+    class OtherDisk(Disk):
+        def rename(self, path: Path, to: Path) -> None:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    store = open_store(tmp_path, disk=OtherDisk())
+    store.append_batch([message("a", "A"), message("b", "B")])
+    flush(store)
+    store.delete_topic("A")
+    assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["B"]
+    assert store.topics() == {"B"}
+    assert store.removal.take_work() is None
+    store.close()
 
 
 def test_deleting_a_topic_removes_its_extension_files(tmp_path: Path):

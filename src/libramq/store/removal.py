@@ -11,6 +11,7 @@ was deleted.
 Apache's brokers do not look into the directory.
 """
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,13 @@ class Removal:
         self._filesystem.makedirs(self._root)
         while self._filesystem.exists(removed := self._root / str(self._number)):
             self._number += 1
-        self._filesystem.rename(directory, removed)
+        try:
+            self._filesystem.rename(directory, removed)
+        except OSError as failed:
+            if failed.errno != errno.EXDEV:  # `consumequeue` may be a link to another disk.
+                raise
+            self._filesystem.remove_tree(directory)
+            return
         self._parents |= dict.fromkeys((directory.parent, self._root, self._root.parent))
         self._left.append(removed)
 
