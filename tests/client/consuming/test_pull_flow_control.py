@@ -1,11 +1,15 @@
 """Flow control with the documented numbers."""
 
+from pathlib import Path
+
 import pytest
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.pulling.pull_flow_control import PullLimits, pull_limits
 from libramq.errors import ConfigError
+from libramq.store.config import StoreConfig
+from libramq.store.read import transfer_limits
 from tests.client.consuming.examples import message
 
 
@@ -76,3 +80,10 @@ def test_the_default_is_sixteen_retries():
     """maxReconsumeTimes −1."""
     assert settings().retries_max == 16
     assert settings(max_reconsume_times=0).retries_max == 0
+
+
+def test_a_pull_gets_as_many_messages_of_our_broker_as_it_asks_for():
+    """More than the 32 of an ordinary read, since it names more bytes than Apache's brokers give."""
+    asked = settings()
+    limits = transfer_limits(StoreConfig(root=Path("store")), asked.pull_batch_size, asked.pull_batch_bytes)
+    assert limits == (asked.pull_batch_size, asked.pull_batch_bytes)

@@ -14,6 +14,9 @@ from libramq.message.names import validate_group
 
 #: Ours: Apache's brokers return 32 per pull (pullBatchSize) whatever is requested; ours return more.
 PULL_BATCH_SIZE: Final = 256
+#: Ours; upstream: 256 KiB. A broker of ours gives more than 32 messages a pull only to who names more bytes
+#: than that (StoreConfig.bulk_transfer_bytes); Apache's gives 32 and 256 KiB whatever is named.
+PULL_BATCH_BYTES: Final = 1024 * 1024
 #: Integer.MAX_VALUE.
 RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
 #: Java waits 500 ms before it pulls a new queue (RebalanceImpl.dispatchPullRequest). Ours waits only if
@@ -77,7 +80,7 @@ class ConsumerSettings:
     consume_timeout_ms: int = CONSUME_TIMEOUT_MS
     batch_size: int = 1
     pull_batch_size: int = PULL_BATCH_SIZE
-    pull_batch_bytes: int = 256 * 1024
+    pull_batch_bytes: int = PULL_BATCH_BYTES
     pull_interval_ms: int = 0
     pull_threshold_for_queue: int = 1000
     pull_threshold_mib_for_queue: int = 100
