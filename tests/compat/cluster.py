@@ -16,7 +16,7 @@ LIBRA = (sys.executable, "-m", "libramq.cli.main")
 CLUSTER = "DefaultCluster"
 UPDATE_CONSUMER_OFFSET = 15
 #: Deadlines, not latencies: everything here takes some seconds.
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 POLL_S = 0.02
 
 

@@ -76,11 +76,12 @@ async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
             await asyncio.sleep(PAUSE_S)
 
 
-async def create(options: dict[str, Any], _: asyncio.Event) -> None:
-    """Create a topic at every broker of the cluster, and end."""
+async def create(options: dict[str, Any], stopped: asyncio.Event) -> None:
+    """Create a topic at every broker of the cluster; the program must not end before it is told to."""
     async with Admin(namesrv=options["namesrv"]) as admin:
         output("started", version=libramq.__version__)
         await admin.create_topic(options["topic"], queues=options["queues"])
+        await stopped.wait()
 
 
 async def run(role: str, options: dict[str, Any]) -> None:

@@ -1,12 +1,18 @@
 """Ctrl-C in a Spark command: it ends, within five seconds of a quiet machine, and no process is left."""
 
+import logging
+import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from libramq.cli.spark.java_process import JavaProcess
 from libramq.message import Message
 from libramq.sync import Producer
 
@@ -23,6 +29,38 @@ def java_process(pid: int) -> int | None:
                 if b"pyspark-shell" in Path(f"/proc/{child}/cmdline").read_bytes():
                     return int(child)
     return None
+
+
+def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.MonkeyPatch):
+    """Before PySpark has it: it went on without its parent, and whoever read its output waited for ever."""
+    from pyspark import java_gateway
+
+    started = []
+
+    def popen_interrupted(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(*arguments, **options)
+        started.append(process)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(java_gateway, "Popen", popen_interrupted)
+    monkeypatch.setattr(sys, "stderr", sys.stderr)  # It is silenced until the command ends, as logging is.
+    before = signal.getsignal(signal.SIGINT)
+    java = JavaProcess()
+    try:
+        with pytest.raises(KeyboardInterrupt), java.starting():
+            java_gateway.Popen(["sleep", "600"])
+        assert java.was_interrupted
+        java.wait()
+        assert started[0].returncode == -signal.SIGKILL
+    finally:
+        signal.signal(signal.SIGINT, before)
+        logging.disable(logging.NOTSET)
+        if sys.stderr.name == os.devnull:
+            sys.stderr.close()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.spark

@@ -25,6 +25,7 @@ class JavaProcess:
     def __init__(self) -> None:
         self.was_interrupted = False
         self._process: subprocess.Popen[Any] | None = None
+        self._is_forking = False
         self._is_ready: Callable[[], bool] = lambda: False
 
     @contextmanager
@@ -44,8 +45,15 @@ class JavaProcess:
         self._is_ready = lambda: context_module.SparkContext._gateway is not None
 
         def remember(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-            process: subprocess.Popen[Any] = popen(*arguments, **options)
-            self._process = process
+            # An exception in here would leave a process that nobody knows: Ctrl-C waits until it is known.
+            self._is_forking = True
+            try:
+                process: subprocess.Popen[Any] = popen(*arguments, **options)
+                self._process = process
+            finally:
+                self._is_forking = False
+            if self.was_interrupted:
+                self._end_all()
             return process
 
         gateway_module.Popen, context_module.signal = remember, _NoHandlers
@@ -67,6 +75,11 @@ class JavaProcess:
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.was_interrupted = True
+        if not self._is_forking:
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """End the process, if there is one, and the command."""
         # PySpark's threads only report failures of the ended Java process from now on.
         logging.disable()
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
