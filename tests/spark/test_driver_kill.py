@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 ROUNDS = int(os.environ.get("LIBRA_KILL_ROUNDS", "1"))
 MESSAGES_A_ROUND = 2_000
-DRIVER_SECONDS = 120
+DRIVER_SECONDS = 300
 ROUND_SECONDS = 20
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 600)]
 
 
 def driver(up: LibraUp, topic: str, directory: Path, mode: str) -> "subprocess.Popen[str]":

@@ -31,7 +31,7 @@ MESSAGES_A_ROUND = 1_000
 BATCH_MESSAGES = 200
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 600)]
 
 
 def start(file: Path) -> "subprocess.Popen[str]":
