@@ -10,15 +10,19 @@ from libramq.broker.cluster.registration import (
     PERIOD_MS_MIN,
     RETRY_MS,
     UNREGISTER_TIMEOUT_MS,
+    introduction,
 )
+from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed
+from libramq.formats.tables import DataVersion, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
 from tests.broker.brokers import Conversation, find_answer, send_header
 from tests.fakes import FakePeer
+from tests.nameserver.test_processor import Server
 
 ONE, TWO = "127.0.0.1:9876", "127.0.0.1:9877"
 
@@ -64,6 +68,20 @@ def talk(tmp_path):
     talk = Registering(tmp_path)
     yield talk
     talk.close()
+
+
+def test_a_slaves_topics_count_at_a_name_server_that_has_never_seen_its_master(tmp_path: Path):
+    """Else one that was restarted while the master is away would have no route to the slave."""
+    config = BrokerConfig(
+        broker_role="SLAVE", broker_id=1, namesrv_addr=ONE, store_path=str(tmp_path), broker_name="b"
+    )
+    topics = [TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4) for name in ("T", "U")]
+    server = Server()
+    sent = introduction(config, topics, DataVersion()).command()
+    assert server.ask(sent.code, sent.ext, sent.body).code == ResponseCode.SUCCESS
+    route = server.routes.route("T")
+    assert route is not None
+    assert route.broker_datas[0].broker_addrs == {1: config.address}
 
 
 def test_a_broker_sends_a_heartbeat_every_second_and_expires_after_ten(talk):
