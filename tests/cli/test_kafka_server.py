@@ -1,5 +1,6 @@
 """The Kafka endpoint of `libra broker`: where it cannot be had, one sentence says why."""
 
+import asyncio
 import builtins
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import pytest
 
 from libramq.broker.config import BrokerConfig
+from libramq.cli.options import LogLevel
+from libramq.cli.servers import commands
 from libramq.cli.servers.commands import broker_server
 from libramq.cli.servers.kafka import kafka_server
 from libramq.errors import ConfigError
@@ -22,6 +25,24 @@ def test_a_slave_has_no_kafka_port(tmp_path: Path):
     )
     with pytest.raises(ConfigError, match="set it at its master only"):
         kafka_server(broker_server(config), config)
+
+
+def test_several_brokers_have_no_kafka_port(tmp_path: Path):
+    up = commands.up(
+        nameserver_port=None,
+        broker_port=None,
+        brokers=2,
+        metrics_port=None,
+        kafka_port=9092,
+        host="127.0.0.1",
+        data=tmp_path,
+        advertise=None,
+        allow_public=False,
+        damaged=None,
+        log_level=LogLevel.WARNING,
+    )
+    with pytest.raises(ConfigError, match="one broker only so far"):
+        asyncio.run(up)
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -88,6 +88,10 @@ def up(
             help="Serve Prometheus metrics on this port of 127.0.0.1; further brokers use the next ones.",
         ),
     ] = None,
+    kafka_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Serve Kafka's clients on this port; for one broker only."),
+    ] = None,
     advertise: Annotated[
         str | None,
         typer.Option(
@@ -111,6 +115,7 @@ def up(
             broker_port=broker_port,
             brokers=brokers,
             metrics_port=metrics_port,
+            kafka_port=kafka_port,
             host=host,
             data=data,
             advertise=advertise,

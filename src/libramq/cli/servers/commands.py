@@ -52,6 +52,7 @@ async def up(
     broker_port: int | None,
     brokers: int,
     metrics_port: int | None,
+    kafka_port: int | None,
     host: str,
     data: Path,
     advertise: str | None,
@@ -61,6 +62,10 @@ async def up(
 ) -> None:
     """Run the name server and the first broker here, others in their own processes, until a signal."""
     check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
+    if kafka_port is not None and brokers > 1:
+        raise ConfigError(
+            "--kafka-port: Kafka's clients are served by one broker only so far; drop --brokers"
+        )
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
@@ -82,6 +87,7 @@ async def up(
             allow_public=allow_public,
             damaged=damaged,
             credentials=credentials,
+            kafka_listen_port=kafka_port or 0,
             **_metrics(metrics_port, index),
         )
         for index, ((name, store), port) in enumerate(
@@ -103,7 +109,12 @@ async def up(
         f"Try:  libra send{option} -t Hello 'Hello, balance'",
         f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
     ]
-    await _serve([nameserver, broker_server(configs[0]), children], lines, children.failure)
+    first = broker_server(configs[0])
+    services: list[Service] = [nameserver, first, children]
+    if kafka_port is not None:
+        services.append(kafka_server(first, configs[0]))
+        lines.insert(-2, f"Kafka's clients connect to {advertised}:{kafka_port}")
+    await _serve(services, lines, children.failure)
 
 
 def _metrics(port: int | None, index: int) -> dict[str, Any]:
