@@ -88,10 +88,7 @@ def up(
             help="Serve Prometheus metrics on this port of 127.0.0.1; further brokers use the next ones.",
         ),
     ] = None,
-    kafka_port: Annotated[
-        int | None,
-        typer.Option(min=1, max=65535, help="Serve Kafka's clients on this port; for one broker only."),
-    ] = None,
+    kafka_port: options.KafkaPort = None,
     advertise: Annotated[
         str | None,
         typer.Option(

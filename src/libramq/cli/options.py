@@ -77,6 +77,10 @@ Archive = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for Spark; may be repeated.")
 ]
+KafkaPort = Annotated[
+    int | None,
+    typer.Option(min=1, max=65535, help="Serve Kafka's clients on this port; for one broker only."),
+]
 AllowPublic = Annotated[
     bool, typer.Option("--allow-public", help="Allow listening on an address that other machines can reach.")
 ]

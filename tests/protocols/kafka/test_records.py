@@ -14,6 +14,7 @@ from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTop
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
 from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.record_batch import RECORDS_MAX
 from tests.broker.brokers import answer
 from tests.fakes import FakePeer
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, fetched, record
@@ -209,6 +210,17 @@ def test_a_refused_batch_leaves_the_other_partition_alone(endpoint: KafkaEndpoin
     assert (refused.error_code, stored.error_code) == (code, 0)
     assert refused.error_message
     assert (values(peer), endpoint.talk.messages("T", 1)[0].body) == ([], b"v")
+
+
+def test_the_records_of_one_request_are_bounded(endpoint: KafkaEndpoint):
+    """Each becomes a message; a request of 16 MiB could have two million of them."""
+    peer = endpoint.peer()
+    half = batch(*(record(b"") for _ in range(RECORDS_MAX // 2 + 1)))
+    partitions = tuple(ProducePartition(index=index, records=half) for index in (0, 1))
+    request = ProduceRequest(acks=1, timeout_ms=1, topics=(ProduceTopic(name="T", partitions=partitions),))
+    stored, refused = peer.ask(request).responses[0].partitions
+    assert (stored.error_code, refused.error_code) == (0, ErrorCode.MESSAGE_TOO_LARGE)
+    assert "send smaller batches" in refused.error_message
 
 
 def test_acks_0_has_no_answer_and_others_are_refused(endpoint: KafkaEndpoint):

@@ -18,7 +18,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
-from libramq.cli.servers.kafka import kafka_server
+from libramq.cli.servers.kafka import check_kafka_port, kafka_servers
 from libramq.cli.servers.layout import directories, kv_file
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.clock import SystemClock
@@ -62,10 +62,7 @@ async def up(
 ) -> None:
     """Run the name server and the first broker here, others in their own processes, until a signal."""
     check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
-    if kafka_port is not None and brokers > 1:
-        raise ConfigError(
-            "--kafka-port: Kafka's clients are served by one broker only so far; drop --brokers"
-        )
+    check_kafka_port(kafka_port, brokers)
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
@@ -95,26 +92,24 @@ async def up(
         )
     ]
     children = BrokerChildren(configs[1:], log_level)
-    option = (
-        ""
-        if ports.nameserver == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost")
-        else f" -n {namesrv}"
-    )
+    option = _option(ports.nameserver, host, namesrv)
     named = ", ".join(f"{config.broker_name} {config.address}" for config in configs)
     lines = [
         *ports.remarks,
         *remarks,
         f"LibraMQ is up: name server {namesrv}, {'broker' if brokers == 1 else 'brokers'} {named}, "
         f"data in {_absolute(data)}",
+        *([f"Kafka's clients connect to {advertised}:{kafka_port}"] if kafka_port else []),
         f"Try:  libra send{option} -t Hello 'Hello, balance'",
         f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
     ]
     first = broker_server(configs[0])
-    services: list[Service] = [nameserver, first, children]
-    if kafka_port is not None:
-        services.append(kafka_server(first, configs[0]))
-        lines.insert(-2, f"Kafka's clients connect to {advertised}:{kafka_port}")
-    await _serve(services, lines, children.failure)
+    await _serve([nameserver, first, children, *kafka_servers(first, configs[0])], lines, children.failure)
+
+
+def _option(port: int, host: str, namesrv: str) -> str:
+    """Return the option with which commands find the name server; "" where they find it without."""
+    return "" if port == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost") else f" -n {namesrv}"
 
 
 def _metrics(port: int | None, index: int) -> dict[str, Any]:
@@ -155,11 +150,8 @@ async def broker(
         advice = f"; did you mean {near}?" if near else ""
         _say(f"{config_file}: {name} is not known here and has no effect{advice}")
     server = broker_server(config)
-    services: list[Service] = [server]
-    if config.kafka_listen_port:
-        services.append(kafka_server(server, config))
     await _serve(
-        services,
+        [server, *kafka_servers(server, config)],
         [
             f"Broker {config.broker_name} of cluster {config.cluster_name} listens on {server.address}, "
             f"name server {config.namesrv_addr}, data in {_absolute(config.store_path)}. "

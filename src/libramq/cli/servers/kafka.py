@@ -7,12 +7,20 @@ from libramq.clock import SystemClock
 from libramq.errors import ConfigError
 
 
-def kafka_server(broker: BrokerServer, config: BrokerConfig) -> Service:
-    """Return the server for Kafka's clients; raises ConfigError where it cannot be had."""
+def check_kafka_port(port: int | None, brokers: int) -> None:
+    """Raise ConfigError for several brokers with a Kafka port."""
+    if port is not None and brokers > 1:
+        raise ConfigError("--kafka-port: only one broker serves Kafka's clients so far; drop --brokers")
+
+
+def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
+    """Return the server for Kafka's clients, if there is one; raises ConfigError where it cannot be had."""
+    if not config.kafka_listen_port:
+        return []
     if config.is_slave:
         raise ConfigError("kafkaListenPort: a slave takes no messages; set it at its master only")
     try:
         from libramq.protocols.kafka.server import KafkaServer
     except ModuleNotFoundError as missing:
         raise ConfigError(f"kafkaListenPort needs {missing.name}: pip install 'libramq[kafka]'") from None
-    return KafkaServer(broker, config, SystemClock())
+    return [KafkaServer(broker, config, SystemClock())]

@@ -26,12 +26,12 @@ from libramq.store.append import AppendResult
 from libramq.wire.kafka.apis.produce import (
     ProducedPartition,
     ProducedTopic,
-    ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
+from libramq.wire.kafka.compression import DECOMPRESSED_BYTES_MAX
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import InvalidBatch, decode_batch
+from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch, Record, decode_batch
 
 #: Ours: requests up to this size are decoded at once, in some milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
@@ -106,25 +106,32 @@ def _require_visible(topic: str) -> None:
 
 
 def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Drafts]:
-    """Return the messages of each partition."""
-    return {
-        (topic_at, partition_at): _drafts(topic.name, partition, timestamp_ms_max)
-        for topic_at, topic in enumerate(request.topics)
-        for partition_at, partition in enumerate(topic.partitions)
-    }
-
-
-def _drafts(topic: str, partition: ProducePartition, timestamp_ms_max: int) -> Drafts:
-    try:
-        records = decode_batch(partition.records or b"")
-        for record in records:
-            if not 0 <= record.timestamp_ms <= timestamp_ms_max:
-                raise InvalidBatch(
-                    ErrorCode.INVALID_TIMESTAMP, f"a record has the timestamp {record.timestamp_ms} ms"
+    """Return the messages of each partition; all together may not be larger than one batch may be."""
+    drafts: dict[Place, Drafts] = {}
+    bytes_left, records_left = DECOMPRESSED_BYTES_MAX, RECORDS_MAX
+    for topic_at, topic in enumerate(request.topics):
+        for partition_at, partition in enumerate(topic.partitions):
+            found: Drafts
+            try:
+                records = decode_batch(
+                    partition.records or b"", bytes_max=bytes_left, records_max=records_left
                 )
-        return [draft_of(topic, partition.index, record) for record in records]
-    except InvalidBatch as invalid:
-        return invalid
+                bytes_left -= sum([record.content_bytes for record in records])
+                records_left -= len(records)
+                found = _drafts(topic.name, partition.index, records, timestamp_ms_max)
+            except InvalidBatch as invalid:
+                found = invalid
+            drafts[topic_at, partition_at] = found
+    return drafts
+
+
+def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_max: int) -> Sequence[Draft]:
+    for record in records:
+        if not 0 <= record.timestamp_ms <= timestamp_ms_max:
+            raise InvalidBatch(
+                ErrorCode.INVALID_TIMESTAMP, f"a record has the timestamp {record.timestamp_ms} ms"
+            )
+    return [draft_of(topic, queue_id, record) for record in records]
 
 
 class _Production:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import google_crc32c
 
 from libramq.errors import RemoteProtocolError
-from libramq.wire.kafka.compression import decompress
+from libramq.wire.kafka.compression import DECOMPRESSED_BYTES_MAX, decompress
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_uvarint, encode_varint
 
@@ -35,6 +35,9 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 #: The shortest record: an empty key and value, no headers.
 _RECORD_BYTES_MIN: Final = 7
+#: Ours: records of a batch, and of a request; each becomes a message. librdkafka has at most 10,000 in a
+#: batch, and RocketMQ's inner batches count to 32,767.
+RECORDS_MAX: Final = 32_767
 _HEAD: Final = struct.Struct(">qiibI")
 _REST: Final = struct.Struct(">hiqqqhii")
 
@@ -59,9 +62,19 @@ class Record(NamedTuple):
     raw_headers: bytes = b"\0"
     offset: int = 0
 
+    @property
+    def content_bytes(self) -> int:
+        """Return the size of key, value and headers."""
+        return len(self.key or b"") + len(self.value or b"") + len(self.raw_headers)
 
-def decode_batch(data: bytes) -> list[Record]:
-    """Return the records of a producer's batch, offsets counted from 0; raises InvalidBatch."""
+
+def decode_batch(
+    data: bytes, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, records_max: int = RECORDS_MAX
+) -> list[Record]:
+    """Return the records of a producer's batch, offsets counted from 0; raises InvalidBatch.
+
+    bytes_max: of the records when they are decompressed.
+    """
     if len(data) < HEADER_BYTES:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(data)} bytes")
     _, length, _, magic, crc = _HEAD.unpack_from(data)
@@ -74,7 +87,12 @@ def decode_batch(data: bytes) -> list[Record]:
     attributes, last_delta, base_ms, _, producer_id, _, _, count = _REST.unpack_from(data, _CRC_FROM)
     _require_served(attributes, producer_id)
     try:
-        plain = decompress(attributes & _CODEC_MASK, data[HEADER_BYTES:])
+        if count > records_max:
+            raise InvalidBatch(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{count} records; at most {records_max}, send smaller batches",
+            )
+        plain = decompress(attributes & _CODEC_MASK, data[HEADER_BYTES:], bytes_max)
         if not 0 < count <= len(plain) // _RECORD_BYTES_MIN or last_delta != count - 1:
             raise RemoteProtocolError(f"a batch of {len(plain)} bytes announces {count} records")
         return _decode_records(plain, count, base_ms)
