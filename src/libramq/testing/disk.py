@@ -77,6 +77,9 @@ class MemoryDisk:
         kept_share = self._random.choice((0.0, 0.5, 1.0))
         if self._moves:
             self._apply_moves(self._random.randint(0, len(self._moves)))
+            for old, _ in self._moves:  # Undone, and with each what came after it in its place.
+                for directory in [each for each in self._renames if f"{each}/".startswith(old)]:
+                    del self._renames[directory]
             self._moves.clear()
         for directory in sorted(self._renames):
             changes = self._renames[directory]
@@ -241,7 +244,9 @@ class MemoryDisk:
         """Flush the directory's names to the platter."""
         self._called()
         self._may_fail_to_sync()
-        if any(str(path) in (str(Path(name).parent) for name in move) for move in self._moves):
+        if any(str(path) in (str(Path(name).parent) for name in move) for move in self._moves) or any(
+            f"{path}/".startswith(old) for old, _ in self._moves
+        ):  # What is in a directory made anew comes after the move of its predecessor.
             self._apply_moves(len(self._moves))
         for name, inode in self._renames.pop(str(path), ()):
             _name(self._platter, name, inode)
