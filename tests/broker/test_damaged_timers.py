@@ -119,3 +119,23 @@ def test_a_clock_that_was_ahead_for_a_while_loses_no_message(tmp_path, stop, pee
     advance(again, 120_000)
     assert bodies(again) == [b"0", b"1", b"2"]
     again.close()
+
+
+def test_a_kill_before_the_checkpoint_was_written_after_the_clock_was_set_back(tmp_path, peer):
+    """The checkpoint still says that everything was delivered up to a time that is to come again."""
+    talk = Conversation(tmp_path)
+    talk.clock.set_wall(by_ms=3_600_000)
+    send_at(talk, peer, NOW_MS + 3_602_000, body=b"1")
+    advance(talk, 10_000)
+    assert bodies(talk) == [b"1"]
+    checkpoint = (tmp_path / "config" / "timercheck").read_bytes()
+    talk.clock.set_wall(by_ms=-3_600_000)
+    send_at(talk, peer, NOW_MS + 60_000, body=b"2")
+    advance(talk, 10_000)
+    talk.kill()
+    assert (tmp_path / "config" / "timercheck").read_bytes() != checkpoint
+    (tmp_path / "config" / "timercheck").write_bytes(checkpoint)
+    again = Conversation(tmp_path, clock=talk.clock)
+    advance(again, 120_000)
+    assert set(bodies(again)) == {b"1", b"2"}
+    again.close()
