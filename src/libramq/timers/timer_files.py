@@ -170,8 +170,8 @@ class TimerFiles:
                 break
             last = unit
             tick = unit.slot_ms // precision_ms
-            # What was collected after the checkpoint cannot be among what was delivered before it, even if the
-            # clock was set back in between.
+            # What was collected after the checkpoint cannot be among what was delivered before it, even
+            # if the clock was set back in between.
             if tick < from_tick and position < self.checkpoint.log_end:
                 continue
             slot = self._wheel.get(tick)
