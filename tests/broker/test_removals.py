@@ -86,10 +86,11 @@ async def test_a_topic_is_deleted_and_created_again_at_one_of_two_brokers(tmp_pa
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
         await all_is_read(cluster, group, one, two)
-        kept = [queue for queue in one.gained if queue.broker_name != deleted_at]
+        kept = {queue for queue in one.gained if queue.broker_name != deleted_at}
         await make_again(cluster, deleted_at)
         await all_is_read(cluster, group, one, two)
-        assert [queue for queue in one.gained if queue.broker_name != deleted_at] == kept
+        # It may have gained one again that it had lost for a moment: this process may have stood still.
+        assert {queue for queue in one.gained if queue.broker_name != deleted_at} == kept
 
 
 @pytest.mark.parametrize("deleted_at", [[A], [B], [A, B], [B, A]], ids="-".join)
