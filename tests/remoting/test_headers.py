@@ -15,6 +15,7 @@ from libramq.remoting.requests import REQUESTS
 NOT_SERVED = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Asked of clients.
     RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     RequestCode.PROBE,  # Asked of whoever holds a name: any answer will do.

@@ -6,10 +6,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from libramq.client.identity import first_server, look_up, name_server_addresses
+from libramq.client.identity import name_server_addresses
+from libramq.client.routing.lookup import first_server, look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.errors import ConfigError, NameServerUnavailable
-from libramq.transport.name_server_lookup import REFRESH_SECONDS, NameServerLookup, fetch, is_lookup
+from libramq.transport.address import is_lookup
+from libramq.transport.name_server_lookup import REFRESH_SECONDS, NameServerLookup, fetch
 
 
 class Page:

@@ -91,7 +91,8 @@ def name_servers(option: str | None) -> str:
     namesrv = option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
     if "/" not in namesrv:
         return namesrv
-    from libramq.transport.name_server_lookup import fetch, is_lookup
+    from libramq.transport.address import is_lookup
+    from libramq.transport.name_server_lookup import fetch
 
     return ";".join(fetch(namesrv)) if is_lookup(namesrv) else namesrv
 

@@ -15,8 +15,9 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from libramq.client.awaiting import answer_of
-from libramq.client.identity import look_up, name_server_addresses
+from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
+from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound

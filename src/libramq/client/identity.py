@@ -3,7 +3,6 @@
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """
 
-import asyncio
 import itertools
 import os
 import re
@@ -13,8 +12,7 @@ from typing import Final
 
 from libramq.clock import Clock
 from libramq.errors import ConfigError
-from libramq.transport.address import split_address, split_name_servers
-from libramq.transport.name_server_lookup import NameServerLookup, is_lookup
+from libramq.transport.address import is_lookup, split_address, split_name_servers
 
 #: NameServerAddressUtils and ClientConfig: the environment's are used if no name server is given.
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
@@ -42,21 +40,12 @@ def name_server_addresses(namesrv: str | Sequence[str] | None) -> Sequence[str]:
         raise ConfigError(f'namesrv is "host:port", or a list of these, not {namesrv!r}')
     text = namesrv if isinstance(namesrv, str) else ";".join(namesrv)
     if is_lookup(text):
+        from libramq.transport.name_server_lookup import NameServerLookup  # A Spark worker needs no log.
+
         return NameServerLookup(text)
     for prefix in ("http://", "https://"):
         text = text.removeprefix(prefix)
     return split_name_servers(text)
-
-
-async def look_up(name_servers: Sequence[str]) -> None:
-    """Wait for the list of name servers if it is to be fetched; raises NameServerUnavailable."""
-    if isinstance(name_servers, NameServerLookup):
-        await asyncio.to_thread(name_servers.look)
-
-
-def first_server(name_servers: Sequence[str]) -> str:
-    """Return the address of a name server, or of the server that lists them."""
-    return name_servers.server if isinstance(name_servers, NameServerLookup) else name_servers[0]
 
 
 def local_address(towards: str) -> str:

@@ -1,5 +1,7 @@
 """An address: "host:port" as text, split and checked."""
 
+from urllib.parse import urlsplit
+
 from libramq.errors import ConfigError
 
 
@@ -24,3 +26,9 @@ def split_name_servers(text: str) -> tuple[str, ...]:
     for address in addresses:
         split_address(address)
     return addresses
+
+
+def is_lookup(namesrv: str) -> bool:
+    """Return whether a setting is the URL of a list: it has a path. `http://host:9876` is a name server."""
+    url = urlsplit(namesrv.strip())
+    return url.scheme in ("http", "https") and url.path not in ("", "/")

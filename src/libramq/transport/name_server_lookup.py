@@ -31,12 +31,6 @@ PAGE_BYTES_MAX: Final = 64 * 1024
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def is_lookup(namesrv: str) -> bool:
-    """Return whether a setting is the URL of a list: it has a path. `http://host:9876` is a name server."""
-    url = urlsplit(namesrv.strip())
-    return url.scheme in ("http", "https") and url.path not in ("", "/")
-
-
 def fetch(url: str) -> tuple[str, ...]:
     """Return the name servers in the first line of a page; NameServerUnavailable if there are none."""
     try:

@@ -47,11 +47,14 @@ class JavaProcess:
         def remember(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
             # An exception in here would leave a process that nobody knows: Ctrl-C waits until it is known.
             self._is_forking = True
+            readable, writable = os.pipe()
             try:
-                process: subprocess.Popen[Any] = popen(*arguments, **options)
+                process: subprocess.Popen[Any] = popen(*arguments, **options, stderr=writable)
                 self._process = process
             finally:
                 self._is_forking = False
+                os.close(writable)
+                threading.Thread(target=self._pass_on, args=(readable,), daemon=True).start()
             if self.was_interrupted:
                 self._end_all()
             return process
@@ -62,6 +65,13 @@ class JavaProcess:
             yield
         finally:
             gateway_module.Popen, context_module.signal = popen, signals
+
+    def _pass_on(self, readable: int) -> None:
+        """Pass on what Java and its Python workers report, until they are ended: that is no news then."""
+        while data := os.read(readable, 1 << 16):
+            if not self.was_interrupted:
+                os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, data)
+        os.close(readable)
 
     def ignore(self) -> None:
         """Restore Python's own handling of SIGINT."""

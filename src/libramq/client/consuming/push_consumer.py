@@ -22,14 +22,7 @@ from libramq.client.consuming.consumer_run import ConsumerRun, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, THREADS, ConsumeFrom, ConsumerSettings
 from libramq.client.consuming.handling.handlers import Handler, check_handler
 from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
-from libramq.client.identity import (
-    first_server,
-    local_address,
-    look_up,
-    name_server_addresses,
-    named_client_id,
-    new_client_id,
-)
+from libramq.client.identity import local_address, name_server_addresses, named_client_id, new_client_id
 from libramq.client.options import (
     Beginning,
     ConsumerTuning,
@@ -39,6 +32,7 @@ from libramq.client.options import (
     instance_of,
     whole_number,
 )
+from libramq.client.routing.lookup import first_server, look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem

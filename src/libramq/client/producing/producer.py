@@ -16,13 +16,7 @@ from functools import partial
 from typing import Self
 
 from libramq.client.awaiting import answer_of, to_the_end
-from libramq.client.identity import (
-    first_server,
-    local_address,
-    look_up,
-    name_server_addresses,
-    new_client_id,
-)
+from libramq.client.identity import local_address, name_server_addresses, new_client_id
 from libramq.client.options import instance_of, whole_number
 from libramq.client.producing.accumulator import Waiting, split
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
@@ -43,6 +37,7 @@ from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import CheckTransaction, Transaction, deciding
 from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.client.producing.transactions import Transactions
+from libramq.client.routing.lookup import first_server, look_up
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.errors import BufferFull, ConfigError, LocalProtocolError
