@@ -19,9 +19,9 @@ from concurrent.futures import CancelledError
 from typing import Any, Final, Literal, Unpack
 
 from libramq.client import admin as asynchronous_admin
+from libramq.client.awaiting import awaited
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
-from libramq.client.consuming.handling.handler_call import awaited
 from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.network_thread import run_on_thread
 from libramq.client.options import AdminOptions, ProducerOptions, PushConsumerOptions, TopicOptions

@@ -1,6 +1,8 @@
 """Awaiting: how coroutines wait for callbacks, and for work that cancellation must not interrupt."""
 
 import asyncio
+import inspect
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -43,3 +45,26 @@ async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object
             task.add_done_callback(_released.discard)
             await asyncio.wait([task])
         raise
+
+
+async def awaited(returned: object) -> object:
+    """Return the final result of an awaitable; anything else is returned as it is."""
+    while inspect.isawaitable(returned):
+        returned = await returned
+    return returned
+
+
+def current_task() -> asyncio.Task[object] | None:
+    """Return the task that the caller runs in, if any."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # No loop runs on this thread.
+        return None
+
+
+def is_from_outside(error: BaseException) -> bool:
+    """Return whether an exception came from outside: the task is cancelled, or the user pressed Ctrl-C."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

@@ -7,8 +7,8 @@ Upstream: RebalanceImpl.getRebalanceResultFromBroker.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from libramq.client.ask import Ask
 from libramq.client.consuming import effects as fx
+from libramq.client.consuming.requests.ask import Ask
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError

@@ -102,7 +102,7 @@ def export_configs(
     with options.session(namesrv) as session:
         masters = session.masters(cluster)
         brokers = [data for data in session.clusters().broker_addr_table.values() if data.cluster == cluster]
-        configs = [session.ask(address, operator_calls.broker_config()) for address in masters]
+        configs = session.ask_each(masters, operator_calls.broker_config())
         name_servers = session.name_server_count
     scale = {
         "namesrvSize": name_servers,

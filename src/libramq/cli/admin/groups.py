@@ -118,8 +118,7 @@ def update_sub_group_list(
     configs = decode_body(read_file(file), list[SubscriptionGroupConfig])
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        for address in targets:
-            session.ask(address, operator_calls.create_groups(configs))
+        session.ask_each(targets, operator_calls.create_groups(configs))
     groups = [config.group_name for config in configs]
     done(f"submit batch of group config to {', '.join(targets)} success.", {"groups": groups}, json=json)
 
@@ -168,8 +167,7 @@ def set_consume_mode(
         raise ConfigError(f"the mode {mode!r} is none; use PULL or POP")
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        for address in targets:
-            session.ask(address, operator_calls.set_consume_mode(topic, group, mode, share))
+        session.ask_each(targets, operator_calls.set_consume_mode(topic, group, mode, share))
     value = {"topic": topic, "group": group, "mode": mode, "popShareQueueNum": share, "brokers": targets}
     done(f"set consume mode to {', '.join(targets)} success.", value, json=json)
 
@@ -193,8 +191,7 @@ def clone_group_offset(
     call = operator_calls.clone_offsets(source, target, topic, offline=truth_of("-o", offline))
     with options.session(namesrv) as session:
         brokers = addresses(session.route(topic).broker_datas)
-        for address in brokers:
-            session.ask(address, call)
+        session.ask_each(brokers, call)
     text = f"clone group offset success. srcGroup[{source}], destGroup=[{target}], topic[{topic}]"
     value = {"srcGroup": source, "destGroup": target, "topic": topic, "brokers": brokers}
     done(text, value, json=json)

@@ -135,12 +135,10 @@ def delete_group(
     """Delete a group at a broker, or in a cluster with its retry topic and dead letters."""
     validate_group(group)
     targets = session.targets(broker=broker, cluster=cluster)
-    for address in targets:
-        session.ask(address, admin_calls.delete_group(group, clean_offset=offsets))
+    session.ask_each(targets, admin_calls.delete_group(group, clean_offset=offsets))
     if cluster is not None:
         for topic in (retry_topic(group), dlq_topic(group)):
-            for address in targets:
-                session.ask(address, admin_calls.delete_topic(topic))
+            session.ask_each(targets, admin_calls.delete_topic(topic))
             session.ask_each_name_server(name_server_calls.delete_topic(topic))
     return targets
 
@@ -156,8 +154,7 @@ def free_disk(
     else:
         clusters = [cluster] if cluster is not None else sorted(session.clusters().cluster_addr_table)
         targets = list(dict.fromkeys(address for name in clusters for address in session.masters(name)))
-    for address in targets:
-        session.ask(address, call)
+    session.ask_each(targets, call)
     return targets
 
 
@@ -177,8 +174,7 @@ def update_topic(
         if not 0 < count <= QUEUES_PER_TOPIC_MAX:
             raise ConfigError(f"{count} queues; 1 to {QUEUES_PER_TOPIC_MAX} are allowed")
     targets = session.targets(broker=broker, cluster=cluster)
-    for address in targets:
-        session.ask(address, admin_calls.create_topic(config, attributes=attributes))
+    session.ask_each(targets, admin_calls.create_topic(config, attributes=attributes))
     if config.order:
         table = session.clusters().broker_addr_table.values()
         names = sorted(data.broker_name for data in table if data.master_address in targets)
@@ -193,8 +189,7 @@ def delete_topic(session: AdminSession, topic: str, *, cluster: str) -> list[str
         named = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
         raise ConfigError(f"the topic {topic} is not in cluster {cluster}; it is in: {named}")
     masters = session.masters(cluster)
-    for address in masters:
-        session.ask(address, admin_calls.delete_topic(topic))
+    session.ask_each(masters, admin_calls.delete_topic(topic))
     session.ask_each_name_server(name_server_calls.delete_topic(topic))
     return masters
 

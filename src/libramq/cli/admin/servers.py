@@ -54,7 +54,7 @@ def _show_each(
 ) -> None:
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        found = {address: session.ask(address, call) for address in targets}
+        found = dict(zip(targets, session.ask_each(targets, call), strict=True))
     if broker is not None or json:
         show(found if broker is None else found[broker], json=json)
         return
@@ -77,8 +77,7 @@ def update_broker_config(
 
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        for address in targets:
-            session.ask(address, operator_calls.update_broker_config(key, value))
+        session.ask_each(targets, operator_calls.update_broker_config(key, value))
     text = f"update broker config success, {', '.join(targets)}"
     done(text, {"brokers": targets, key: value}, json=json)
 

@@ -1,5 +1,6 @@
 """The admin session: requests to name servers and brokers, one at a time, over connections that stay open."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from libramq.cli.access import access
@@ -52,6 +53,10 @@ class AdminSession:
     def ask(self, address: str, call: Call[T]) -> T:
         """Send a request to one broker; raises RemoteError."""
         return call.result(self._reply(address, call), where=f"broker {address}")
+
+    def ask_each(self, addresses: Sequence[str], call: Call[T]) -> list[T]:
+        """Send a request to brokers, one after the other; raises the first failure at once."""
+        return [self.ask(address, call) for address in addresses]
 
     def _reply(self, address: str, call: Call[T]) -> Command:
         remote = self._remotes.get(address)

@@ -60,8 +60,7 @@ def update_topic_list(
     configs = decode_body(read_file(file), list[TopicConfig])
     with options.session(namesrv) as session:
         targets = session.targets(broker=broker, cluster=cluster)
-        for address in targets:
-            session.ask(address, operator_calls.create_topics(configs))
+        session.ask_each(targets, operator_calls.create_topics(configs))
     topics = [config.topic_name for config in configs]
     done(f"submit batch of topic config to {', '.join(targets)} success.", {"topics": topics}, json=json)
 

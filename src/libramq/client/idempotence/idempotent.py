@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
-from libramq.client.consuming.handling.handler_call import awaited
+from libramq.client.awaiting import awaited
 from libramq.client.consuming.handling.handler_result import (
     Ending,
     HandlerOutcome,

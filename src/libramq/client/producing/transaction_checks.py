@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Final
 
-from libramq.client.consuming.handling.handler_call import awaited, is_from_outside
+from libramq.client.awaiting import awaited, is_from_outside
 from libramq.client.network_thread import run_on_thread
 from libramq.client.producing.transaction import CheckTransaction, TransactionState
 from libramq.logs import get_logger

@@ -1,9 +1,7 @@
-"""The call of a handler: its result as an ending, its failure in the log."""
+"""The call of a handler: its failure in the log."""
 
 import asyncio
-import inspect
 import sys
-import threading
 from collections.abc import Sequence
 
 from libramq.errors import InvalidResult
@@ -11,29 +9,6 @@ from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 
 log = get_logger(__name__)
-
-
-async def awaited(returned: object) -> object:
-    """Return the final result of an awaitable; anything else is returned as it is."""
-    while inspect.isawaitable(returned):
-        returned = await returned
-    return returned
-
-
-def current_task() -> asyncio.Task[object] | None:
-    """Return the task that the caller runs in, if any."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # No loop runs on this thread.
-        return None
-
-
-def is_from_outside(error: BaseException) -> bool:
-    """Return whether an exception came from outside: the task is cancelled, or the user pressed Ctrl-C."""
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def log_failure(messages: Sequence[MessageExt], topic: str) -> None:

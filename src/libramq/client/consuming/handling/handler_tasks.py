@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from libramq.client.consuming.handling.handler_call import awaited, current_task, is_from_outside, log_failure
+from libramq.client.awaiting import awaited, current_task, is_from_outside
+from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.message import MessageExt

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from libramq.client.consuming.handling.handler_call import awaited, current_task, is_from_outside, log_failure
+from libramq.client.awaiting import awaited, current_task, is_from_outside
+from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.logs import get_logger

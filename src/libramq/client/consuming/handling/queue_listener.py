@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.handling.handler_call import awaited, current_task, is_from_outside
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

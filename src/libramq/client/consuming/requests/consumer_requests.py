@@ -7,11 +7,11 @@ Upstream: impl/MQClientAPIImpl.java.
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
-from libramq.client.ask import Ask
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.client.consuming.requests.ask import Ask
 from libramq.client.producing.send_request import send_call
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
