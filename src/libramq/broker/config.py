@@ -7,25 +7,21 @@ import ipaddress
 from dataclasses import dataclass, field, fields
 from typing import Final
 
+from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
+from libramq.broker.option import option
+from libramq.broker.replication_config import ReplicationConfig
 from libramq.broker.role import check_role
-from libramq.broker.timer_config import TimerConfig, option
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
 from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
 from libramq.message.names import validate_topic
-from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.credentials import Credentials
-from libramq.remoting.frame import HEADER_BYTES_MAX
 
 #: A broker answers old clients at a second port, so far below its own (MixAll.brokerVIPChannel).
 VIP_DISTANCE: Final = 2
 #: MetricsExporterType, by name or number; Apache's others (OTLP_GRPC, LOG) are not supported.
 METRICS_OFF: Final = ("DISABLE", "0")
 METRICS_SERVED: Final = ("PROM", "2")
-#: ScheduleMessageService, MessageStoreConfig.messageDelayLevel.
-DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-#: A message must fit in a pull's frame, with its record and the reply's header.
-MESSAGE_BYTES_MAX: Final = RECORD_BYTES_MAX - HEADER_BYTES_MAX
 #: The bounds of numbers, by our names; without an entry, one or more.
 _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
@@ -48,12 +44,10 @@ _BOUNDS: Final = {
 }
 #: AuthConfig.innerClientAuthenticationCredentials.
 CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
-HOURS_A_DAY: Final = 24
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(TimerConfig):
+class BrokerConfig(ReplicationConfig):
     """The options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted."""
 
     broker_name: str = option(
@@ -84,62 +78,13 @@ class BrokerConfig(TimerConfig):
         "listenPort",
         "The port to listen on. Old clients use a second one, two below it (the VIP channel).",
     )
-    ha_listen_port: int = option(  # Ours: Apache's is open always, at the listen port + 1.
-        0,
-        "haListenPort",
-        "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
-    )
     kafka_listen_port: int = option(  # Ours alone.
         0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
-    )
-    broker_role: str = option(
-        "ASYNC_MASTER",
-        "brokerRole",
-        "`SYNC_MASTER`: a send is acknowledged when `inSyncReplicas` brokers have its message. "
-        "`ASYNC_MASTER`: slaves follow. `SLAVE`: copies the master of its `brokerName`, which name servers "
-        "know, and takes no messages itself.",
-    )
-    ha_master_address: str | None = option(
-        None,
-        "haMasterAddress",
-        "The address from which a slave copies its master's log, `HOST:PORT`. Default: from the name "
-        "servers.",
-    )
-    slave_read_enable: bool = option(
-        False,
-        "slaveReadEnable",
-        "At a slave: let consumers read. At a master: send consumers that are more than 2 GiB behind to a "
-        "slave (`whichBrokerWhenConsumeSlowly` of their group).",
-    )
-    in_sync_replicas: int = option(
-        1,
-        "inSyncReplicas",
-        "The number of brokers, itself included, that must have a message before a `SYNC_MASTER` "
-        "acknowledges it. While too few slaves are in sync, sends are answered with SLAVE_NOT_AVAILABLE: "
-        "the message is stored, but on fewer brokers.",
-    )
-    slave_timeout_ms: int = option(
-        3_000, "slaveTimeout", "How long a send waits for slaves, in ms; then it gets FLUSH_SLAVE_TIMEOUT."
-    )
-    ha_allowed_addresses: str = option(  # Ours alone.
-        "127.0.0.0/8;::1",
-        "haAllowedAddresses",
-        "The addresses and networks from which slaves may connect, separated by `;`. "
-        "A slave receives every message.",
     )
     namesrv_addr: str | None = option(
         None,
         "namesrvAddr",
         "Name servers, `HOST:PORT` separated by `;`. Default: `$NAMESRV_ADDR` or `127.0.0.1:9876`.",
-    )
-    store_path: str = option(
-        "libra-data", "storePathRootDir", "The directory of commit log, consume queues and tables."
-    )
-    commit_log_path: str = option(
-        "",
-        "storePathCommitLog",
-        "The directory of the commit log, to have it on another disk. Default: `commitlog` in "
-        "`storePathRootDir`. If you change it for an existing store, move the files too.",
     )
     auto_create_topic_enable: bool = option(
         True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."
@@ -154,18 +99,6 @@ class BrokerConfig(TimerConfig):
         6,
         "brokerPermission",
         "What the broker allows: 2 sends, 4 pulls, 6 both. Set 4 some time before you shut it down.",
-    )
-    max_message_size: int = option(
-        4 * 1024 * 1024, "maxMessageSize", "The largest body of a message, in bytes."
-    )
-    flush_disk_type: str = option(
-        "ASYNC_FLUSH",
-        "flushDiskType",
-        "`SYNC_FLUSH`: a send is acknowledged when its message is on the disk. `ASYNC_FLUSH`: when it is "
-        "written to the page cache; a power cut may lose the messages of the last `flushIntervalCommitLog`.",
-    )
-    flush_interval_ms: int = option(
-        500, "flushIntervalCommitLog", "How often the commit log is flushed under `ASYNC_FLUSH`, in ms."
     )
     flush_consumer_offset_interval_ms: int = option(
         5_000,
@@ -211,36 +144,6 @@ class BrokerConfig(TimerConfig):
     transaction_check_interval_ms: int = option(
         30_000, "transactionCheckInterval", "How often the broker checks for such messages, in ms."
     )
-    commit_log_file_bytes: int = option(
-        1 << 30,
-        "mappedFileSizeCommitLog",
-        "The size of a commit log file. Do not change it for a store that exists.",
-    )
-    consume_queue_file_bytes: int = option(
-        6_000_000,
-        "mappedFileSizeConsumeQueue",
-        "The size of a consume queue file: 20 bytes for each message.",
-    )
-    max_hash_slot_num: int = option(
-        5_000_000,
-        "maxHashSlotNum",
-        "The slots of an index file. Do not change it for a store that exists.",
-    )
-    max_index_num: int = option(
-        20_000_000,
-        "maxIndexNum",
-        "The entries of an index file; each key of a message takes one. Do not change it for a store that "
-        "exists.",
-    )
-    enable_retry_topic_v2: bool = option(
-        False,
-        "enableRetryTopicV2",
-        "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which cannot be another group's. Messages "
-        "under the old name, `%RETRY%GROUP_TOPIC`, are delivered as well.",
-    )
-    message_delay_level: str = option(
-        DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."
-    )
     orderly_lock_grace_ms: int = option(  # Ours; 60000 is Apache's patience.
         150,
         "orderlyLockGraceMillis",
@@ -253,42 +156,6 @@ class BrokerConfig(TimerConfig):
     metrics_port: int = option(5557, "metricsPromExporterPort", "The port of the metrics.")
     metrics_host: str = option(  # Ours: Apache's is brokerIP1.
         "127.0.0.1", "metricsPromExporterHost", "The address of the metrics."
-    )
-    file_reserved_hours: int = option(
-        72,
-        "fileReservedTime",
-        "How long messages are kept, in hours. Older files of the commit log are deleted "
-        "in the hours of `deleteWhen`, and at any time from `diskMaxUsedSpaceRatio` on.",
-    )
-    delete_when: str = option(
-        "04", "deleteWhen", "The hours of the day in which old files are deleted, 00 to 23, separated by `;`."
-    )
-    disk_max_used_space_ratio: int = option(
-        75,
-        "diskMaxUsedSpaceRatio",
-        "Above this use of the disk, in percent, files older than `fileReservedTime` are deleted at any "
-        "hour; 100: never.",
-    )
-    disk_space_clean_forcibly_ratio: int = option(
-        85,
-        "diskSpaceCleanForciblyRatio",
-        "Above this use of the disk, in percent, the oldest files are deleted **whatever their age**, as "
-        "many as it takes; 100: never.",
-    )
-    clean_file_forcibly_enable: bool = option(
-        True,
-        "cleanFileForciblyEnable",
-        "Allow forced cleaning. With `false` messages stay for `fileReservedTime`, and producers are "
-        "refused when the disk is full.",
-    )
-    delete_file_batch_max: int = option(
-        10, "deleteFileBatchMax", "The most files of the commit log that are deleted at once, every 10 s."
-    )
-    disk_space_warning_level_ratio: int = option(
-        90,
-        "diskSpaceWarningLevelRatio",
-        "From this use of the disk on, in percent, producers are refused while consumers continue; 100: "
-        "never.",
     )
     region_id: str = option("DefaultRegion", "regionId", "The region that messages and replies name.")
     trace_on: bool = option(True, "traceOn", "Allow clients to trace messages.")
@@ -309,11 +176,8 @@ class BrokerConfig(TimerConfig):
         validate_topic(self.broker_name)
         validate_topic(self.cluster_name)
         check_role(self)
-        self.check_timers()
-        if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-            raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
-        if "," in self.commit_log_path:
-            raise ConfigError(f"storePathCommitLog={self.commit_log_path}: only one directory is supported")
+        self.check_store()
+        _ = self.ha_networks
         if self.damaged not in (None, "skip", "cut"):
             raise ConfigError(f"damaged {self.damaged!r}; skip or cut is allowed")
         if self.metrics_exporter_type not in (*METRICS_OFF, *METRICS_SERVED):
@@ -330,15 +194,10 @@ class BrokerConfig(TimerConfig):
             ipaddress.ip_address(self.broker_ip)
         except ValueError:
             raise ConfigError(f"brokerIP1 {self.broker_ip!r} is not an IP address; records hold it") from None
-        _ = self.ha_networks
         if any(ord(character) <= ord(" ") for character in self.region_id):
             raise ConfigError(
                 f"regionId {self.region_id!r} has blanks or control characters; records hold it"
             )
-        if not self.delete_hours:
-            raise ConfigError("deleteWhen is empty; write for example '04' or '03;15'")
-        if not self.delay_levels_ms:
-            raise ConfigError(f"messageDelayLevel is empty; write for example {DELAY_LEVELS!r}")
 
     @property
     def client_ports(self) -> tuple[int, ...]:
@@ -352,49 +211,6 @@ class BrokerConfig(TimerConfig):
         return f"{self.broker_ip}:{self.listen_port}"
 
     @property
-    def is_slave(self) -> bool:
-        """Return whether the broker copies a master."""
-        return self.broker_role == "SLAVE"
-
-    @property
-    def waits_for_slaves(self) -> bool:
-        """Return whether sends are acknowledged only once slaves have them."""
-        return self.broker_role == "SYNC_MASTER" and self.in_sync_replicas > 1
-
-    @property
-    def ha_networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-        """Return the networks that slaves may connect from; raises ConfigError for invalid ones."""
-        texts = [text.strip() for text in self.ha_allowed_addresses.split(";") if text.strip()]
-        try:
-            return [ipaddress.ip_network(text, strict=False) for text in texts]
-        except ValueError as error:
-            raise ConfigError(
-                f"haAllowedAddresses {self.ha_allowed_addresses!r}: {error}; "
-                "write addresses or networks, for example 10.0.0.2;10.1.0.0/16"
-            ) from None
-
-    @property
     def serves_metrics(self) -> bool:
         """Return whether metrics are served for Prometheus."""
         return self.metrics_exporter_type in METRICS_SERVED
-
-    @property
-    def delete_hours(self) -> frozenset[int]:
-        """Return the hours of the day in which old files are deleted."""
-        hours = []
-        for text in filter(None, self.delete_when.split(";")):
-            if not (text.strip().isdecimal() and int(text) < HOURS_A_DAY):
-                raise ConfigError(f"deleteWhen {text!r}; hours 00 to 23 are allowed, separated by ;")
-            hours.append(int(text))
-        return frozenset(hours)
-
-    @property
-    def delay_levels_ms(self) -> list[int]:
-        """Return the delay of each level; the first is level 1."""
-        levels = []
-        for text in self.message_delay_level.split():
-            seconds = _SECONDS.get(text[-1])
-            if seconds is None or not text[:-1].isdecimal():
-                raise ConfigError(f"messageDelayLevel {text!r}; write for example '1s 5s 1m 2h'")
-            levels.append(int(text[:-1]) * seconds * 1000)
-        return levels

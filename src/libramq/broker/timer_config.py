@@ -1,17 +1,13 @@
 """The options of timer messages, under the names of Apache's MessageStoreConfig and BrokerConfig."""
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
+from libramq.broker.option import option
 from libramq.errors import ConfigError
 
 #: MessageStoreConfig.setTimerPrecisionMs; other values are rounded there.
 TIMER_PRECISIONS_MS: Final = (100, 200, 500, 1000)
-
-
-def option(default: Any, name: str, about: str) -> Any:
-    """Return an option's field. name: in `broker.conf`."""
-    return field(default=default, metadata={"name": name, "about": about})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from libramq.broker.config import MESSAGE_BYTES_MAX, BrokerConfig
+from libramq.broker.config import BrokerConfig
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.files.tables import Tables
+from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.pop.state import PopState
