@@ -51,7 +51,7 @@ class FileSystem(Protocol):
 
     @property
     def zeroed_bytes(self) -> int:
-        """How much of a file to fill with zeroes before data is written and flushed there; 0: nothing."""
+        """The bytes of a file to fill with zeroes before data is written and flushed there; 0: none."""
         ...
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:

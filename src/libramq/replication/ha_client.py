@@ -40,7 +40,7 @@ Compare = Callable[[Callable[[int | str], None]], None]
 
 
 class State(enum.Enum):
-    """What the client does."""
+    """The states of the client."""
 
     IDLE = "idle"
     CONNECTING = "connecting"

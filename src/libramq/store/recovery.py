@@ -54,7 +54,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where recovery begins and what it may rely on.
+    """The beginning of a recovery: its place, and what it may rely on.
 
     known_end: the log was on the disk up to there, so it can only be shorter if files are lost.
     protected: nothing before is cut without an operator. refuses_nuls: everything behind `protected` was

@@ -21,7 +21,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long messages are kept; ratios are percentages of the disk, and 100 means never."""
+    """Limits of how long messages are kept; ratios are percentages of the disk, and 100 means never."""
 
     file_reserved_hours: int = 72
     delete_hours: frozenset[int] = frozenset({4})

@@ -41,7 +41,7 @@ class Kept:
 
 
 class Air:
-    """What all frames pass through: delays, splits, losses and blocks, drawn from one source."""
+    """The network that all frames pass through, with delays, splits, losses and blocks from one source."""
 
     def __init__(self, randomness: random.Random) -> None:
         self.weather = Weather()

@@ -41,7 +41,7 @@ COLLECTED_PER_ROUND: Final = 128
 
 
 class Again(NamedTuple):
-    """What is collected again, as the timer log has lost it: the messages before a queue offset.
+    """Messages to be collected again, as the timer log has lost them: those before a queue offset.
 
     Of these, the ones for a time before `from_ms` were delivered.
     """

@@ -20,7 +20,7 @@ from libramq.message.message import Message, MessageExt
 
 
 class TransactionState(Enum):
-    """What became of the work. UNKNOWN: it is not known yet; the broker asks again later."""
+    """The state of the work. UNKNOWN: not decided yet; the broker asks again later."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"

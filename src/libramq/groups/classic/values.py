@@ -1,4 +1,4 @@
-"""What members ask a classic group, and what it answers; `key` names the request of an answer."""
+"""Requests of a classic group's members, and its answers; `key` names the request of an answer."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum, auto
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Refusal(Enum):
-    """Why a request is refused."""
+    """The reasons for which requests are refused."""
 
     NONE = auto()
     UNKNOWN_MEMBER = auto()

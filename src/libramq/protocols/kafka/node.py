@@ -10,7 +10,7 @@ LEADER_EPOCH: Final = 0
 
 
 class Node:
-    """Where Kafka clients reach this broker, and the name of its cluster."""
+    """This broker as Kafka clients see it: its address, and the name of its cluster."""
 
     def __init__(self, host: str, port: int, cluster_id: str) -> None:
         self.host = host

@@ -13,7 +13,7 @@ from libramq.rpc.broker_calls import PullReply
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """It was assigned to us. delay_ms: its last owner's time to commit. claim: from the coordinator."""
+    """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: from the coordinator."""
 
     delay_ms: int
     claim: Claim | None
@@ -57,7 +57,7 @@ class LocksLifted:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDue:
-    """It is time to query its offset, or to open it."""
+    """The time has come to query the queue's offset, or to open it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class OpenFenced:
 
 @dataclass(frozen=True, slots=True)
 class OpenFailed:
-    """It could not be opened. is_refused_for_long: by an answer, which will not change."""
+    """The queue could not be opened. is_refused_for_long: by an answer, which will not change."""
 
     error: LibraError
     is_refused_for_long: bool
@@ -164,7 +164,7 @@ class Continued:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """It is to be given up: handlers have `drain_ms` to end. 0: the time is over."""
+    """The queue is to be given up: handlers have `drain_ms` to end. 0: the time is over."""
 
     drain_ms: int
 

@@ -14,7 +14,7 @@ LOCK_TRUSTED_MS: Final = 30_000
 
 
 class LockStatus(Enum):
-    """What we know of a lock."""
+    """A lock, as far as its member knows."""
 
     NOT_NEEDED = "not needed"
     WANTED = "wanted"

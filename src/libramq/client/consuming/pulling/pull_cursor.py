@@ -5,7 +5,7 @@ from libramq.clock import MonotonicMs
 
 
 class PullCursor:
-    """Where a queue is pulled. `Pulling` writes it."""
+    """A cursor marks where a queue is pulled next. `Pulling` moves it."""
 
     __slots__ = (
         "broker_id",

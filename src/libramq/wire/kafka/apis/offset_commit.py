@@ -33,14 +33,14 @@ class OffsetCommitRequest(Request, frozen=True, kw_only=True):
 
 
 class CommitResult(Message, frozen=True, kw_only=True):
-    """What became of one commit."""
+    """The result of one commit."""
 
     partition_index: Int32
     error_code: Int16 = 0
 
 
 class CommitResults(Message, frozen=True, kw_only=True):
-    """What became of a topic's commits."""
+    """The results of a topic's commits."""
 
     name: String
     partitions: tuple[CommitResult, ...]

@@ -51,7 +51,7 @@ class RecordError(Message, frozen=True, kw_only=True):
 
 
 class ProducedPartition(Message, frozen=True, kw_only=True):
-    """Where the records of a partition are, or why they are not."""
+    """The result for a partition: where its records are stored, or why they are not."""
 
     index: Int32
     error_code: Int16 = 0
