@@ -29,7 +29,7 @@ ZEROED_BYTES: Final = 1 << 20
 BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
 
 
-class DiskSpace(NamedTuple):
+class DiskUsage(NamedTuple):
     """The usage of a disk, and how much this process may still write."""
 
     used_bytes: int
@@ -122,7 +122,7 @@ class FileSystem(Protocol):
         """Remove a directory with its content; a missing one is ignored."""
         ...
 
-    def disk_space(self, path: Path) -> DiskSpace:
+    def disk_space(self, path: Path) -> DiskUsage:
         """Return the usage of the disk with a file or directory."""
         ...
 
@@ -270,10 +270,10 @@ class LocalFileSystem:
             self.remove_tree(path / name)
         os.rmdir(path)
 
-    def disk_space(self, path: Path) -> DiskSpace:
+    def disk_space(self, path: Path) -> DiskUsage:
         """Return what statvfs reports; blocks reserved for root count as neither used nor available."""
         disk = os.statvfs(path)
-        return DiskSpace((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize)
+        return DiskUsage((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def sync_directory(self, path: Path) -> None:
         """Flush the names in the directory to the disk."""

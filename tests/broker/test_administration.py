@@ -4,7 +4,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.filesystem import DiskSpace
+from libramq.filesystem import DiskUsage
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.formats.tables import (
@@ -302,7 +302,7 @@ def test_rates_cover_their_window(talk, peer):
 
 
 def test_the_disk_ratio_is_measured(talk, peer):
-    talk.disk.space = DiskSpace(used_bytes=871, available_bytes=129)
+    talk.disk.space = DiskUsage(used_bytes=871, available_bytes=129)
     table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
     assert (table["commitLogDiskRatio"], table["consumeQueueDiskRatio"]) == ("0.88", "0.88"), "rounded up"
 

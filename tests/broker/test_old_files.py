@@ -12,7 +12,7 @@ from libramq.broker.files.old_files import CLEAN_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
-from libramq.filesystem import DiskSpace
+from libramq.filesystem import DiskUsage
 from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
@@ -21,7 +21,7 @@ from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer, ManualClock
 
-FULL = DiskSpace(used_bytes=1 << 60, available_bytes=0)
+FULL = DiskUsage(used_bytes=1 << 60, available_bytes=0)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_full_disk_loses_its_oldest_files_and_pulls_continue_at_the_first_mess
     assert talk.broker.store.min_offset("T", 0) == 0, "there is room"
     talk.disk.space = FULL
     clean(talk)
-    talk.disk.space = DiskSpace(10, 90)
+    talk.disk.space = DiskUsage(10, 90)
     first = talk.broker.store.min_offset("T", 0)
     assert 0 < first < 30
     moved = talk.pull(peer, queue_offset=0)
@@ -157,7 +157,7 @@ def test_without_forced_cleaning_messages_stay_for_their_time(tmp_path, peer):
     talk.disk.space = FULL
     clean(talk)
     assert talk.broker.store.min_offset("T", 0) == 0
-    talk.disk.space = DiskSpace(10, 90)
+    talk.disk.space = DiskUsage(10, 90)
     talk.close()
 
 
@@ -230,7 +230,7 @@ def test_an_operator_removes_files_of_queues_that_lead_nowhere(tmp_path, peer):
     talk = Conversation(tmp_path, **options)
     talk.disk.space = FULL
     clean(talk)
-    talk.disk.space = DiskSpace(10, 90)
+    talk.disk.space = DiskUsage(10, 90)
     kept = {path.name for path in queues.iterdir()}
     assert kept < before.keys()
     talk.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.pop.taking import Taking, Wanted
+from libramq.broker.pop.taking import PopSelection, Taking
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
@@ -608,7 +608,7 @@ def test_a_message_wakes_held_pops_at_the_cost_of_one_queue(broker: Conversation
     looked_at: list[int] = []
     position = Taking.position
 
-    def counted(taking: Taking, wanted: Wanted, topic: str, queue_id: int) -> int:
+    def counted(taking: Taking, wanted: PopSelection, topic: str, queue_id: int) -> int:
         looked_at.append(queue_id)
         return position(taking, wanted, topic, queue_id)
 

@@ -4,7 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
-from libramq.filesystem import DiskSpace, LocalFileSystem
+from libramq.filesystem import DiskUsage, LocalFileSystem
 from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
@@ -25,7 +25,7 @@ class Disk(LocalFileSystem):
         self.bytes_left: int | None = None
         self.fails_sync = False
         self.is_cold = False
-        self.space = DiskSpace(used_bytes=10, available_bytes=90)
+        self.space = DiskUsage(used_bytes=10, available_bytes=90)
 
     def fsync(self, file: int) -> None:
         if self.fails_sync:
@@ -44,7 +44,7 @@ class Disk(LocalFileSystem):
         self.writes.append((offset, len(data)))
         super().pwrite(file, data, offset)
 
-    def disk_space(self, path: Path) -> DiskSpace:
+    def disk_space(self, path: Path) -> DiskUsage:
         return self.space
 
     def used_percent(self, path: Path) -> float:
@@ -111,7 +111,7 @@ def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
     """Remove the oldest files whatever their age; all but the last one, if so many may be removed at once."""
     disk = store._filesystem
     assert isinstance(disk, Disk)
-    space, disk.space = disk.space, DiskSpace(used_bytes=1 << 60, available_bytes=0)
+    space, disk.space = disk.space, DiskUsage(used_bytes=1 << 60, available_bytes=0)
     try:
         return clean(store, Retention(clean_forcibly_percent=0, files_per_round_max=count_max))
     finally:

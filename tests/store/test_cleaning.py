@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.filesystem import DiskSpace
+from libramq.filesystem import DiskUsage
 from libramq.store import MessageStore, ReadStatus, StoreConfig
 from libramq.store.read import ReadResult
 from libramq.store.retention import OldFile, Retention, expired_files
@@ -30,7 +30,7 @@ from tests.store.stores import (
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_000 * HOUR_MS
-ROOM, AT_MAX, OVER_MAX, AT_FORCIBLY = (DiskSpace(used, 1_000 - used) for used in (100, 750, 751, 850))
+ROOM, AT_MAX, OVER_MAX, AT_FORCIBLY = (DiskUsage(used, 1_000 - used) for used in (100, 750, 751, 850))
 
 
 def files(*ages_hours: float) -> list[OldFile]:
@@ -46,15 +46,15 @@ def files(*ages_hours: float) -> list[OldFile]:
         ((90, 73, 72, 71), OVER_MAX, 5, (3, 0)),
         ((1, 90, 90), ROOM, 4, (0, 0)),  # Never one in the middle.
         ((3, 2, 1), AT_FORCIBLY, 5, (0, 0)),
-        ((3, 2, 1), DiskSpace(851, 149), 5, (1, 1)),
-        ((3, 2, 1), DiskSpace(861, 139), 5, (2, 2)),
-        ((90, 2, 1), DiskSpace(861, 139), 5, (2, 1)),
-        ((90, 80, 1), DiskSpace(861, 139), 5, (2, 0)),
-        ((3, 2, 1), DiskSpace(1_000, 0), 5, (3, 3)),
+        ((3, 2, 1), DiskUsage(851, 149), 5, (1, 1)),
+        ((3, 2, 1), DiskUsage(861, 139), 5, (2, 2)),
+        ((90, 2, 1), DiskUsage(861, 139), 5, (2, 1)),
+        ((90, 80, 1), DiskUsage(861, 139), 5, (2, 0)),
+        ((3, 2, 1), DiskUsage(1_000, 0), 5, (3, 3)),
         ((90,) * 20, ROOM, 4, (10, 0)),
-        ((1,) * 20, DiskSpace(1_000, 0), 4, (10, 10)),
-        ((), DiskSpace(1_000, 0), 4, (0, 0)),
-        ((90,), DiskSpace(0, 0), 5, (0, 0)),
+        ((1,) * 20, DiskUsage(1_000, 0), 4, (10, 10)),
+        ((), DiskUsage(1_000, 0), 4, (0, 0)),
+        ((90,), DiskUsage(0, 0), 5, (0, 0)),
     ],
 )
 def test_files_are_chosen_for_deletion(ages_hours, space, hour, expected):
@@ -63,7 +63,7 @@ def test_files_are_chosen_for_deletion(ages_hours, space, hour, expected):
 
 def test_a_ratio_of_100_deletes_nothing():
     retention = Retention(disk_max_used_percent=100, clean_forcibly_percent=100, delete_hours=frozenset())
-    full = DiskSpace(1_000, 0)
+    full = DiskUsage(1_000, 0)
     assert expired_files(files(90, 80), full, retention, now_ms=NOW_MS, hour=4) == (0, 0)
 
 
@@ -269,7 +269,7 @@ def test_files_the_disk_fails_to_remove_are_retried_and_replaced_by_no_others(tm
 def test_a_recreated_topic_keeps_its_files(tmp_path: Path):
     """Its first file has the name of one that a thread is about to remove."""
     store = filled(tmp_path)
-    store._filesystem.space = DiskSpace(1 << 60, 0)  # type: ignore[attr-defined]
+    store._filesystem.space = DiskUsage(1 << 60, 0)  # type: ignore[attr-defined]
     steps = store.cleaning.clean(Retention(clean_forcibly_percent=0), lambda _: 12)
     work = next(steps)
     while work.func.__name__ != "_remove_files":
@@ -279,7 +279,7 @@ def test_a_recreated_topic_keeps_its_files(tmp_path: Path):
     assert store.plan_queue_flush(1 << 40) is None, "its units wait in memory"
     with pytest.raises(StopIteration):
         steps.send(work())
-    store._filesystem.space = DiskSpace(10, 90)  # type: ignore[attr-defined]
+    store._filesystem.space = DiskUsage(10, 90)  # type: ignore[attr-defined]
     flush(store)
     assert names(tmp_path, "consumequeue/T/0") == [0]
     assert bodies(store) == [b"anew"]

@@ -35,7 +35,7 @@ from libramq.broker.groups.client_watch import ClientWatch
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.groups.opening import Opening
+from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.messages.arrivals import Arrivals
 from libramq.broker.messages.delivery import Delivery
@@ -256,7 +256,7 @@ class Broker:
             committed=self.consumers.committed,
             is_slave=config.is_slave,
         )
-        self.opening = Opening(
+        self.opening = QueueOpening(
             fences=self.fences,
             journals=self.tables.journals,
             offsets=self.offsets,

@@ -43,7 +43,7 @@ class TransactionParts:
         self._broker_name = config.broker_name
         self._producers = producers
         self._responder = responder
-        self._asked = 0
+        self._check_count = 0
         rules = CheckRules(
             interval_ms=config.transaction_check_interval_ms,
             timeout_ms=config.transaction_timeout_ms,
@@ -87,6 +87,6 @@ class TransactionParts:
         if not peers:
             log.warning("no producer can be asked about a transaction", group=group, id=message.message_id)
             return
-        self._asked += 1
-        peer = peers[self._asked % len(peers)]
+        self._check_count += 1
+        peer = peers[self._check_count % len(peers)]
         self._responder.notify([check_request(message, peer, self._broker_name)])

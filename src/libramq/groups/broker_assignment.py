@@ -97,7 +97,7 @@ class BrokerAssignment:
         """
         gone = [client_id for client_id in self._assigned() if client_id not in members]
         for client_id in gone:
-            self._let_go(self._held_by(client_id), now_ms)
+            self._free(self._held_by(client_id), now_ms)
         group = Group.of(
             (
                 Member(client_id=client_id, topics=topics, owned=self._held_by(client_id))
@@ -159,14 +159,14 @@ class BrokerAssignment:
     ) -> list[MessageQueue]:
         """Record a member's answer; return the queues of the topic that it gives up with it."""
         wanted = set(queues)
-        let_go = [
+        freed = [
             queue
             for queue in self._assigned().get(client_id, {}).get(topic, ())
             if queue not in wanted and self._ledger.holder(queue) == client_id
         ]
-        self._let_go(let_go, now_ms)
+        self._free(freed, now_ms)
         self._hand(queues, client_id)
-        return let_go
+        return freed
 
     def _hand(self, queues: Iterable[MessageQueue], client_id: str) -> None:
         """Record a member as the holder of queues, replacing any other."""
@@ -179,7 +179,7 @@ class BrokerAssignment:
         lots = self._assigned().get(client_id, {}).values()
         return [queue for lot in lots for queue in lot if self._ledger.holder(queue) == client_id]
 
-    def _let_go(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
+    def _free(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
             if queue in self._ledger.holdings:  # Tables of other brokers may name a queue twice.
                 self._ledger.free(queue, now_ms)

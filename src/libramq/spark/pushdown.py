@@ -30,7 +30,7 @@ _LATEST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReadRange:
     """The part of a table that filters leave. Offsets and store times (ms) are [first, end)."""
 
     queues: tuple[tuple[str, frozenset[Any]], ...] = ()
@@ -41,14 +41,14 @@ class Wanted:
     end_ms: int = _LATEST
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> "Wanted":
+    def of(cls, filters: Iterable[Filter]) -> "ReadRange":
         """Combine all the filters; those we do not know are ignored."""
         wanted = cls()
         for condition in filters:
             wanted = wanted._and(condition)
         return wanted
 
-    def _and(self, condition: Filter) -> "Wanted":
+    def _and(self, condition: Filter) -> "ReadRange":
         column, value = _column(condition), getattr(condition, "value", None)
         if column in _OF_QUEUES:
             attribute = _OF_QUEUES[column]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from libramq.client.queue_reader import QueueReader
     from libramq.spark.lag_mirror import LagMirror
     from libramq.spark.planner import Planner
-    from libramq.spark.pushdown import Wanted
+    from libramq.spark.pushdown import ReadRange
     from libramq.spark.sink import MessagesStreamWriter, MessagesWriter
     from libramq.spark.sink_options import SinkOptions
     from libramq.store.span_cursor import Span
@@ -109,7 +109,7 @@ class QueuesReader(DataSourceReader):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._wanted: Wanted | None = None
+        self._wanted: ReadRange | None = None
 
     def partitions(self) -> list[InputPartition]:
         from libramq.spark.planner import Planner
@@ -150,9 +150,9 @@ class FilteredQueuesReader(QueuesReader):
     """A reader with push-down. Spark fails any query on such a reader while the setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        from libramq.spark.pushdown import Wanted
+        from libramq.spark.pushdown import ReadRange
 
-        self._wanted = Wanted.of(filters)
+        self._wanted = ReadRange.of(filters)
         return filters  # All are checked again: the read ranges are bounded, not filtered.
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from libramq.clock import Clock, WallMs
-from libramq.filesystem import DiskSpace, FileSystem
+from libramq.filesystem import DiskUsage, FileSystem
 from libramq.logs import get_logger
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES
@@ -40,7 +40,7 @@ class Sighting(NamedTuple):
     """The input of a decision: the oldest files, and how full their disk is."""
 
     files: Sequence[OldFile]
-    space: DiskSpace
+    space: DiskUsage
 
 
 class QueueSearch(NamedTuple):

@@ -20,7 +20,7 @@ REMEDY = "Bring back the files from a copy, or start with --damaged=skip or --da
 
 
 @dataclass(slots=True)
-class Toll:
+class DamageExtent:
     """The extent of the damage, and what lies behind it. next_numbers: by queue, of the data before it."""
 
     first: Damage
@@ -30,7 +30,7 @@ class Toll:
     record_bytes: int = 0
     missing_count: int = 0
 
-    def count(self, rest: Iterable[RecordHead | Damage]) -> "Toll":
+    def count(self, rest: Iterable[RecordHead | Damage]) -> "DamageExtent":
         """Read the rest of the log and count what each choice would lose."""
         self.stretches.append(self.first)
         for found in rest:
@@ -47,18 +47,18 @@ class Toll:
         return self
 
 
-def refusal(segments: Segments, toll: Toll, known_end: int) -> StoreDamaged:
+def refusal(segments: Segments, extent: DamageExtent, known_end: int) -> StoreDamaged:
     """Return the error for damage without an operator's decision."""
-    first = toll.first
-    damaged_bytes = sum(min(each.end, max(known_end, each.offset)) - each.offset for each in toll.stretches)
-    places = f"{len(toll.stretches)} places, the first" if len(toll.stretches) > 1 else "one place,"
+    first = extent.first
+    damaged_bytes = sum(min(each.end, max(known_end, each.offset)) - each.offset for each in extent.stretches)
+    places = f"{len(extent.stretches)} places, the first" if len(extent.stretches) > 1 else "one place,"
     return StoreDamaged(
         f"the commit log cannot be read in {places} at offset {first.offset} "
         f"({segments.path(segments.start_of(first.offset))}, {first.reason}), although it was on the disk up "
         f"to {known_end}. --damaged=skip loses {damaged_bytes} bytes, which are at least "
-        f"{max(1, toll.missing_count)} messages, and keeps the {toll.record_count} messages behind them; "
-        f"--damaged=cut loses those {toll.record_count} messages ({toll.record_bytes} bytes) too. {REMEDY}; "
-        "no message was touched."
+        f"{max(1, extent.missing_count)} messages, and keeps the {extent.record_count} messages behind them; "
+        f"--damaged=cut loses those {extent.record_count} messages ({extent.record_bytes} bytes) too. "
+        f"{REMEDY}; no message was touched."
     )
 
 

@@ -37,7 +37,7 @@ from libramq.store.deletions import Deletions
 from libramq.store.flush import Flusher, FlushPlan
 from libramq.store.log_copy import LogCopy
 from libramq.store.open_files import OpenFiles
-from libramq.store.opening import ABORT, Opening
+from libramq.store.opening import ABORT, StoreOpening
 from libramq.store.packing import PackedBatch, pack_batch
 from libramq.store.recovery import RecoveryReport
 from libramq.store.recovery_point_writer import RecoveryPointWriter
@@ -69,7 +69,7 @@ class MessageStore(VisibleContents):
         self._deletions = Deletions(filesystem, config.root)
         self._flusher = Flusher(config, filesystem, self._log, self._queues, self._deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
-        self._opening = Opening(
+        self._opening = StoreOpening(
             config, filesystem, clock, self._log, self._queues, self._points, self._deletions, process_id
         )
         self.cleaning = Cleaning(filesystem, config.disks[-1], clock, self._log, self._queues, self._points)

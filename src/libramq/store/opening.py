@@ -39,7 +39,7 @@ ABORT = "abort"
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Opening:
+class StoreOpening:
     """One opening of a locked directory."""
 
     def __init__(

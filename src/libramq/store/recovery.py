@@ -25,7 +25,7 @@ from libramq.store.commit_log import CommitLog
 from libramq.store.config import Damaged
 from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT
 from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.damage import Toll, lost_files, refusal
+from libramq.store.damage import DamageExtent, lost_files, refusal
 from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
 from libramq.store.log_scan import Damage, LogScan, newest_written
@@ -173,8 +173,8 @@ def recover(
             continue
         if not found.is_proven:
             if damaged is None:
-                toll = Toll(found, {(q.topic, q.queue_id): q.max_offset for q in queues})
-                raise refusal(log_.segments, toll.count(scan), beginning.protected)
+                extent = DamageExtent(found, {(q.topic, q.queue_id): q.max_offset for q in queues})
+                raise refusal(log_.segments, extent.count(scan), beginning.protected)
             if damaged is Damaged.CUT or not log_.segments.has(found.end):
                 end = found.offset
                 break

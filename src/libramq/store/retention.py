@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from libramq.clock import WallMs
-from libramq.filesystem import DiskSpace
+from libramq.filesystem import DiskUsage
 
 NEVER_PERCENT: Final = 100
 _HOUR_MS: Final = 3_600_000
@@ -47,7 +47,7 @@ class Expired(NamedTuple):
 
 
 def expired_files(
-    files: Sequence[OldFile], space: DiskSpace, retention: Retention, *, now_ms: WallMs, hour: int
+    files: Sequence[OldFile], space: DiskUsage, retention: Retention, *, now_ms: WallMs, hour: int
 ) -> Expired:
     """Return how many of the files to delete, oldest first. hour: of the broker's day, 0 to 23."""
     all_bytes = space.used_bytes + space.available_bytes

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
-from libramq.filesystem import BACKUP_SUFFIX, DiskSpace
+from libramq.filesystem import BACKUP_SUFFIX, DiskUsage
 from libramq.testing.inode import Inode
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime
@@ -227,13 +227,13 @@ class MemoryDisk:
             name for name in self._directories if name.startswith(start) or name == str(path)
         }
 
-    def disk_space(self, path: Path) -> DiskSpace:
+    def disk_space(self, path: Path) -> DiskUsage:
         """Return its usage, real or set."""
         self._called()
         used_bytes = sum(len(inode.cached) for inode in self._files.values())
         if self.percent_used:
             used_bytes = int(DISK_BYTES * self.percent_used / 100)
-        return DiskSpace(used_bytes, max(0, DISK_BYTES - used_bytes))
+        return DiskUsage(used_bytes, max(0, DISK_BYTES - used_bytes))
 
     @property
     def flushes_at_once(self) -> int:

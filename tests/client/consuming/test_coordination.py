@@ -84,8 +84,8 @@ def test_a_claim_refused_by_a_fence_is_not_repeated():
 
 def released(*queues, epoch=1, is_committed=True):
     """What the coordinator is told of queues that were let go."""
-    let_go = grants(*queues, epoch=epoch)
-    return fx.ReleaseQueues("a:1", "m1", let_go, uncommitted=() if is_committed else let_go)
+    released = grants(*queues, epoch=epoch)
+    return fx.ReleaseQueues("a:1", "m1", released, uncommitted=() if is_committed else released)
 
 
 def stays_refused(talk, code):

@@ -31,7 +31,7 @@ class QueueToOpen(NamedTuple):
     claim: Claim
 
 
-class Opening:
+class QueueOpening:
     """Opens queues. journals: those of the fences and others."""
 
     def __init__(

@@ -22,14 +22,14 @@ from libramq.message.names import RETRY_PREFIX
 from libramq.waits.shared_tag_codes import SharedTagCodes
 
 
-class Wanted(NamedTuple):
-    """The messages that a pull wants. tag_codes: None: all; message_filter: what they must pass as well."""
+class PullSelection(NamedTuple):
+    """The messages that a pull selects. tag_codes: None: all; message_filter: what they must pass as well."""
 
     tag_codes: frozenset[int] | None = None
     message_filter: MessageFilter | None = None
 
 
-_EVERYTHING = Wanted()
+_EVERYTHING = PullSelection()
 
 
 class PullFilters:
@@ -60,7 +60,7 @@ class PullFilters:
         if self._clients.group(group_name) is None:
             self._filters.unregister(group_name, wall_ms=self._clock.wall_ms())
 
-    def own(self, expression: str, expression_type: str | None) -> Wanted:
+    def own(self, expression: str, expression_type: str | None) -> PullSelection:
         """Return the filter of an expression; raises BrokerError."""
         if expression == ALL and is_tag(expression_type):  # Nearly all of them.
             return _EVERYTHING
@@ -71,9 +71,9 @@ class PullFilters:
         except ConfigError as error:
             raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
         self._check_enabled(expression_type)
-        return Wanted(None, message_filter)
+        return PullSelection(None, message_filter)
 
-    def subscribed(self, group_name: str, topic: str, version: int, *, may_broadcast: bool) -> Wanted:
+    def subscribed(self, group_name: str, topic: str, version: int, *, may_broadcast: bool) -> PullSelection:
         """Return a group's filter of a topic; version: the reader's. Raises BrokerError."""
         subscription = self._subscription(group_name, topic, may_broadcast=may_broadcast)
         if is_tag(subscription.expression_type):
@@ -88,7 +88,7 @@ class PullFilters:
             raise broker_error(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         if self._for_retries and topic.startswith(RETRY_PREFIX):
             self._check_enabled(subscription.expression_type)
-            return Wanted(None, RetryTopicFilter(self._filters, group_name))
+            return PullSelection(None, RetryTopicFilter(self._filters, group_name))
         found = self._filters.get(group_name, topic)
         if found is None:
             raise broker_error(
@@ -100,7 +100,7 @@ class PullFilters:
                 ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
             )
         self._check_enabled(subscription.expression_type)
-        return Wanted(None, found.filter)
+        return PullSelection(None, found.filter)
 
     def check(self, expression: str, expression_type: str | None) -> None:
         """Check an expression for a client that will subscribe by it; raises BrokerError."""
@@ -132,8 +132,8 @@ class PullFilters:
             )
         return subscription
 
-    def _by_codes(self, codes: frozenset[int] | None) -> Wanted:
-        return Wanted(self._shared.share(codes)) if codes is not None else _EVERYTHING
+    def _by_codes(self, codes: frozenset[int] | None) -> PullSelection:
+        return PullSelection(self._shared.share(codes)) if codes is not None else _EVERYTHING
 
     def _check_enabled(self, expression_type: str | None) -> None:
         if not self._is_enabled:

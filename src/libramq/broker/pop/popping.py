@@ -18,7 +18,7 @@ from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.messages.reading import WARMINGS_MAX
 from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
-from libramq.broker.pop.taking import Share, Taken, Taking, Wanted
+from libramq.broker.pop.taking import PopSelection, Share, Taken, Taking
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import Clock, MonotonicMs, WallMs
@@ -66,7 +66,7 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     """
 
     waiter: Waiter[PopResult]
-    wanted: Wanted
+    wanted: PopSelection
     invisible_ms: int = 0
     hold_ms: int = 0
     expression: str | None = None
@@ -127,7 +127,7 @@ class Popping:
         hold_ms = min(max(pop.hold_ms, 0), SUSPEND_MS_MAX)
         self._run(pop, now_ms + hold_ms if hold_ms else None)
 
-    def check(self, wanted: Wanted, wall_ms: WallMs) -> None:
+    def check(self, wanted: PopSelection, wall_ms: WallMs) -> None:
         """Raise BrokerError if a group may not read a topic."""
         topic, group = wanted.topic, wanted.group
         if not self._readable:
@@ -150,7 +150,7 @@ class Popping:
                 f"group {group} has members whose queues its coordinator assigns; pop as another group",
             )
 
-    def peek(self, wanted: Wanted, *, warmings: int) -> Taken:
+    def peek(self, wanted: PopSelection, *, warmings: int) -> Taken:
         """Return the next messages of a group, which stay visible; `warm` what is cold first."""
         _require_count(wanted.count_max)
         return self._taking.take(wanted, may_wait=warmings >= WARMINGS_MAX)

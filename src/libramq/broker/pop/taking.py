@@ -37,9 +37,10 @@ _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
 
 
-class Wanted(msgspec.Struct, eq=False, kw_only=True):
-    """A pop's parameters. queue_id: -1 for any. from_end: where a group begins that is new to a topic.
+class PopSelection(msgspec.Struct, eq=False, kw_only=True):
+    """The messages that a pop selects.
 
+    queue_id: -1 for any. from_end: where a group begins that is new to a topic.
     in_order: the queues' messages go to one consumer at a time; attempt_id: whose, if it repeats its pop.
     tag_codes: of the wanted messages; None: all. message_filter: what they must pass as well.
     """
@@ -116,7 +117,7 @@ class Taking:
         self._offsets = offsets
         self._random = randomness
 
-    def take(self, wanted: Wanted, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
+    def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
         """Return the next messages, at most as many as wanted; only: of this queue."""
         shares: list[Share] = []
         room, rest, scans = wanted.count_max, 0, 0
@@ -140,7 +141,7 @@ class Taking:
             rest += max(0, result.max_offset - result.next_offset)
         return Taken(shares, rest)
 
-    def has_any(self, wanted: Wanted, only: tuple[str, int] | None = None) -> bool:
+    def has_any(self, wanted: PopSelection, only: tuple[str, int] | None = None) -> bool:
         """Return whether a group has messages to take, whatever their tags; only: in this queue."""
         return any(
             self._store.max_offset(topic, queue_id) > self.position(wanted, topic, queue_id)
@@ -148,7 +149,7 @@ class Taking:
             if not (wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), None))
         )
 
-    def position(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+    def position(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
         """Return where a group reads a queue on; raises BrokerError if the store cannot note a reset."""
         queue = (wanted.group, topic, queue_id)
         reset = self._offsets.take_reset(wanted.group, topic, queue_id)
@@ -183,7 +184,7 @@ class Taking:
                 self._offsets.commit(group, topic, queue_id, offset)
                 self._positions.committed(queue, self._offsets.query(group, topic, queue_id))
 
-    def _first(self, wanted: Wanted, topic: str, queue_id: int) -> int:
+    def _first(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
         """Return where a group begins that is new to a queue."""
         first = self._store.min_offset(topic, queue_id)
         if not wanted.from_end or topic.startswith(names.RETRY_PREFIX):
@@ -198,7 +199,7 @@ class Taking:
         return [config for name in named if (config := self._topics.get(name)) is not None]
 
     def _read(
-        self, wanted: Wanted, topic: str, queue_id: int, position: int, room: int, *, may_wait: bool
+        self, wanted: PopSelection, topic: str, queue_id: int, position: int, room: int, *, may_wait: bool
     ) -> tuple[int, ReadResult]:
         """Read a queue from an offset on, or from the nearest that it has; return that as well."""
         result = self._read_from(wanted, topic, queue_id, position, room, may_wait=may_wait)
@@ -208,7 +209,7 @@ class Taking:
         return position, result
 
     def _read_from(
-        self, wanted: Wanted, topic: str, queue_id: int, offset: int, room: int, *, may_wait: bool
+        self, wanted: PopSelection, topic: str, queue_id: int, offset: int, room: int, *, may_wait: bool
     ) -> ReadResult:
         store = self._store
         if wanted.message_filter is None:
@@ -220,7 +221,7 @@ class Taking:
         store.count_read(result)
         return result
 
-    def _queues(self, wanted: Wanted, only: tuple[str, int] | None) -> Iterator[tuple[str, int]]:
+    def _queues(self, wanted: PopSelection, only: tuple[str, int] | None) -> Iterator[tuple[str, int]]:
         """Yield the queues to read, in their order."""
         if only is not None:
             config = self._topics.get(only[0])

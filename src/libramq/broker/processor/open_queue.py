@@ -1,11 +1,11 @@
-"""OPEN_QUEUE: requests of RocketMQ members to open queues, translated for `Opening`, and their replies.
+"""OPEN_QUEUE: requests of RocketMQ members to open queues, translated for `QueueOpening`, and their replies.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping
 
-from libramq.broker.groups.opening import Opening, QueueToOpen
+from libramq.broker.groups.opening import QueueOpening, QueueToOpen
 from libramq.codes import RequestCode
 from libramq.fencing import Opened
 from libramq.offsets import Claim
@@ -18,7 +18,7 @@ from libramq.rpc.waiter import RequestWaiter
 class OpenQueue:
     """The processor of openings. answer: sends the reply, once the opening is durable."""
 
-    def __init__(self, opening: Opening, *, answer: Callable[[Request, Outcome], None]) -> None:
+    def __init__(self, opening: QueueOpening, *, answer: Callable[[Request, Outcome], None]) -> None:
         self._opening = opening
         self._answer = answer
 

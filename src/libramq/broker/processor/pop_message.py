@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.pop.popping import Pop, Popping, PopResult
-from libramq.broker.pop.taking import Share, Wanted
+from libramq.broker.pop.taking import PopSelection, Share
 from libramq.broker.processor.pull_message import KEPT_CHARACTERS_MAX, without_fields
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -82,7 +82,7 @@ class PopMessage:
             )
         if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
             request = without_fields(request)
-        wanted = Wanted(
+        wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
             queue_id=max(header.queue_id, -1),
@@ -106,7 +106,7 @@ class PopMessage:
     def notify(self, request: Request) -> Outcome:
         """Answer once a group has a message to pop, or not in time."""
         header = decode_header(request.command, NotificationHeader)
-        wanted = Wanted(
+        wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
             queue_id=max(header.queue_id, -1),
@@ -123,7 +123,7 @@ class PopMessage:
         """Return how many pops of a group wait for a queue."""
         header = decode_header(request.command, PollingInfoHeader)
         queue_id = max(header.queue_id, -1)
-        wanted = Wanted(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
+        wanted = PopSelection(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
         self._popping.check(wanted, request.wall_ms)
         count = self._popping.waiting(header.topic, header.consumer_group, queue_id)
         return Reply(ext={"pollingNum": str(count)})
@@ -131,7 +131,7 @@ class PopMessage:
     def peek(self, request: Request) -> Outcome:
         """Return the next messages of a group; they stay visible to all."""
         header = decode_header(request.command, PeekMessageHeader)
-        wanted = Wanted(
+        wanted = PopSelection(
             group=header.consumer_group,
             topic=header.topic,
             queue_id=max(header.queue_id, -1),
@@ -140,7 +140,7 @@ class PopMessage:
         self._popping.check(wanted, request.wall_ms)
         return self._peek(request, wanted, warmings=0)
 
-    def _peek(self, request: Request, wanted: Wanted, *, warmings: int) -> Outcome:
+    def _peek(self, request: Request, wanted: PopSelection, *, warmings: int) -> Outcome:
         taken = self._popping.peek(wanted, warmings=warmings)
         if taken.cold:
             again = partial(self._peek, request, wanted, warmings=warmings + 1)

@@ -13,7 +13,7 @@ from libramq.rpc.broker_calls import PullReply
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: from the coordinator."""
+    """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: the coordinator's."""
 
     delay_ms: int
     claim: Claim | None

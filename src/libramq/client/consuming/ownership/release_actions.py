@@ -56,7 +56,7 @@ def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms:
 def hurry(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
     """Wait for the listener or a commit no longer, if the time is over."""
     owned.is_wanted_again = False
-    return [] if event.drain_ms else let_go(own, owned, now_ms)
+    return [] if event.drain_ms else complete_release(own, owned, now_ms)
 
 
 def drain(own: Ownership, owned: OwnedQueue, event: ev.HandlerEnded, now_ms: MonotonicMs) -> Steps:
@@ -69,7 +69,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
     queue, settings = owned.queue, own.settings
     has_no_master = not settings.broadcasting and own.master(owned) is None
     if owned.lock.is_in_doubt or has_no_master:
-        return [fx.Lost((queue,)), *let_go(own, owned, now_ms)]
+        return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]
     steps: Steps = [*own.commits.commit([owned]), fx.Revoked((queue,))]
     if settings.has_revoke_hook:
         owned.enter(QueueState.REVOKING)
@@ -90,13 +90,13 @@ def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicM
     """Release a queue when its last commit is acknowledged."""
     owned.enter(QueueState.LEAVING)
     if own.settings.broadcasting:
-        return [*own.commits.commit([owned]), *let_go(own, owned, now_ms)]
+        return [*own.commits.commit([owned]), *complete_release(own, owned, now_ms)]
     awaited = own.commits.last(owned)
-    return let_go(own, owned, now_ms) if awaited is None else list(awaited)
+    return complete_release(own, owned, now_ms) if awaited is None else list(awaited)
 
 
-def let_go(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
-    """End the giving up of a queue."""
+def complete_release(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
+    """Complete the release of a queue, and report it."""
     is_committed = _is_committed(own, owned)
     own.remove(owned)
     steps = own.unlock(owned)
