@@ -112,6 +112,18 @@ class Pair:
         self.slave.broker.registration.begin(lambda: None)
         return self.slave
 
+    def promote(self, *, is_killed: bool = False) -> Conversation:
+        """The master is lost; the slave is restarted as the master."""
+        self.part()
+        self.run()
+        if is_killed:
+            self.slave.kill()
+        else:
+            self.slave.close()
+        root = self.slave.broker.store.config.root
+        self.slave = Conversation(root, clock=self.clock, max_message_size=600_000)
+        return self.slave
+
     def soon(self, action: Callable[[], None]) -> None:
         self._soon.append(action)
 

@@ -11,7 +11,7 @@ Changes are returned as records for the journal; nothing here writes.
 Upstream: broker/offset/ConsumerOffsetManager.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from libramq.offsets.journal import OffsetRecord, RecordKind
 
@@ -97,6 +97,36 @@ class ConsumerOffset:
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
         """Remove a topic's offsets."""
         return self._remove([key for key in self._offsets if _parts(key)[0] == topic])
+
+    def copy(
+        self,
+        key: str,
+        offsets: Mapping[int, int],
+        resets: Mapping[int, int],
+        durable_end: Callable[[str, int], int],
+    ) -> list[OffsetRecord]:
+        """Make a key's offsets and pending resets those of another table."""
+        topic = _parts(key)[0]
+        pending = {each: min(offset, durable_end(topic, each)) for each, offset in resets.items()}
+        wanted = {each: min(offset, durable_end(topic, each)) for each, offset in offsets.items()} | pending
+        had, had_pending = self._offsets.get(key, {}), self._resets.get(key, {})
+        changes = []
+        if had.keys() - wanted.keys() or had_pending.keys() - pending.keys():
+            changes.append(OffsetRecord(RecordKind.REMOVE, key))
+            had = had_pending = {}
+        for queue_id, offset in wanted.items():
+            if queue_id in pending:
+                if had_pending.get(queue_id) != offset:
+                    changes.append(OffsetRecord(RecordKind.RESET, key, queue_id, offset))
+            elif had.get(queue_id) != offset:
+                changes.append(OffsetRecord(RecordKind.COMMIT, key, queue_id, offset))
+        for change in changes:
+            self.apply(change)
+        return changes
+
+    def remove_others(self, keys: Set[str]) -> list[OffsetRecord]:
+        """Remove all keys but these."""
+        return self._remove([key for key in [*self._offsets, *self._resets] if key not in keys])
 
     def clamp(self, durable_end: Callable[[str, int], int | None]) -> list[OffsetRecord]:
         """Bring every offset within its queue, after the store was opened; None means an unknown end."""

@@ -32,7 +32,7 @@ RETRY_MS: Final = 1_000
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
 SILENT_MS_MAX: Final = 20_000
-#: Ours: how soon a cut is tried again that waits for a flush.
+#: Ours: how soon a cut is tried again that must wait.
 CUT_AGAIN_MS: Final = 10
 
 #: Compares the logs; calls back with the end of what both have, or why that is not known.
@@ -52,11 +52,18 @@ class HAClient:
     """Follows one master; a `kernel.effect.Stream`.
 
     compare: finds up to where the logs are equal; 0 if ours is empty.
-    is_flushing: whether a thread flushes the log, which must not be cut then.
+    may_cut: whether our log may be cut at an offset now; called again until it may.
+    was_cut: called after a cut.
     """
 
     def __init__(
-        self, store: MessageStore, kernel: Kernel, *, compare: Compare, is_flushing: Callable[[], bool]
+        self,
+        store: MessageStore,
+        kernel: Kernel,
+        *,
+        compare: Compare,
+        may_cut: Callable[[int], bool],
+        was_cut: Callable[[], None],
     ) -> None:
         self.state = State.IDLE
         self._store = store
@@ -64,7 +71,9 @@ class HAClient:
         self._effects = kernel.effects
         self._deadlines = kernel.deadlines
         self._compare = compare
-        self._is_flushing = is_flushing
+        self._may_cut = may_cut
+        self._was_cut = was_cut
+        self._copyings = 0
         self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._address: str | None = None
         self._connection: Connection | None = None
@@ -78,6 +87,11 @@ class HAClient:
     def address(self) -> str | None:
         """Return the master's HA address; None while it is unknown."""
         return self._address
+
+    @property
+    def copying(self) -> int | None:
+        """Return the number of the copying under way, which ends with its connection; None: there is none."""
+        return self._copyings if self.state is State.COPYING else None
 
     def follow(self, address: str) -> None:
         """Copy from the master at this address from now on."""
@@ -176,7 +190,7 @@ class HAClient:
             self._give_up(shared)
         elif self._store.copy.is_empty or shared >= self._store.copy.end:
             self._begin_copying()
-        elif self._is_flushing():
+        elif not self._may_cut(shared):
             again = self._deadlines.new(lambda _: self._compared(connection, shared))
             again.at(self._clock.monotonic_ms() + CUT_AGAIN_MS)
         else:
@@ -185,12 +199,14 @@ class HAClient:
             except StoreError as error:
                 self._give_up(str(error))
             else:
+                self._was_cut()
                 self._begin_copying()
 
     def _begin_copying(self) -> None:
         """Report where our log ends; the master sends from there."""
         copy = self._store.copy
         self.state, self._failure = State.COPYING, ""
+        self._copyings += 1
         position = 0 if copy.is_empty else copy.end
         log.info("copying the master's log", master=self._address, begins_at=position)
         self._report(position)

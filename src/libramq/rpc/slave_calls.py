@@ -4,6 +4,8 @@ Upstream: BrokerOuterAPI.java, SlaveSynchronize.java.
 """
 
 from libramq.codes import RequestCode
+from libramq.formats.document import decode_body
+from libramq.remoting.body.replication import HAStatus
 from libramq.remoting.command import Command
 from libramq.remoting.headers import ViewMessageHeader
 from libramq.rpc.call import Call, header_call
@@ -37,6 +39,15 @@ def all_delay_offsets() -> Call[bytes]:
 def all_request_modes() -> Call[bytes]:
     """Return by which mode groups read, the content of messageRequestMode.json."""
     return header_call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, _body)
+
+
+def log_end() -> Call[int]:
+    """Return where the master's log ends."""
+    return header_call(RequestCode.GET_BROKER_HA_STATUS, None, _log_end)
+
+
+def _log_end(reply: Command) -> int:
+    return decode_body(reply.body, HAStatus).master_commit_log_max_offset
 
 
 def _body(reply: Command) -> bytes:

@@ -53,19 +53,21 @@ class Slave:
         self._effects = kernel.effects
         self._registration = registration
         self._ask = signing(kernel.effects.ask, config.credentials)
-        tables = files.tables
-        self._topics = tables.topics
+        self._topics = files.tables.topics
+        self._files = files
+        self._offsets = offsets
+        self._durability = durability
+        self._name_server = self._master = ""
+        self.client = HAClient(
+            self._store, kernel, compare=self._compare, may_cut=self._may_cut, was_cut=offsets.cut
+        )
         self._copies = TableCopies(
-            topics=tables.topics,
-            groups=tables.groups,
-            modes=tables.request_modes,
+            files=files,
             offsets=offsets,
-            schedule=files.schedule,
             kernel=kernel,
             ask=self._ask,
+            copying=lambda: self.client.copying,
         )
-        self._name_server = self._master = ""
-        self.client = HAClient(self._store, kernel, compare=self._compare, is_flushing=durability.is_flushing)
         self._search = kernel.deadlines.new(self._look)
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
         registration.registered = self.registered
@@ -86,6 +88,18 @@ class Slave:
             if any(topic not in self._topics for topic in new_topics):
                 self._copies.soon()
             new_topics.clear()
+        self._copies.settle()
+
+    def _may_cut(self, end: int) -> bool:
+        """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""
+        progress = self._copies.progress
+        if progress.applied_end is None or end < progress.applied_end:
+            progress.drop()
+            self._files.forget_progress()
+            if not self._files.is_progress_saved:
+                return False
+            progress.applied_end = end
+        return not self._durability.is_flushing()
 
     def _look(self, now_ms: MonotonicMs) -> None:
         if self.client.state is not State.COPYING:

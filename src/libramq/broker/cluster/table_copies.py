@@ -1,30 +1,32 @@
 """The table copies of a slave: topics, groups, committed offsets and delay levels, as its master has them.
 
-    every 10 s: topics ─► groups ─► consumer offsets ─► delay offsets ─► request modes
-                each: asked ─► decoded ─► applied
+    every 10 s: topics ─► groups ─► request modes      each: asked ─► decoded ─► applied
+                consumer offsets ─► delay offsets      each: asked ─► decoded ─► kept (`CopiedProgress`)
 
-A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is.
+A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
+do all while the log is not copied: a master that came back with an empty disk has lost its tables, too.
 Upstream: broker/slave/SlaveSynchronize.java.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+from libramq.broker.cluster.copied_progress import CopiedProgress
+from libramq.broker.cluster.steps import Steps
+from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.messages.schedule import DelaySchedule
 from libramq.catalog import GroupTable, TopicTable
-from libramq.catalog.request_modes import RequestModes, RequestModesFile
+from libramq.catalog.request_modes import RequestModesFile
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError
+from libramq.errors import LibraError, RemoteProtocolError
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.formats.tables import DataVersion, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.offsets.ledger import offset_table
 from libramq.rpc import slave_calls
 from libramq.rpc.call import Call
@@ -41,45 +43,177 @@ ANSWER_MS_MAX: Final = 10_000
 #: Ours: how many entries one step applies, each with a line in a journal; some milliseconds.
 STEP_ENTRIES: Final = 100
 
+_LOG_END: Final = "end of the log"
+
+R = TypeVar("R")
+
+
+class OffsetTables(NamedTuple):
+    """Committed offsets and pending resets, by key and queue id."""
+
+    offsets: dict[str, dict[int, int]]
+    resets: dict[str, dict[int, int]]
+
 
 class _Table(NamedTuple):
-    """One table. apply: applies its decoded content, with a yield after each step."""
+    """One table. apply: applies its decoded content, with a yield after each step.
+
+    is_progress: it says what the master has done, and is applied once this slave has that (`CopiedProgress`).
+    """
 
     name: str
     call: Call[bytes]
     decode: Callable[[bytes], Any]
     apply: Callable[[Any], Iterator[None]]
+    is_progress: bool = False
 
 
 class TableCopies:
-    """Copies the master's tables, one after the other."""
+    """Copies the master's tables, one after the other.
+
+    copying: returns the number of the copying of the log that is under way; None: there is none.
+    """
 
     def __init__(
         self,
         *,
-        topics: TopicTable,
-        groups: GroupTable,
-        modes: RequestModes,
+        files: BrokerFiles,
         offsets: OffsetCommits,
-        schedule: DelaySchedule,
         kernel: Kernel,
         ask: Ask,
+        copying: Callable[[], int | None],
     ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._modes = modes
+        self._topics = files.tables.topics
+        self._groups = files.tables.groups
+        self._modes = files.tables.request_modes
         self._offsets = offsets
-        self._schedule = schedule
+        self._schedule = files.schedule
+        self._store = files.store
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._ask = ask
+        self._copying_now = copying
+        #: The copying for which tables are asked.
+        self._copying: int | None = None
         self._master: str | None = None
         self._due = kernel.deadlines.new(self._begin)
-        self._steps: Iterator[None] = iter(())
-        self._step_due = kernel.deadlines.new(self._step)
+        self._steps = Steps(kernel)
         self._failed: set[str] = set()
         self._is_wanted = False
-        self._tables = (
+        self._tables = (*self._settings(), *self._progress())
+        self.progress = CopiedProgress(files.store, kernel, self._note)
+        #: The tables that this round has still to ask for, None between rounds; the one that was asked for.
+        self._round: Iterator[_Table] | None = None
+        self._table = self._tables[0]
+
+    def follow(self, master: str) -> None:
+        """Copy from the master at this address, while its log is copied: at once and every PERIOD_MS."""
+        self._master = master
+
+    def soon(self) -> None:
+        """Copy at once, or again after the round under way: the master has something new."""
+        self._is_wanted = True
+        if self._round is None and self._copying is not None:
+            self._due.by(self._clock.monotonic_ms())
+
+    def settle(self) -> None:
+        """Begin with a new copying, whose master may be another one; apply what waited for the log."""
+        copying = self._copying_now()
+        if copying != self._copying:
+            self._copying = copying
+            self.progress.drop()
+            self._round = None
+            self._steps.stop()
+            if copying is not None:
+                self._due.at(self._clock.monotonic_ms())
+        self.progress.settle()
+
+    def _begin(self, _: MonotonicMs) -> None:
+        if self._round is None and self._copying is not None:
+            self._is_wanted = False
+            is_waiting = self.progress.is_waiting
+            self._round = iter([each for each in self._tables if not (each.is_progress and is_waiting)])
+            self._next()
+
+    def _next(self) -> None:
+        """Ask for the next table; after the last one for the end of the log that they speak of."""
+        assert self._round is not None
+        table = next(self._round, None)
+        if table is not None:
+            self._table = table
+            self._question(table.call, self._answered)
+        elif self.progress.is_empty or self.progress.is_waiting:
+            self._end_round()
+        else:
+            self._question(slave_calls.log_end(), partial(self._ends_at, self._store.copy.end))
+
+    def _question(self, call: Call[R], done: Callable[[R | LibraError], None]) -> None:
+        """Ask the master; drop an answer that comes after the end of this copying."""
+        copying = self._copying
+
+        def answered(answer: R | LibraError) -> None:
+            if copying is not None and copying == self._copying_now() == self._copying:
+                done(answer)
+
+        assert self._master is not None
+        self._ask(Question(self._master, call, answered, ANSWER_MS_MAX))
+
+    def _end_round(self) -> None:
+        self._round = None
+        self._due.at(self._clock.monotonic_ms() + (SOON_MS if self._is_wanted else PERIOD_MS))
+
+    def _ends_at(self, copied: int, answer: int | LibraError) -> None:
+        """Take the end of the master's log. One that ends before what was copied of it is another log."""
+        if isinstance(answer, int) and answer >= copied:
+            self._note(_LOG_END, None)
+            self.progress.ends_at(answer)
+        else:
+            reason = (
+                answer if isinstance(answer, LibraError) else RemoteProtocolError("it ends before its copy")
+            )
+            self._note(_LOG_END, reason)
+            self.progress.drop()
+        self._end_round()
+
+    def _answered(self, answer: bytes | LibraError) -> None:
+        if isinstance(answer, bytes):
+            decoded = partial(self._decoded, self._copying)
+            self._effects.run(Thread.COMPUTE, partial(self._table.decode, answer), decoded)
+        else:
+            self._end(answer)
+
+    def _decoded(self, copying: int | None, content: object) -> None:
+        table = self._table
+        if copying != self._copying:
+            return
+        if isinstance(content, BaseException):
+            self._end(content)
+        elif table.is_progress:
+            self.progress.keep(table.name, partial(table.apply, content))
+            self._end(None)
+        else:
+            self._steps.run(table.apply(content), self._end)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Note how the copy of a table ended, and continue with the next."""
+        if error is not None or not self._table.is_progress:
+            self._note(self._table.name, error)
+        self._next()
+
+    def _note(self, name: str, error: BaseException | None) -> None:
+        """Log a failure, once until it is over."""
+        if error is None:
+            self._failed.discard(name)
+        elif name not in self._failed:
+            self._failed.add(name)
+            log.warning(
+                "a table of the master cannot be copied; retrying", table=name, master=self._master,
+                reason=str(error),
+            )  # fmt: skip
+
+    def _settings(self) -> tuple[_Table, ...]:
+        """Return the tables that are applied at once."""
+        return (
             _Table(
                 "topics",
                 slave_calls.all_topics(),
@@ -93,96 +227,31 @@ class TableCopies:
                 self._apply_groups,
             ),
             _Table(
-                "consumer offsets", slave_calls.all_consumer_offsets(), fastjson.loads, self._apply_offsets
-            ),
-            _Table(
-                "delay offsets",
-                slave_calls.all_delay_offsets(),
-                partial(decode_body, kind=ScheduleFile),
-                self._apply_delays,
-            ),
-            _Table(
                 "request modes",
                 slave_calls.all_request_modes(),
                 partial(decode_body, kind=RequestModesFile),
                 self._apply_modes,
             ),
         )
-        #: The table under way; none between two rounds.
-        self._position: int | None = None
 
-    def follow(self, master: str) -> None:
-        """Copy from the master at this address, at once and every PERIOD_MS."""
-        if master != self._master:
-            self._master = master
-            if self._position is None:
-                self._due.at(self._clock.monotonic_ms())
-
-    def soon(self) -> None:
-        """Copy at once, or again after the round under way: the master has something new."""
-        self._is_wanted = True
-        if self._position is None and self._master is not None:
-            self._due.by(self._clock.monotonic_ms())
-
-    def _begin(self, _: MonotonicMs) -> None:
-        if self._position is None:
-            self._is_wanted = False
-            self._copy(0)
-
-    def _copy(self, position: int) -> None:
-        """Copy one table, and then the next."""
-        if position == len(self._tables) or self._master is None:
-            self._position = None
-            self._due.at(self._clock.monotonic_ms() + (SOON_MS if self._is_wanted else PERIOD_MS))
-            return
-        self._position = position
-        call = self._tables[position].call
-        self._ask(Question(self._master, call, self._answered, ANSWER_MS_MAX))
-
-    def _answered(self, answer: bytes | LibraError) -> None:
-        if isinstance(answer, bytes):
-            self._effects.run(Thread.COMPUTE, partial(self._table.decode, answer), self._decoded)
-        else:
-            self._end(answer)
-
-    def _decoded(self, content: object) -> None:
-        if isinstance(content, BaseException):
-            self._end(content)
-            return
-        self._steps = self._table.apply(content)
-        self._step_due.at(self._clock.monotonic_ms())
-
-    def _step(self, now_ms: MonotonicMs) -> None:
-        try:
-            next(self._steps)
-        except StopIteration:
-            self._end(None)
-        except (LibraError, OSError) as error:
-            self._end(error)
-        except BaseException as error:
-            self._end(error)
-            raise
-        else:
-            self._step_due.at(now_ms)
-
-    def _end(self, error: BaseException | None) -> None:
-        """Note how the copy of a table ended, and continue with the next."""
-        name = self._table.name
-        if error is None:
-            self._failed.discard(name)
-        elif name not in self._failed:
-            self._failed.add(name)
-            log.warning(
-                "a table of the master cannot be copied; retrying", table=name, master=self._master,
-                reason=str(error),
-            )  # fmt: skip
-        assert self._position is not None
-        self._copy(self._position + 1)
-
-    @property
-    def _table(self) -> _Table:
-        assert self._position is not None
-        return self._tables[self._position]
+    def _progress(self) -> tuple[_Table, ...]:
+        """Return the tables of what the master has done."""
+        return (
+            _Table(
+                "consumer offsets",
+                slave_calls.all_consumer_offsets(),
+                _decode_offsets,
+                self._apply_offsets,
+                is_progress=True,
+            ),
+            _Table(
+                "delay offsets",
+                slave_calls.all_delay_offsets(),
+                partial(decode_body, kind=ScheduleFile),
+                self._apply_delays,
+                is_progress=True,
+            ),
+        )
 
     def _apply_topics(self, content: TopicConfigSerializeWrapper) -> Iterator[None]:
         return _copy_entries(self._topics, content.topic_config_table, content.data_version)
@@ -190,12 +259,12 @@ class TableCopies:
     def _apply_groups(self, content: SubscriptionGroupWrapper) -> Iterator[None]:
         return _copy_entries(self._groups, content.subscription_group_table, content.data_version)
 
-    def _apply_offsets(self, content: object) -> Iterator[None]:
-        table = offset_table(content.get("offsetTable") if isinstance(content, dict) else None)
-        for count, (key, offsets) in enumerate(table.items(), 1):
-            topic, _, group = key.partition(SEPARATOR)
-            for queue_id, offset in offsets.items():
-                self._offsets.commit(group, topic, queue_id, offset)
+    def _apply_offsets(self, content: OffsetTables) -> Iterator[None]:
+        keys = content.offsets | content.resets
+        self._offsets.remove_others(keys.keys())
+        yield
+        for count, key in enumerate(keys, 1):
+            self._offsets.copy(key, content.offsets.get(key, {}), content.resets.get(key, {}))
             if count % STEP_ENTRIES == 0:
                 yield
 
@@ -206,6 +275,13 @@ class TableCopies:
     def _apply_modes(self, content: RequestModesFile) -> Iterator[None]:
         self._modes.copy(content)
         yield
+
+
+def _decode_offsets(body: bytes) -> OffsetTables:
+    document = fastjson.loads(body)
+    if not isinstance(document, dict) or "offsetTable" not in document:
+        raise RemoteProtocolError("the answer has no offsetTable")
+    return OffsetTables(offset_table(document["offsetTable"]), offset_table(document.get("resetOffsetTable")))
 
 
 def _copy_entries(

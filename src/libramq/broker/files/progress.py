@@ -58,6 +58,10 @@ class ProgressFile:
                 self._begin()
         return self.taken is not None and self._log_end <= self._store.flushed_offset
 
+    def soon(self) -> None:
+        """Take new content before its time."""
+        self._due_ms = None
+
     def write(self) -> None:
         """Write the content; may be called in a thread, followed by `done`."""
         assert self.taken is not None

@@ -1,5 +1,6 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
+from collections.abc import Mapping, Set
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
@@ -95,6 +96,24 @@ class OffsetCommits:
             self._unwritten += removed
             self._must_sync = True
             self.write_or_keep()
+
+    def copy(self, key: str, offsets: Mapping[int, int], resets: Mapping[int, int]) -> None:
+        """Make the offsets of a topic and group those of a slave's master."""
+        self._change(self._ledger.offsets.copy(key, offsets, resets, self._store.max_offset))
+
+    def remove_others(self, keys: Set[str]) -> None:
+        """Remove the offsets that a slave's master does not have: a topic was deleted, perhaps made again."""
+        self._change(self._ledger.offsets.remove_others(keys))
+
+    def cut(self) -> None:
+        """Lower offsets beyond the ends of queues: the log was cut, and other messages get their numbers."""
+        self._change(self._ledger.offsets.clamp(self._store.max_offset))
+
+    def _change(self, changes: list[OffsetRecord]) -> None:
+        """Have changes on the disk before anything that the log gains from now on."""
+        if changes:
+            self._unwritten += changes
+            self._must_sync = True
 
     def write(self) -> None:
         """Journal the offsets; afterwards they may be acknowledged.

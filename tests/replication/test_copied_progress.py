@@ -1,0 +1,174 @@
+"""What its master has done counts at a slave once the slave has what was done: for the day it is promoted."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.remoting import headers as h
+from libramq.replication.ha_client import RETRY_MS
+from tests.broker.brokers import Conversation
+from tests.broker.test_pop import Popper
+from tests.fakes import FakePeer
+from tests.replication.pairs import Pair, log_of
+
+#: A round of the tables, and some time for threads.
+ROUND_MS = 12_000
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = Pair(tmp_path)
+    pair.master.create_topic("T", queues=1)
+    yield pair
+    pair.close()
+
+
+def bodies(talk: Conversation, topic: str = "T") -> list[bytes]:
+    return [message.body for message in talk.messages(topic)]
+
+
+def send(pair: Pair, text: str, **properties: str) -> None:
+    reply = pair.master.send(FakePeer(), body=text.encode(), properties=properties)
+    assert reply.code == ResponseCode.SUCCESS
+
+
+def commit(pair: Pair, offset: int, group: str = "G", topic: str = "T") -> None:
+    pair.master.pull(FakePeer(), group, topic)
+    header = h.UpdateConsumerOffsetHeader(consumer_group=group, topic=topic, queue_id=0, commit_offset=offset)
+    reply = pair.master.ask(FakePeer(), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    assert reply.code == ResponseCode.SUCCESS
+
+
+def test_a_promoted_slave_delivers_what_its_master_delivered_after_the_last_copied_byte(pair: Pair) -> None:
+    send(pair, "later", DELAY="1")
+    pair.run(100)
+    pair.holds_blocks = True
+    pair.run(ROUND_MS)
+    assert bodies(pair.master) == [b"later"]
+    assert bodies(pair.slave) == []
+    promoted = pair.promote()
+    promoted.advance(2_000)
+    assert bodies(promoted) == [b"later"]
+
+
+def test_what_was_delivered_and_copied_is_not_delivered_again(pair: Pair) -> None:
+    send(pair, "later", DELAY="1")
+    pair.run(ROUND_MS + 10_000)
+    promoted = pair.promote()
+    promoted.advance(2_000)
+    assert bodies(promoted) == [b"later"]
+
+
+def test_a_promoted_slave_hands_out_what_was_popped_after_the_last_copied_byte(pair: Pair) -> None:
+    """POP's committed offset is behind messages in flight; only its check points in the log lead to them."""
+    send(pair, "one")
+    pair.run(100)
+    pair.holds_blocks = True
+    assert [message.body for message in Popper(pair.master).pop(invisible_time=60_000)] == [b"one"]
+    pair.run(ROUND_MS)
+    promoted = pair.promote()
+    promoted.advance(61_000)
+    assert [message.body for message in Popper(promoted).pop()] == [b"one"]
+
+
+def test_offsets_of_a_topic_that_was_deleted_and_made_again_are_gone_at_the_slave(pair: Pair) -> None:
+    send(pair, "old")
+    commit(pair, 1)
+    pair.run(ROUND_MS)
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+    pair.master.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    pair.master.create_topic("T", queues=1)
+    send(pair, "new")
+    pair.run(ROUND_MS)
+    assert pair.slave.broker.offsets.query("G", "T", 0) is None
+    promoted = pair.promote()
+    assert promoted.broker.offsets.query("G", "T", 0) is None
+
+
+def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None:
+    send(pair, "one")
+    send(pair, "two")
+    commit(pair, 2)
+    pair.master.broker.ledger.append(
+        [pair.master.broker.ledger.offsets.reset("G", "T", 0, 1, pair.master.broker.store.max_offset("T", 0))]
+    )
+    pair.run(ROUND_MS)
+    assert pair.slave.broker.ledger.offsets.has_reset("G", "T", 0)
+    pulled = pair.master.pull(FakePeer(), queue_offset=2)
+    assert pulled is not None
+    pair.run(ROUND_MS)
+    assert not pair.slave.broker.ledger.offsets.has_reset("G", "T", 0)
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+
+
+def diverge(pair: Pair, tmp_path: Path, *texts: str) -> None:
+    """The master comes back without what it stored after `saved`, and takes other messages."""
+    pair.part()
+    pair.run()
+    root = pair.master.broker.store.config.root
+    pair.master.kill()
+    shutil.rmtree(root)
+    shutil.copytree(tmp_path / "saved", root)
+    pair.open_master()
+    for text in texts:
+        send(pair, text)
+
+
+def save(pair: Pair, tmp_path: Path) -> None:
+    shutil.copytree(pair.master.broker.store.config.root, tmp_path / "saved")
+
+
+def test_a_master_with_another_log_does_not_change_the_tables(pair: Pair, tmp_path: Path) -> None:
+    """It came back with an empty disk: the slave may have the last copy of its topics and offsets, too."""
+    save(pair, tmp_path)
+    pair.master.create_topic("Other")
+    send(pair, "the last copy")
+    commit(pair, 1)
+    pair.run(ROUND_MS)
+    diverge(pair, tmp_path, "another")
+    pair.is_reachable = True
+    pair.run(ROUND_MS)
+    assert "Other" in pair.slave.broker.topics
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+
+
+def test_a_cut_takes_offsets_along(pair: Pair, tmp_path: Path) -> None:
+    """Later messages get the numbers of those that were cut: nobody has read them."""
+    send(pair, "a")
+    pair.run(100)
+    save(pair, tmp_path)
+    for text in ("b", "c"):
+        send(pair, text)
+    commit(pair, 3)
+    pair.run(ROUND_MS)
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 3
+    diverge(pair, tmp_path, "d")
+    pair.is_reachable = pair.holds_blocks = True
+    pair.run(RETRY_MS + 300)
+    assert bodies(pair.slave) == [b"a"]
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+    pair.holds_blocks = False
+    send(pair, "e")
+    pair.run(ROUND_MS)
+    assert log_of(pair.slave) == log_of(pair.master)
+    assert pair.slave.broker.offsets.query("G", "T", 0) is None  # As at its master.
+
+
+def test_a_cut_takes_delay_offsets_along(pair: Pair, tmp_path: Path) -> None:
+    """Delivered copies were cut: whoever promotes the slave right then has them delivered."""
+    send(pair, "later", DELAY="1")
+    pair.run(100)
+    save(pair, tmp_path)
+    pair.run(2 * ROUND_MS)
+    assert bodies(pair.slave) == [b"later"]
+    assert pair.slave.broker.schedule.offsets == {1: 1}
+    diverge(pair, tmp_path, "other")
+    pair.is_reachable = pair.holds_blocks = True
+    pair.run(RETRY_MS + 300)
+    assert bodies(pair.slave) == []
+    promoted = pair.promote(is_killed=True)
+    promoted.advance(2_000)
+    assert bodies(promoted) == [b"later"]
