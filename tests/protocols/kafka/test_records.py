@@ -1,7 +1,9 @@
 """Produce, Fetch and ListOffsets, and RocketMQ's clients on the same topics."""
 
+import gzip
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from libramq.codes import ResponseCode as C
@@ -13,8 +15,9 @@ from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
+from libramq.wire.kafka.compression import GZIP
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import RECORDS_MAX
+from libramq.wire.kafka.record_batch import HEADER_BYTES, RECORDS_MAX
 from tests.broker.brokers import answer
 from tests.fakes import FakePeer
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, fetched, record
@@ -243,6 +246,24 @@ def test_large_requests_and_answers_are_worked_on_by_a_thread(endpoint: KafkaEnd
     peer.compute()
     assert peer.answers()[0].responses[0].partitions[0].base_offset == 0
     assert len(peer.records()) == 3
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_what_may_be_larger_than_it_looks_is_decoded_by_a_thread(endpoint: KafkaEndpoint, count: int):
+    """A compressed batch of some kilobytes, or many small records, kept the broker's loop busy for 0.4 s."""
+    peer = endpoint.peer()
+    data = bytearray(batch(*(record(b"") for _ in range(count))))
+    if count == 1:
+        data[HEADER_BYTES:] = gzip.compress(data[HEADER_BYTES:])
+        data[8:12] = (len(data) - 12).to_bytes(4)
+        data[22] |= GZIP
+        data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4)
+    peer._entrance.received(peer, [peer.frame(peer.produce_request(bytes(data)), 9)])
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.COMPUTE]
+    peer.compute()
+    (response,) = peer.answers()
+    assert response.responses[0].partitions[0].error_code == 0
+    assert len(values(peer)) == count
 
 
 def test_a_producer_that_goes_while_a_thread_decodes_is_not_answered(endpoint: KafkaEndpoint):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import google_crc32c
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
@@ -11,11 +12,14 @@ from libramq.wire.kafka.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decomp
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
     HEADER_BYTES,
+    HEADERS_MAX,
+    Budget,
     InvalidBatch,
     Record,
     decode_batch,
     encode_batch,
     encode_headers,
+    unpacking_cost,
 )
 
 HEADERS = [("a", b"1"), ("a", None), ("größe", b"\xff")]
@@ -128,3 +132,42 @@ def unpacked(codec: int, data: bytes) -> bytes | None:
 
 def test_a_header_is_61_bytes():
     assert len(encode_batch([Record(0, None, b"")])) == HEADER_BYTES + 7
+
+
+def with_headers(count: int) -> bytes:
+    return encode_batch([Record(0, None, b"", raw_headers=encode_headers([("", b"")] * count))])
+
+
+def test_the_headers_of_a_request_are_bounded_however_small_they_are():
+    """Three kilobytes of zstd were sixteen million headers, and kept a broker busy for a minute."""
+    budget = Budget()
+    assert len(decode_batch(with_headers(HEADERS_MAX), budget)[0].headers) == HEADERS_MAX
+    with pytest.raises(InvalidBatch) as refused:
+        decode_batch(with_headers(1), budget)
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_batches_that_cannot_be_read_unpack_no_more_than_those_that_can():
+    """Each batch of a request that was refused after decompression used to cost the whole of it again."""
+    data = of_a_client(GZIP, batch_size=1 << 20)
+    records = bytearray(data)
+    records[60] += 1  # One record more than there are.
+    records[26] += 1
+    wrong = with_checksum(records)
+    budget = Budget()
+    for _ in range(30):
+        with pytest.raises(InvalidBatch):
+            decode_batch(wrong, budget)
+    assert budget.bytes < len(data), "no further batch is unpacked"
+
+
+def with_checksum(data: bytearray) -> bytes:
+    data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4)
+    return bytes(data)
+
+
+def test_a_compressed_batch_costs_as_much_as_a_large_one_before_it_is_unpacked():
+    plain, packed = of_a_client(), of_a_client(ZSTD)
+    assert len(plain) < unpacking_cost(plain) < 64 * 1024 < unpacking_cost(packed)
+    many = encode_batch([Record(0, None, b"", offset=number) for number in range(1_000)])
+    assert unpacking_cost(many) > 64 * 1024, "records cost more than their bytes"

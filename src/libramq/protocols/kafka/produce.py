@@ -29,11 +29,11 @@ from libramq.wire.kafka.apis.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from libramq.wire.kafka.compression import DECOMPRESSED_BYTES_MAX
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch, Record, decode_batch
+from libramq.wire.kafka.record_batch import Budget, InvalidBatch, Record, decode_batch, unpacking_cost
 
-#: Ours: requests up to this size are decoded at once, in some milliseconds; larger ones on a thread.
+#: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
+#: thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
@@ -63,10 +63,9 @@ class Produces:
         if request.acks not in (-1, 0, 1):
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
             return
-        batches = [partition.records or b"" for topic in request.topics for partition in topic.partitions]
-        size = sum(map(len, batches))
+        batches = (partition.records or b"" for topic in request.topics for partition in topic.partitions)
         decode = partial(_decode, request, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
-        if size <= AT_ONCE_BYTES_MAX:
+        if sum(map(unpacking_cost, batches)) <= AT_ONCE_BYTES_MAX:
             self._append(request, slot, decode())
         else:
             self._effects.run(Thread.COMPUTE, decode, partial(self._decoded, request, slot), slot.connection)
@@ -108,16 +107,12 @@ def _require_visible(topic: str) -> None:
 def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Drafts]:
     """Return the messages of each partition; all together may not be larger than one batch may be."""
     drafts: dict[Place, Drafts] = {}
-    bytes_left, records_left = DECOMPRESSED_BYTES_MAX, RECORDS_MAX
+    budget = Budget()
     for topic_at, topic in enumerate(request.topics):
         for partition_at, partition in enumerate(topic.partitions):
             found: Drafts
             try:
-                records = decode_batch(
-                    partition.records or b"", bytes_max=bytes_left, records_max=records_left
-                )
-                bytes_left -= sum([record.content_bytes for record in records])
-                records_left -= len(records)
+                records = decode_batch(partition.records or b"", budget)
                 found = _drafts(topic.name, partition.index, records, timestamp_ms_max)
             except InvalidBatch as invalid:
                 found = invalid

@@ -18,8 +18,9 @@ GZIP: Final = 1
 SNAPPY: Final = 2
 LZ4: Final = 3
 ZSTD: Final = 4
-#: Ours: a batch is at most a frame (16 MiB) as sent; four times, as all of it becomes messages at once.
-DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Ours: the batches of a request, decompressed; as much as a frame brings without compression. All of it
+#: becomes messages at once, which takes four times the memory.
+DECOMPRESSED_BYTES_MAX: Final = 16 * 1024 * 1024
 #: SnappyOutputStream.java: magic, version and compatible version.
 _SNAPPY_JAVA_MAGIC: Final = b"\x82SNAPPY\0"
 _SNAPPY_JAVA_HEADER_BYTES: Final = 16

@@ -38,6 +38,11 @@ _RECORD_BYTES_MIN: Final = 7
 #: Ours: records of a batch, and of a request; each becomes a message. librdkafka has at most 10,000 in a
 #: batch, and RocketMQ's inner batches count to 32,767.
 RECORDS_MAX: Final = 32_767
+#: Ours: headers of all records of a request: a dozen for each record of librdkafka's largest batch. Two bytes
+#: make one, so three kilobytes of zstd made sixteen million.
+HEADERS_MAX: Final = 131_072
+#: Ours: what a record costs beside its bytes, in the time that a byte takes: some 15 µs to decode and store.
+_RECORD_COST_BYTES: Final = 256
 _HEAD: Final = struct.Struct(">qiibI")
 _REST: Final = struct.Struct(">hiqqqhii")
 
@@ -52,6 +57,31 @@ class InvalidBatch(RemoteProtocolError):
         self.code = code
 
 
+class Budget:
+    """What the batches of one request may still unpack to."""
+
+    __slots__ = ("bytes", "headers", "records")
+
+    def __init__(
+        self,
+        bytes_max: int = DECOMPRESSED_BYTES_MAX,
+        records_max: int = RECORDS_MAX,
+        headers_max: int = HEADERS_MAX,
+    ) -> None:
+        self.bytes = bytes_max
+        self.records = records_max
+        self.headers = headers_max
+
+    def take_headers(self, count: int) -> None:
+        """Charge for a record's headers; raises InvalidBatch."""
+        if count > self.headers:
+            raise InvalidBatch(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the records of a request have more than {HEADERS_MAX} headers; send smaller batches",
+            )
+        self.headers -= count
+
+
 class Record(NamedTuple):
     """A record. raw_headers: their bytes, beginning with their number."""
 
@@ -62,19 +92,28 @@ class Record(NamedTuple):
     raw_headers: bytes = b"\0"
     offset: int = 0
 
-    @property
-    def content_bytes(self) -> int:
-        """Return the size of key, value and headers."""
-        return len(self.key or b"") + len(self.value or b"") + len(self.raw_headers)
+
+def unpacking_cost(data: bytes) -> int:
+    """Return about how many bytes and records there are to decode, without decoding anything: the announced
+    numbers. A compressed batch may have any size, so it costs as much as a large one.
+    """
+    if len(data) < HEADER_BYTES:
+        return len(data)
+    attributes: int
+    count: int
+    attributes, *_, count = _REST.unpack_from(data, _CRC_FROM)
+    if attributes & _CODEC_MASK:
+        return DECOMPRESSED_BYTES_MAX
+    return len(data) + max(count, 0) * _RECORD_COST_BYTES
 
 
-def decode_batch(
-    data: bytes, *, bytes_max: int = DECOMPRESSED_BYTES_MAX, records_max: int = RECORDS_MAX
-) -> list[Record]:
+def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
     """Return the records of a producer's batch, offsets counted from 0; raises InvalidBatch.
 
-    bytes_max: of the records when they are decompressed.
+    budget: charged for what is decoded. A batch that cannot be read halves the bytes that are left, so that a
+    request full of such batches unpacks no more than one of good ones.
     """
+    budget = budget or Budget()
     if len(data) < HEADER_BYTES:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(data)} bytes")
     _, length, _, magic, crc = _HEAD.unpack_from(data)
@@ -86,19 +125,21 @@ def decode_batch(
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a record batch does not match its checksum")
     attributes, last_delta, base_ms, _, producer_id, _, _, count = _REST.unpack_from(data, _CRC_FROM)
     _require_served(attributes, producer_id)
+    if count > budget.records:
+        raise InvalidBatch(
+            ErrorCode.MESSAGE_TOO_LARGE, f"{count} records; at most {budget.records}, send smaller batches"
+        )
     try:
-        if count > records_max:
-            raise InvalidBatch(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{count} records; at most {records_max}, send smaller batches",
-            )
-        plain = decompress(attributes & _CODEC_MASK, data[HEADER_BYTES:], bytes_max)
+        plain = decompress(attributes & _CODEC_MASK, data[HEADER_BYTES:], budget.bytes)
+        budget.bytes -= len(plain)
         if not 0 < count <= len(plain) // _RECORD_BYTES_MIN or last_delta != count - 1:
             raise RemoteProtocolError(f"a batch of {len(plain)} bytes announces {count} records")
-        return _decode_records(plain, count, base_ms)
-    except InvalidBatch:
-        raise
+        budget.records -= count
+        return _decode_records(plain, count, base_ms, budget)
     except RemoteProtocolError as failed:
+        budget.bytes //= 2
+        if isinstance(failed, InvalidBatch):
+            raise
         raise InvalidBatch(ErrorCode.INVALID_RECORD, str(failed)) from failed
 
 
@@ -115,14 +156,14 @@ def _require_served(attributes: int, producer_id: int) -> None:
         raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the time of the append")
 
 
-def _decode_records(plain: bytes, count: int, base_ms: int) -> list[Record]:
+def _decode_records(plain: bytes, count: int, base_ms: int, budget: Budget) -> list[Record]:
     reader = Reader(plain)
-    records = [_decode_record(reader, number, base_ms) for number in range(count)]
+    records = [_decode_record(reader, number, base_ms, budget) for number in range(count)]
     reader.finish()
     return records
 
 
-def _decode_record(reader: Reader, number: int, base_ms: int) -> Record:
+def _decode_record(reader: Reader, number: int, base_ms: int, budget: Budget) -> Record:
     size = reader.varint()
     end = reader.at + size
     reader.raw(1)  # Attributes: none are defined.
@@ -134,6 +175,7 @@ def _decode_record(reader: Reader, number: int, base_ms: int) -> Record:
     header_count = reader.varint()
     if not 0 <= header_count <= reader.end - reader.at:
         raise RemoteProtocolError(f"a record announces {header_count} headers")
+    budget.take_headers(header_count)
     headers = [(_text(reader), _nullable(reader)) for _ in range(header_count)]
     if reader.at != end:
         raise RemoteProtocolError(f"record {number} does not have the announced {size} bytes")
