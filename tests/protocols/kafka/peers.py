@@ -54,6 +54,7 @@ class KafkaPeer(FakePeer):
     def __init__(self, endpoint: KafkaEndpoint, address: str) -> None:
         super().__init__(address)
         self.talk = endpoint.talk
+        self.client_id = CLIENT_ID
         self.frames: list[bytes] = []
         self._frame_reader = FrameReader()
         self._correlation = 0
@@ -78,7 +79,7 @@ class KafkaPeer(FakePeer):
         self._asked[self._correlation] = (kind, version, is_flexible, has_tags)
         return b"".join((
             encode_int16(api.key), encode_int16(version), encode_int32(self._correlation),
-            encode_int16(len(CLIENT_ID)), CLIENT_ID.encode(), b"\0" if is_flexible else b"",
+            encode_int16(len(self.client_id)), self.client_id.encode(), b"\0" if is_flexible else b"",
             encode(request, version, is_flexible),
         ))  # fmt: skip
 

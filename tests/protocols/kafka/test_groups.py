@@ -93,6 +93,30 @@ class Member:
         return code
 
 
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_member_with_a_long_name_keeps_no_other_from_being_answered(endpoint: KafkaEndpoint, version: int):
+    """Its id had more bytes than a string of older versions can have: nobody in its group was answered."""
+    honest = Member(endpoint, version=3)
+    request = join_request()
+    hostile = endpoint.peer()
+    hostile.client_id = "c" * 32_760
+    hostile.tell(request, version)
+    if version == 9:
+        (refused,) = hostile.answers()
+        hostile.tell(join_request(member_id=refused.member_id), version)
+    endpoint.talk.advance(3 * INITIAL_DELAY_MS)
+    assert len(honest.joined().members) == 2
+    assert hostile.answers()[0].error_code == 0
+
+
+def test_an_instance_id_is_as_long_as_kafka_allows(endpoint: KafkaEndpoint):
+    for length, code in ((249, ErrorCode.NONE), (250, ErrorCode.INVALID_REQUEST)):
+        peer = endpoint.peer()
+        peer.tell(join_request(f"G{length}", group_instance_id="i" * length), 5)
+        endpoint.talk.advance(3 * INITIAL_DELAY_MS)
+        assert peer.answers()[0].error_code == code
+
+
 def pair(endpoint: KafkaEndpoint) -> tuple[Member, Member]:
     """Two members with their shares, "A" and "B"."""
     first, second = Member(endpoint), Member(endpoint)

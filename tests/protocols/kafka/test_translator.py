@@ -19,7 +19,7 @@ from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffse
 from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
-from libramq.wire.kafka.schema import decode
+from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, decode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
@@ -186,6 +186,21 @@ def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
     (result,) = endpoint.peer().ask(CreateTopicsRequest(topics=(topic,), validate_only=True)).topics
     assert (result.error_code, result.num_partitions) == (0, 4)
     assert "New" not in endpoint.talk.broker.topics
+
+
+def test_errors_that_name_something_long_are_answered(endpoint: KafkaEndpoint):
+    """A string of older versions has 32,767 bytes, and names of requests may be as long: remarks are cut."""
+    peer, long = endpoint.peer(), "x" * 32_767
+    setting = TopicSetting(name=long[:32_000], value=long)
+    topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1, configs=(setting,))
+    (refused,) = peer.ask(CreateTopicsRequest(topics=(topic,)), 4).topics
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert len(refused.error_message) == REMARK_CHARACTERS_MAX
+    resource = DescribedResource(resource_type=2, resource_name=long)
+    (described,) = peer.ask(DescribeConfigsRequest(resources=(resource,)), 3).results
+    assert described.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    produced = peer.ask(peer.produce_request(batch(record()), topic=long), 8).responses[0].partitions[0]
+    assert produced.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,9 @@ CODES: Final[Mapping[Refusal, ErrorCode]] = {
     Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
     Refusal.INVALID_SESSION_TIMEOUT: ErrorCode.INVALID_SESSION_TIMEOUT,
 }
+#: Characters of an instance's id (JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH) and, ours, of a client's.
+#: Both are parts of members' ids, which are in the answers to other members, too.
+_NAME_CHARACTERS_MAX: Final = 249
 #: Bytes of a member's id that cannot be guessed.
 _ID_BYTES: Final = 16
 #: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
@@ -118,6 +121,8 @@ class GroupRequests:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
         refusal = self.refusal(name) or self._foreign_members(name)
+        if len(request.group_instance_id or "") > _NAME_CHARACTERS_MAX:
+            refusal = ErrorCode.INVALID_REQUEST
         if refusal is not None:
             slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
             return
@@ -131,6 +136,7 @@ class GroupRequests:
             return
         version = _version(slot)
         client_id = (slot.call.client_id if slot.call is not None else None) or "member"
+        client_id = client_id[:_NAME_CHARACTERS_MAX]
         join = Join(
             key=slot,
             member_id=request.member_id,
@@ -264,38 +270,38 @@ class GroupRequests:
 
 
 def _send(answer: Answer) -> None:
+    """Send an answer; where that fails, other members are answered all the same."""
     slot = answer.key
     assert isinstance(slot, Slot), "requests are named by their slots"
+    try:
+        slot.answer(_response(answer, _version(slot)))
+    except Exception as error:
+        slot.fail(error)
+
+
+def _response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResponse:
     code = CODES[answer.refusal]
-    if isinstance(answer, Joined):
-        is_old = _version(slot) < _NULL_PROTOCOL_FROM
-        slot.answer(
-            JoinGroupResponse(
-                error_code=code,
-                generation_id=answer.generation,
-                protocol_type=answer.protocol_type,
-                protocol_name=(answer.protocol_name or "") if is_old else answer.protocol_name,
-                leader=answer.leader,
-                skip_assignment=answer.skip_assignment,
-                member_id=answer.member_id,
-                members=tuple(
-                    JoinGroupMember(
-                        member_id=each.member_id,
-                        group_instance_id=each.instance_id,
-                        metadata=each.metadata,
-                    )
-                    for each in answer.members
-                ),
-            )
-        )
-        return
-    slot.answer(
-        SyncGroupResponse(
+    if not isinstance(answer, Joined):
+        return SyncGroupResponse(
             error_code=code,
             protocol_type=answer.protocol_type,
             protocol_name=answer.protocol_name,
             assignment=answer.assignment,
         )
+    return JoinGroupResponse(
+        error_code=code,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=(answer.protocol_name or "") if version < _NULL_PROTOCOL_FROM else answer.protocol_name,
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            JoinGroupMember(
+                member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
+            )
+            for each in answer.members
+        ),
     )
 
 

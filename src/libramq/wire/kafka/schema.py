@@ -37,8 +37,14 @@ Int64 = Annotated[int, "int64"]
 Boolean = Annotated[bool, "boolean"]
 String = Annotated[str, "string"]
 NullableString = Annotated[str | None, "string"]
+#: The text of an error, which names what the request named: cut, since most versions allow 32,767 bytes.
+Remark = Annotated[str | None, "remark"]
 Bytes = Annotated[bytes, "bytes"]
 NullableBytes = Annotated[bytes | None, "bytes"]
+
+
+#: As remarks to RocketMQ's clients (`encode_reply`).
+REMARK_CHARACTERS_MAX: Final = 1_000
 
 
 class Versions(NamedTuple):
@@ -152,7 +158,7 @@ def _primitive(name: str, is_flexible: bool, *, is_nullable: bool) -> Codec:
     if name in _FIXED:
         read_fixed, encode_fixed = _FIXED[name]
         return Codec(read_fixed, lambda value, parts: parts.append(encode_fixed(value)))
-    is_text = name == "string"
+    is_text = name in ("string", "remark")
     read_length = Reader.int16 if is_text else Reader.int32
     encode_length = encode_int16 if is_text else encode_int32
 
@@ -168,6 +174,8 @@ def _primitive(name: str, is_flexible: bool, *, is_nullable: bool) -> Codec:
                 raise LocalProtocolError(f"a {name} of this message cannot be null")
             parts.append(b"\0" if is_flexible else encode_length(-1))
             return
+        if name == "remark":
+            value = value[:REMARK_CHARACTERS_MAX]
         data = value.encode() if is_text else value
         parts.append(encode_uvarint(len(data) + 1) if is_flexible else encode_length(len(data)))
         parts.append(data)

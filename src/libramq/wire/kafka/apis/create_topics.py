@@ -11,6 +11,7 @@ from libramq.wire.kafka.schema import (
     Int32,
     Message,
     NullableString,
+    Remark,
     Request,
     String,
     Versions,
@@ -64,7 +65,7 @@ class CreatedTopic(Message, frozen=True, kw_only=True):
 
     name: String
     error_code: Int16 = 0
-    error_message: Annotated[NullableString, Versions(1)] = None
+    error_message: Annotated[Remark, Versions(1)] = None
     num_partitions: Annotated[Int32, Versions(5)] = -1
     replication_factor: Annotated[Int16, Versions(5)] = -1
     configs: Annotated[tuple[CreatedSetting, ...] | None, Versions(5)] = None

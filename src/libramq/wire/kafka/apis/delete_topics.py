@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from libramq.wire.kafka.schema import Int16, Int32, Message, NullableString, Request, String, Versions
+from libramq.wire.kafka.schema import Int16, Int32, Message, Remark, Request, String, Versions
 
 
 class DeleteTopicsRequest(Request, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class DeletedTopic(Message, frozen=True, kw_only=True):
 
     name: String
     error_code: Int16 = 0
-    error_message: Annotated[NullableString, Versions(5)] = None
+    error_message: Annotated[Remark, Versions(5)] = None
 
 
 class DeleteTopicsResponse(Message, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from libramq.wire.kafka.schema import (
     Int32,
     Message,
     NullableString,
+    Remark,
     Request,
     String,
     Versions,
@@ -66,7 +67,7 @@ class DescribedConfigs(Message, frozen=True, kw_only=True):
     """The settings of one resource."""
 
     error_code: Int16 = 0
-    error_message: NullableString = None
+    error_message: Remark = None
     resource_type: Int8
     resource_name: String
     configs: tuple[Setting, ...] = ()

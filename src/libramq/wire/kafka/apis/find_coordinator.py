@@ -4,7 +4,7 @@ once.
 
 from typing import Annotated, Final
 
-from libramq.wire.kafka.schema import Int8, Int16, Int32, Message, NullableString, Request, String, Versions
+from libramq.wire.kafka.schema import Int8, Int16, Int32, Message, Remark, Request, String, Versions
 
 GROUP: Final = 0
 
@@ -25,7 +25,7 @@ class Coordinator(Message, frozen=True, kw_only=True):
     host: String = ""
     port: Int32 = -1
     error_code: Int16 = 0
-    error_message: NullableString = None
+    error_message: Remark = None
 
 
 class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class FindCoordinatorResponse(Message, frozen=True, kw_only=True):
 
     throttle_time_ms: Annotated[Int32, Versions(1)] = 0
     error_code: Annotated[Int16, Versions(0, 3)] = 0
-    error_message: Annotated[NullableString, Versions(1, 3)] = None
+    error_message: Annotated[Remark, Versions(1, 3)] = None
     node_id: Annotated[Int32, Versions(0, 3)] = -1
     host: Annotated[String, Versions(0, 3)] = ""
     port: Annotated[Int32, Versions(0, 3)] = -1

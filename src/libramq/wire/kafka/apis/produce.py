@@ -14,6 +14,7 @@ from libramq.wire.kafka.schema import (
     Message,
     NullableBytes,
     NullableString,
+    Remark,
     Request,
     String,
     Versions,
@@ -47,7 +48,7 @@ class RecordError(Message, frozen=True, kw_only=True):
     """A record that cannot be stored."""
 
     batch_index: Int32
-    batch_index_error_message: NullableString = None
+    batch_index_error_message: Remark = None
 
 
 class ProducedPartition(Message, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class ProducedPartition(Message, frozen=True, kw_only=True):
     log_append_time_ms: Annotated[Int64, Versions(2)] = -1
     log_start_offset: Annotated[Int64, Versions(5)] = -1
     record_errors: Annotated[tuple[RecordError, ...], Versions(8)] = ()
-    error_message: Annotated[NullableString, Versions(8)] = None
+    error_message: Annotated[Remark, Versions(8)] = None
 
 
 class ProducedTopic(Message, frozen=True, kw_only=True):
