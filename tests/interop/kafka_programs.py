@@ -1,0 +1,129 @@
+"""Kafka's Java clients and tools, as they come from Maven Central, and our servers with a Kafka port."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.interop.apache import CACHE, SMALL_JVM
+from tests.interop.libra import LibraUp
+from tests.interop.ports import free_port
+from tests.interop.process import PATIENCE_S, Program
+
+#: The newest release, and the last one that still speaks to brokers before 2.1.
+VERSIONS = ("4.3.1", "3.9.2")
+TOOL_TIMEOUT_S = 120.0
+
+
+class KafkaUp(LibraUp):
+    """`libra up` with a Kafka port."""
+
+    def __init__(self, home: Path, *options: str) -> None:
+        self.kafka = f"127.0.0.1:{free_port()}"
+        super().__init__(home, "--kafka-port", self.kafka.rpartition(":")[2], *options)
+
+
+class KafkaClients:
+    """One process of `KafkaClients.java`: a producer and consumers by name."""
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        home: Path,
+        version: str = VERSIONS[0],
+        producer: Mapping[str, object] | None = None,
+    ) -> None:
+        settings = {"servers": servers} | {
+            f"producer.{name}": value for name, value in (producer or {}).items()
+        }
+        command = _java("KafkaClients", home=home, version=version, properties=settings)
+        self.program = Program(f"kafka-clients {version}", command, directory=home)
+        assert self.program.wait_event("started")["version"] == version
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Create a topic."""
+        self._ask("create", topic=topic, partitions=partitions)
+
+    def produce(self, topic: str, partition: int, *values: str) -> list[int]:
+        """Return the offsets of values that are stored."""
+        offsets: list[int] = self._ask("produce", topic=topic, partition=partition, values=values)["offsets"]
+        return offsets
+
+    def subscribe(self, name: str, topic: str, group: str, **settings: object) -> None:
+        """Start a consumer, with settings whose dots are underscores."""
+        named = {key.replace("_", "."): str(value) for key, value in settings.items()}
+        self._ask("subscribe", name=name, topic=topic, settings={"group.id": group, **named})
+
+    def close(self, name: str) -> None:
+        """Close a consumer."""
+        self._ask("close", name=name)
+
+    def _ask(self, what: str, **fields: Any) -> dict[str, Any]:
+        answer = self.program.ask("answer", {"do": what, **fields}, within_s=PATIENCE_S)
+        assert "error" not in answer, answer
+        return answer
+
+    def wait_owned(self, **expected: Sequence[int]) -> None:
+        """Wait until consumers have exactly these partitions."""
+        self.program.wait_until(
+            lambda: all(self.owned(name) == list(wanted) for name, wanted in expected.items()),
+            f"not owned: {expected}",
+            within_s=PATIENCE_S,
+        )
+
+    def owned(self, name: str) -> list[int] | None:
+        """Return a consumer's partitions after the last change; None if it had none yet."""
+        changes = [each for each in list(self.program.events) if "owned" in each and each["name"] == name]
+        if not changes:
+            return None
+        last = changes[-1]
+        # Called before the partitions go.
+        gone = () if last["event"] == "assigned" else last["partitions"]
+        return [each for each in last["owned"] if each not in gone]
+
+    def records(self, *names: str) -> list[tuple[int, int]]:
+        """Return partition and offset of every record that these consumers got, in order."""
+        return [
+            (each["partition"], each["offset"])
+            for each in self.program.of("record")
+            if not names or each["name"] in names
+        ]
+
+    def wait_records(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many records, of all consumers."""
+        return self.program.wait_count(count, "record")
+
+    def finish(self) -> None:
+        """End it as a user would."""
+        self.program.finish()
+
+    def stop(self) -> None:
+        """End it."""
+        self.program.stop()
+
+
+def tool(main: str, *arguments: str, home: Path) -> str:
+    """Run one of Kafka's tools; return what it printed."""
+    command = [*_java(f"org.apache.kafka.tools.{main}", home=home), *arguments]
+    done = subprocess.run(
+        command, cwd=home, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _java(
+    main: str, *, home: Path, version: str = VERSIONS[0], properties: Mapping[str, object] | None = None
+) -> list[str]:
+    settings = {"user.home": home, "java.io.tmpdir": home, **(properties or {})}
+    # The first jar with a class counts.
+    path = [f"{CACHE}/classes", f"{CACHE}/kafka/older/kafka-clients-{version}.jar", f"{CACHE}/kafka/*"]
+    return [
+        "java",
+        *SMALL_JVM,
+        *(f"-D{name}={value}" for name, value in settings.items()),
+        "-cp",
+        ":".join(path),
+        main,
+    ]

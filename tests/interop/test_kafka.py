@@ -1,0 +1,107 @@
+"""Kafka's Java clients against our Kafka port: what they produce, fetch and commit, and their groups."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import set_up
+from tests.interop.kafka_programs import VERSIONS, KafkaClients, KafkaUp
+from tests.interop.process import PATIENCE_S
+
+pytestmark = pytest.mark.interop
+
+COOPERATIVE = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+EAGER = "org.apache.kafka.clients.consumer.RangeAssignor"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaUp]:
+    set_up()
+    up = KafkaUp(tmp_path_factory.mktemp("kafka"))
+    try:
+        up.wait_ready()
+        yield up
+    finally:
+        up.stop()
+
+
+@pytest.fixture(params=VERSIONS)
+def clients(request: pytest.FixtureRequest, servers: KafkaUp, tmp_path: Path) -> Iterator[KafkaClients]:
+    settings = {"acks": "all", "enable.idempotence": "false"}
+    clients = KafkaClients(servers.kafka, home=tmp_path, version=request.param, producer=settings)
+    try:
+        yield clients
+    finally:
+        clients.stop()
+
+
+def fresh(clients: KafkaClients, name: str) -> str:
+    """Return a name for a topic or a group that no other test has."""
+    return f"{name}-{clients.program.name.replace('.', '_').replace(' ', '_')}"
+
+
+def test_records_come_back_as_they_were_produced(clients: KafkaClients):
+    topic = fresh(clients, "records")
+    clients.create(topic, 2)
+    assert clients.produce(topic, 0, "a", "b") == [0, 1]
+    assert clients.produce(topic, 1, "c") == [0]
+    clients.subscribe("one", topic, fresh(clients, "g-records"))
+    records = clients.wait_records(3)
+    assert {(each["partition"], each["offset"], each["value"]) for each in records} == {
+        (0, 0, "a"), (0, 1, "b"), (1, 0, "c"),
+    }  # fmt: skip
+    assert {(each["key"], each["header"]) for each in records} == {("key", "00ff")}
+    clients.finish()
+
+
+@pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
+def test_a_group_shares_partitions_and_continues_where_it_committed(clients: KafkaClients, assignor: str):
+    kind = assignor.rpartition(".")[2]
+    topic, group = fresh(clients, kind), fresh(clients, f"g-{kind}")
+    settings = {"partition_assignment_strategy": assignor, "heartbeat_interval_ms": 500}
+    clients.create(topic, 4)
+    for partition in range(4):
+        clients.produce(topic, partition, "first")
+    clients.subscribe("one", topic, group, **settings)
+    clients.wait_owned(one=range(4))
+    clients.wait_records(4)
+    clients.subscribe("two", topic, group, **settings)
+    clients.program.wait_until(
+        lambda: (
+            sorted((clients.owned("one") or []) + (clients.owned("two") or [])) == [0, 1, 2, 3]
+            and len(clients.owned("two") or []) == 2
+        ),
+        "two members do not share",
+        within_s=PATIENCE_S,
+    )
+    revoked = clients.program.of("revoked", name="one")[-1]["partitions"]
+    assert len(revoked) == (4 if assignor == EAGER else 2), "only a cooperative member keeps what stays"
+    clients.close("one")
+    clients.wait_owned(two=range(4))
+    for partition in range(4):
+        clients.produce(topic, partition, "second")
+    clients.wait_records(8)
+    assert sorted(clients.records()) == [(p, offset) for p in range(4) for offset in range(2)]
+    clients.finish()
+
+
+def test_a_static_member_comes_back_without_a_rebalance(clients: KafkaClients):
+    topic, group = fresh(clients, "static"), fresh(clients, "g-static")
+    clients.create(topic, 4)
+    for partition in range(4):
+        clients.produce(topic, partition, "first")
+    for name in ("one", "two"):
+        clients.subscribe(name, topic, group, group_instance_id=name, heartbeat_interval_ms=500)
+    clients.program.wait_until(
+        lambda: [len(clients.owned(name) or []) for name in ("one", "two")] == [2, 2],
+        "two members do not share",
+        within_s=PATIENCE_S,
+    )
+    changes = len(clients.program.of("assigned", name="one"))
+    owned = clients.owned("two")
+    clients.close("two")
+    clients.subscribe("again", topic, group, group_instance_id="two", heartbeat_interval_ms=500)
+    clients.wait_owned(again=owned or [])
+    assert len(clients.program.of("assigned", name="one")) == changes
+    clients.finish()
