@@ -622,3 +622,46 @@ def test_a_message_wakes_held_pops_at_the_cost_of_one_queue(broker: Conversation
     broker.advance(10_000)
     assert [reply.code for reply in poppers[0].peer.replies] == [ResponseCode.POLLING_TIMEOUT]
     assert looked_at == []
+
+
+def test_a_group_that_acknowledges_nothing_leaves_others_room(broker: Conversation, monkeypatch, caplog):
+    """One group has at most half of the check points, two have a third each, and the reply says why."""
+    monkeypatch.setattr("libramq.pop.in_flight.CHECK_POINTS_MAX", 12)
+    greedy, other = Popper(broker), Popper(broker, group="other")
+    sent(broker, *(b"%d" % number for number in range(10)))
+    taken = [message for _ in range(6) for message in greedy.pop(max_msg_nums=1)]
+    assert len(taken) == 6
+
+    refused = greedy.command(max_msg_nums=1, wait_ms=20_000)
+    broker.give(greedy.peer, refused)
+    reply = answer(greedy.peer, refused)
+    assert (reply.code, reply.remark) == (
+        ResponseCode.POLLING_FULL,
+        "group G has 6 pops that are not acknowledged, of 6 of all groups; acknowledge messages, or pop more"
+        " of them at once",
+    )
+    assert caplog.text.count("a group pops nothing more") == 1
+    assert [bodies(other.pop(max_msg_nums=1)) for _ in range(3)] == [[b"0"], [b"1"], [b"2"]]
+    assert Orderly(broker, group="orderly").pop(max_msg_nums=1)  # It needs no check point.
+
+    for message in taken[:3]:
+        assert greedy.ack(message).code == ResponseCode.SUCCESS
+    assert bodies(greedy.pop(max_msg_nums=1)) == [b"6"]
+
+
+def test_the_check_points_of_a_group_are_counted_across_a_kill(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("libramq.pop.in_flight.CHECK_POINTS_MAX", 4)
+    first = Conversation(tmp_path)
+    first.create_topic("T", queues=1)
+    sent(first, b"a", b"b", b"c")
+    popper = Popper(first)
+    taken = [popper.pop(max_msg_nums=1) for _ in range(2)]
+    popper.ack(taken[0][0])
+    first.kill()
+    second = Conversation(tmp_path)
+    again = Popper(second)
+    assert bodies(again.pop(max_msg_nums=1)) == [b"c"]
+    refused = again.command()
+    second.give(again.peer, refused)
+    assert answer(again.peer, refused).code == ResponseCode.POLLING_FULL
+    second.close()

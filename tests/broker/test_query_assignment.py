@@ -210,6 +210,31 @@ def test_members_of_a_group_that_pops_share_the_broker(talk, peer, bob):
     again.kill()
 
 
+@pytest.mark.parametrize(
+    ("share", "queues", "expected"),
+    [
+        pytest.param(0, 8, [{-1}] * 4, id="0: all pop from the whole broker"),
+        pytest.param(1, 8, [{0, 1, 2, 3}, {2, 3, 4, 5}, {4, 5, 6, 7}, {6, 7, 0, 1}], id="with the next one"),
+        pytest.param(
+            2, 4, [{0, 1, 2}, {1, 2, 3}, {2, 3, 0}, {3, 0, 1}], id="with the next two: each queue has three"
+        ),
+        pytest.param(3, 8, [{-1}] * 4, id="with all others"),
+        pytest.param(1, 3, [{0}, {1}, {2}, {0}], id="more members than queues: one each"),
+    ],
+)
+def test_members_that_pop_share_queues_with_the_next_ones(talk, share, queues, expected):
+    """As Apache's QueryAssignmentProcessor.allocate4Pop: member by member, in the order of their ids."""
+    talk.create_topic("T", queues)
+    body = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=share)
+    peers = [FakePeer() for _ in range(4)]
+    assert talk.ask(peers[0], R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
+    names = ("alice", "bob", "carol", "dave")
+    for who, name in zip(peers, names, strict=True):
+        talk.beat(who, name)
+    shares = [assigned(talk, who, name, strategy_name="AVG") for who, name in zip(peers, names, strict=True)]
+    assert shares == expected
+
+
 class Elsewhere:
     """Queues at another broker, by topic; None: not known yet."""
 

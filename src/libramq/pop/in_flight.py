@@ -13,6 +13,7 @@ from libramq.pop.check_point import CheckPoint, Key
 
 #: Ours: a check point takes some 900 bytes, whether it has one message or 32, so these are 900 MB.
 CHECK_POINTS_MAX: Final = 1_000_000
+#: A group gets no more than are left: one alone has half of them, and another one always has room.
 #: Ours: how many entries of settled check points are kept before an index is cleaned.
 STALE_MAX: Final = 1024
 
@@ -22,6 +23,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self._by_key: dict[Key, CheckPoint] = {}
+        self._count_by_group: dict[str, int] = {}
         self._due: list[tuple[MonotonicMs, int, CheckPoint]] = []
         self._places: deque[tuple[int, CheckPoint]] = deque()
         self._sequence = 0
@@ -32,10 +34,13 @@ class InFlight:
     def __iter__(self) -> Iterator[CheckPoint]:
         return iter(self._by_key.values())
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether no further message may be popped."""
-        return len(self._by_key) >= CHECK_POINTS_MAX
+    def count_of(self, group: str) -> int:
+        """Return how many check points a group has."""
+        return self._count_by_group.get(group, 0)
+
+    def is_full_for(self, group: str) -> bool:
+        """Return whether a group may pop no further message: it has as many check points as are left."""
+        return self.count_of(group) >= CHECK_POINTS_MAX - len(self._by_key)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
@@ -61,6 +66,8 @@ class InFlight:
         """Add one that the journal has; it replaces an older one of the same key."""
         if check_point.is_settled:
             return
+        if check_point.key not in self._by_key:
+            self._count_by_group[check_point.group] = self.count_of(check_point.group) + 1
         self._by_key[check_point.key] = check_point
         self.placed(check_point)
         self.postpone(check_point, check_point.due_ms)
@@ -70,6 +77,7 @@ class InFlight:
         check_point.done |= bits
         if check_point.is_settled and self._by_key.get(check_point.key) is check_point:
             del self._by_key[check_point.key]
+            self._left(check_point.group)
 
     def placed(self, check_point: CheckPoint) -> None:
         """Note a check point's new place in the journal, which is behind all others."""
@@ -100,6 +108,12 @@ class InFlight:
             if self._is_in(place, check_point):
                 found.append(check_point)
         return found
+
+    def _left(self, group: str) -> None:
+        """Count one check point less of a group."""
+        count = self._count_by_group.pop(group) - 1
+        if count:
+            self._count_by_group[group] = count
 
     def _is_in(self, place: int, check_point: CheckPoint) -> bool:
         return check_point.place == place and self._by_key.get(check_point.key) is check_point

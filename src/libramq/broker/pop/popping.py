@@ -26,6 +26,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.waiter import Waiter
+from libramq.logs import get_logger
 from libramq.message import names
 from libramq.offsets import Fences
 from libramq.pop import CheckPoint, InFlight
@@ -37,17 +38,20 @@ from libramq.store.segments import FileRange
 from libramq.waits import HeldPop, HeldPops
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
+log = get_logger(__name__)
+
 #: MessageStoreConfig.timerMaxDelaySec: the longest time a message can be invisible.
 INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 #: BrokerConfig.reviveQueueNum.
 REVIVE_QUEUES: Final = 8
+TOO_MANY_WAIT: Final = "too many pops wait for messages"
 
 
 class PopResult(NamedTuple):
     """The result of a pop. shares: the messages by queue; none: there was nothing to take.
 
     end: the log's end with the check points. ordered: the shares' pops in order.
-    is_full: too many pops wait, or too much is in flight.
+    full: why no more may be popped, or wait; empty if it may.
     """
 
     pop_time_ms: int
@@ -55,7 +59,7 @@ class PopResult(NamedTuple):
     shares: Sequence[Share] = ()
     rest: int = 0
     end: int = 0
-    is_full: bool = False
+    full: str = ""
     ordered: Sequence[OrderedPop] = ()
 
 
@@ -110,6 +114,8 @@ class Popping:
         self._broker_name = broker_name
         self._readable = readable
         self._pops = 0
+        #: Groups that may pop no more, as was logged.
+        self._full_groups: set[str] = set()
 
     def pop(self, pop: Pop, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
@@ -224,7 +230,7 @@ class Popping:
             return self._notify(pop, until_ms, only)
         taken = (
             Taken()
-            if self._in_flight.is_full
+            if self._is_full(pop)
             else self._taking.take(pop.wanted, only, may_wait=warmings >= WARMINGS_MAX)
         )
         if taken.cold:
@@ -281,6 +287,7 @@ class Popping:
             for share in shares
         ]
         end = self._journal.write(check_points, wall_ms=wall_ms)
+        self._full_groups.discard(wanted.group)
         for share in taken.shares:
             self._taking.move_on(wanted.group, share, end)
         return PopResult(pop_time_ms, revive_queue, shares, taken.rest, end)
@@ -317,13 +324,30 @@ class Popping:
         self._pops += 1
         return self._pops % REVIVE_QUEUES
 
+    def _is_full(self, pop: Pop) -> bool:
+        """Return whether a pop would need a check point that its group may not have."""
+        needs_check_point = not (pop.is_notification or pop.wanted.in_order)
+        return needs_check_point and self._in_flight.is_full_for(pop.wanted.group)
+
+    def _unacknowledged(self, group: str) -> str:
+        """Return why a group may pop no more; log it the first time."""
+        reason = (
+            f"group {group} has {self._in_flight.count_of(group)} pops that are not acknowledged, of"
+            f" {len(self._in_flight)} of all groups; acknowledge messages, or pop more of them at once"
+        )
+        if group not in self._full_groups:
+            self._full_groups.add(group)
+            log.warning("a group pops nothing more", reason=reason)
+        return reason
+
     def _hold_or_answer(self, pop: Pop, until_ms: MonotonicMs | None) -> None:
         wanted, connection = pop.wanted, pop.waiter.connection
-        is_full = self._in_flight.is_full and not pop.is_notification
-        if until_ms is None or is_full:
-            pop.waiter.answer(PopResult(0, 0, is_full=is_full))
+        if self._is_full(pop):
+            pop.waiter.answer(PopResult(0, 0, full=self._unacknowledged(wanted.group)))
+        elif until_ms is None:
+            pop.waiter.answer(PopResult(0, 0))
         elif not self._held.may_hold(connection, wanted.topic, wanted.group, wanted.queue_id):
-            pop.waiter.answer(PopResult(0, 0, is_full=True))
+            pop.waiter.answer(PopResult(0, 0, full=TOO_MANY_WAIT))
         else:
             self._held.hold(
                 HeldPop(

@@ -154,8 +154,8 @@ class PopMessage:
 
     def _reply(self, topic: str, invisible_ms: int, result: PopResult) -> Outcome:
         if not result.shares:
-            code = ResponseCode.POLLING_FULL if result.is_full else ResponseCode.POLLING_TIMEOUT
-            return Reply(code, "NO_MESSAGE_IN_QUEUE", _numbers(invisible_ms, result))
+            code = ResponseCode.POLLING_FULL if result.full else ResponseCode.POLLING_TIMEOUT
+            return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", _numbers(invisible_ms, result))
         reply = self._found(topic, invisible_ms, result)
         return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
 
@@ -224,5 +224,5 @@ def _counts(result: PopResult) -> Iterator[str]:
 
 def _notification(result: PopResult) -> Reply:
     ext = {"hasMsg": "true" if result.rest else "false"}
-    ext["pollingFull"] = "true" if result.is_full else "false"
+    ext["pollingFull"] = "true" if result.full else "false"
     return Reply(ext=ext)
