@@ -8,16 +8,15 @@ Upstream: client/producer/DefaultMQProducer.java.
 """
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Self
 
-from libramq.client.awaiting import answer_of, to_the_end
-from libramq.client.identity import local_address, name_server_addresses, new_client_id
-from libramq.client.options import instance_of, whole_number
+from libramq.client.awaiting import answer_of
+from libramq.client.identity import name_server_addresses
+from libramq.client.options import instance_of
 from libramq.client.producing.accumulator import Waiting, split
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.producer_network import (
@@ -26,22 +25,18 @@ from libramq.client.producing.producer_network import (
     RETRIES,
     ROUTE_REFRESH_MS,
     SEND_TIMEOUT_MS,
-    ProducerNetwork,
     ProducerSettings,
     wanted_queue,
 )
+from libramq.client.producing.producer_run import ProducerIdentity, ProducerRun
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
 from libramq.client.producing.send_request import check_batch, encode_item, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import CheckTransaction, Transaction, deciding
 from libramq.client.producing.transaction_checks import TransactionChecks
-from libramq.client.producing.transactions import Transactions
-from libramq.client.routing.lookup import first_server, look_up
-from libramq.client.routing.publish_info import TopicPublishInfo
-from libramq.clock import Clock, MonotonicMs, SystemClock
-from libramq.errors import BufferFull, ConfigError, LocalProtocolError
-from libramq.message.ids import UniqueIdGenerator
+from libramq.clock import Clock, SystemClock
+from libramq.errors import BufferFull, ConfigError
 from libramq.message.message import BODY_BYTES_MAX, Message, validate
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
@@ -49,9 +44,7 @@ from libramq.message.recall_handle import decode_recall_handle
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.broker_calls import recall_message
-from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
-from libramq.transport.asyncio_remotes import SocketDialer
 from libramq.transport.tls import Tls
 
 
@@ -90,12 +83,12 @@ class Producer:
         randomness: random.Random | None = None,
     ) -> None:
         self.group = validate_group(group)
-        self._name_server_addresses = name_server_addresses(namesrv)
-        self._access = Access(credentials, tls)
+        addresses = name_server_addresses(namesrv)
         self._clock = clock or SystemClock()
-        self._random = randomness or random.Random()
-        ip = local_address(first_server(self._name_server_addresses))
-        self.client_id = new_client_id(ip, self._clock)
+        randomness = randomness or random.Random()
+        identity = ProducerIdentity(addresses, self._clock, randomness)
+        self.client_id = identity.client_id
+        self._next_id = identity.next_message_id
         self._settings = ProducerSettings(
             group=group,
             client_id=self.client_id,
@@ -114,57 +107,23 @@ class Producer:
         )
         if check_transaction is not None and not callable(check_transaction):
             raise ConfigError(f"check_transaction is a function, not {check_transaction!r}")
-        self._checks = TransactionChecks(check_transaction) if check_transaction is not None else None
-        self._next_id = UniqueIdGenerator(ip, os.getpid(), self._clock, self._random)
-        self._running = self._stopping = False
+        self._run = ProducerRun(
+            self._settings,
+            name_server_addresses=addresses,
+            identity=identity,
+            access=Access(credentials, tls),
+            clock=self._clock,
+            randomness=randomness,
+            checks=TransactionChecks(check_transaction) if check_transaction is not None else None,
+        )
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
-        await look_up(self._name_server_addresses)
-        if self._running or self._stopping:
-            state = "is being stopped" if self._stopping else "runs already"
-            raise LocalProtocolError(f"this producer {state}")
-        self._loop = asyncio.get_running_loop()
-        self._dialer = SocketDialer(self._access.tls)
-        self._network = ProducerNetwork(
-            self._settings,
-            name_server_addresses=self._name_server_addresses,
-            dialer=self._dialer,
-            timers=LoopTimers(),
-            clock=self._clock,
-            randomness=self._random,
-            next_id=self._next_id,
-            access=self._access,
-            check=self._checks.ask if self._checks is not None else None,
-        )
-        self._transactions = Transactions(
-            self._network.half_messages,
-            can_be_checked=self._checks is not None,
-            timeout_ms=self._settings.send_timeout_ms,
-        )
-        self._network.start()
-        self._running = True
+        await self._run.start()
 
     async def stop(self) -> None:
         """Send the buffered messages, unregister from the brokers, and close."""
-        if not self._running:
-            return
-        self._check_loop()
-        self._running, self._stopping = False, True
-        flushed = asyncio.ensure_future(answer_of(self._network.pipeline.flush))
-        await to_the_end(self._end_after(flushed), flushed.cancel)
-
-    async def _end_after(self, flushed: asyncio.Future[None]) -> None:
-        try:
-            await flushed
-        finally:
-            try:
-                if self._checks is not None:
-                    await self._checks.stop()
-                await answer_of(self._network.stop)
-                await self._dialer.wait_closed()
-            finally:
-                self._stopping = False
+        await self._run.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -195,10 +154,10 @@ class Producer:
     ) -> SendResult:
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        info = await self._info(message.topic)
-        left_ms = self._left_ms(timeout_ms, began_ms)
+        info = await self._run.publish_info(message.topic)
+        left_ms = self._run.left_ms(timeout_ms, began_ms)
         send = partial(
-            self._network.send,
+            self._run.network.send,
             message,
             info,
             queue=queue,
@@ -230,7 +189,7 @@ class Producer:
             with deciding(transaction):
                 yield transaction
         finally:
-            await self._transactions.end(transaction)
+            await self._run.transactions.end(transaction)
 
     async def _begin_transaction(
         self,
@@ -239,9 +198,9 @@ class Producer:
         selector: QueueSelector | None,
         timeout_ms: int | None,
     ) -> Transaction:
-        self._check_running()
+        self._run.require_running()
         send = partial(self._send, message, queue, selector, timeout_ms, is_half=True)
-        return await self._transactions.begin(message, send)
+        return await self._run.transactions.begin(message, send)
 
     async def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
         """Take back a message that waits for its time (`delay_ms`, `deliver_at`), by `recall_handle`.
@@ -252,12 +211,12 @@ class Producer:
         recalled = decode_recall_handle(handle) if isinstance(handle, str) else None
         if recalled is None:
             raise ConfigError(f"{handle!r} is not the recall_handle of a SendResult")
-        await self._info(recalled.topic)
+        await self._run.publish_info(recalled.topic)
         header = RecallMessageHeader(
             topic=recalled.topic, recall_handle=handle, producer_group=self._settings.group
         )
-        ask = self._network.requests.ask
-        left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
+        ask = self._run.network.requests.ask
+        left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
         await answer_of(partial(ask, recalled.broker_name, recall_message(header), timeout_ms=left_ms))
 
     async def send_batch(
@@ -274,13 +233,13 @@ class Producer:
         for message in messages:
             validate(message, self._settings.body_bytes_max)
         topic = messages[0].topic
-        info = await self._info(topic)
+        info = await self._run.publish_info(topic)
         waiting = [Waiting(*encode_item(message, self._next_id), None) for message in messages]
         results = []
         for run in split(waiting):
             prepared = prepare_batch(topic, [each.unique_id for each in run], [each.item for each in run])
-            left_ms = self._left_ms(timeout_ms, self._clock.monotonic_ms())
-            send = partial(self._network.sender.send, prepared, info, queue, timeout_ms=left_ms)
+            left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
+            send = partial(self._run.network.sender.send, prepared, info, queue, timeout_ms=left_ms)
             results += await answer_of(send)
         return results
 
@@ -289,10 +248,10 @@ class Producer:
     ) -> None:
         """Send a message without waiting for a response: it may be lost."""
         validate(message, self._settings.body_bytes_max)
-        info = await self._info(message.topic)
+        info = await self._run.publish_info(message.topic)
         queue = wanted_queue(message, info, queue, selector)
         prepared = prepare_one(message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes)
-        self._network.sender.send_oneway(prepared, info, queue)
+        self._run.network.sender.send_oneway(prepared, info, queue)
 
     def send_nowait(
         self,
@@ -309,7 +268,7 @@ class Producer:
         """
         self.check(message)
         check_hand_over(callback, queue)
-        pipeline = self._network.pipeline
+        pipeline = self._run.network.pipeline
         if not pipeline.has_room:
             raise BufferFull(
                 f"{pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
@@ -318,24 +277,24 @@ class Producer:
 
     def check(self, message: Message) -> None:
         """Raise InvalidMessage for a message that no broker would accept."""
-        self._check_running()
+        self._run.require_running()
         validate(message, self._settings.body_bytes_max)
 
     @property
     def has_room(self) -> bool:
         """Return whether `send_nowait` accepts a message now."""
-        return self._network.pipeline.has_room
+        return self._run.network.pipeline.has_room
 
     async def flush(self) -> None:
         """Wait until everything passed to `send_nowait` has been answered."""
-        self._check_running()
-        self._check_loop()
-        await answer_of(self._network.pipeline.flush)
+        self._run.require_running()
+        self._run.require_loop()
+        await answer_of(self._run.network.pipeline.flush)
 
     async def wait_for_room(self) -> None:
         """Wait until `send_nowait` accepts more messages."""
-        self._check_running()
-        pipeline = self._network.pipeline
+        self._run.require_running()
+        pipeline = self._run.network.pipeline
         if pipeline.take_pause():
             await asyncio.sleep(0)
         if pipeline.is_half_full:
@@ -343,32 +302,7 @@ class Producer:
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues to which a topic's messages can be sent, in route order."""
-        return (await self._info(topic)).queues
-
-    async def _info(self, topic: str) -> TopicPublishInfo:
-        self._check_running()
-        self._check_loop()
-        info = self._network.routes.table.publish_info(topic)
-        if info is not None and info.queues:
-            return info
-        return await answer_of(partial(self._network.routes.publish_info, topic))
-
-    def _left_ms(self, timeout_ms: int | None, began_ms: MonotonicMs) -> int:
-        """Return how much time is left for a send, at least 1 ms."""
-        if timeout_ms is not None:
-            whole_number("timeout_ms", timeout_ms, 1)
-        budget_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
-        return max(1, budget_ms - (self._clock.monotonic_ms() - began_ms))
-
-    def _check_running(self) -> None:
-        if not self._running:
-            raise LocalProtocolError("this producer does not run; use `async with` or await start()")
-
-    def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
-            raise LocalProtocolError(
-                "this producer was started on another event loop; make one for each loop, or use libramq.sync"
-            )
+        return (await self._run.publish_info(topic)).queues
 
 
 def check_hand_over(callback: object, queue: object) -> None:
@@ -387,9 +321,9 @@ def hand_over(
     selector: QueueSelector | None,
 ) -> None:
     """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
-    producer._network.pipeline.send(message, callback, queue, selector)
+    producer._run.network.pipeline.send(message, callback, queue, selector)
 
 
 def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:
     """Report a message that could not be queued as `send_nowait` reports one that was not sent."""
-    producer._network.pipeline.fail(callback, error)
+    producer._run.network.pipeline.fail(callback, error)

@@ -1,0 +1,201 @@
+"""The blocking producer: the asyncio one on a thread of its own, which `send_nowait` feeds from any thread.
+
+send_nowait ─► handed over ─► taken in, some at a time, on the producer's thread ─► its pipeline
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, Unpack
+
+from libramq.client.blocking_client import BlockingClient
+from libramq.client.options import ProducerOptions
+from libramq.client.producing import producer as asynchronous_producer
+from libramq.client.producing.producer import check_hand_over, hand_over, report_failure
+from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.send_pipeline import Callback
+from libramq.client.producing.send_result import SendResult
+from libramq.client.producing.transaction import Transaction, deciding
+from libramq.errors import BufferFull, LocalProtocolError
+from libramq.logs import get_logger
+from libramq.message.message import Message
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: Ours: some milliseconds of work, between which responses are read.
+TAKEN_IN_MAX: Final = 1_000
+
+
+class Producer(BlockingClient):
+    """Sends messages; see libramq.client.Producer for the options.
+
+    Callbacks and selectors run on the producer's thread, where they may call only `send_nowait`.
+    """
+
+    _advice = "in a callback or selector, use send_nowait() instead"
+
+    def __init__(self, **options: Unpack[ProducerOptions]) -> None:
+        super().__init__("producer")
+        self._producer = asynchronous_producer.Producer(**options)
+        self._handed_over: deque[tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]]
+        self._handed_over = deque()
+        self._announced = False
+        self._room = threading.Event()
+        self._room.set()
+
+    async def _start(self) -> None:
+        await self._producer.start()
+
+    async def _stop(self) -> None:
+        self._take(len(self._handed_over))
+        await self._producer.stop()
+
+    def stop(self) -> None:
+        """Send the buffered messages, unregister from the brokers, and close."""
+        super().stop()
+        if self._thread is None:
+            self._announced = False
+            self._room.set()
+            self._fail_late_ones()
+
+    def _fail_late_ones(self) -> None:
+        """Report messages that other threads queued during the stop."""
+        error = LocalProtocolError("this producer was stopped before the message was sent")
+        while self._handed_over:
+            _, callback, _, _ = self._handed_over.popleft()
+            if callback is None:
+                log.error(str(error))
+            else:
+                callback(error)
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send a message and wait until the broker has stored it."""
+        return self._wait(
+            "send", self._producer.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        )
+
+    @contextlib.contextmanager
+    def transaction(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> Iterator[Transaction]:
+        """Send a message that is delivered only if the block succeeds."""
+        begin = self._producer._begin_transaction(message, queue, selector, timeout_ms)
+        transaction = self._wait("transaction", begin)
+        try:
+            with deciding(transaction):
+                yield transaction
+        finally:
+            self._wait("transaction", self._producer._run.transactions.end(transaction))
+
+    def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
+        """Take back a message that waits for its time, by its SendResult's recall_handle."""
+        self._wait("recall", self._producer.recall(handle, timeout_ms=timeout_ms))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[SendResult]:
+        """Send messages of one topic together."""
+        return self._wait(
+            "send_batch", self._producer.send_batch(messages, queue=queue, timeout_ms=timeout_ms)
+        )
+
+    def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
+    ) -> None:
+        """Send a message without waiting for a response: it may be lost."""
+        self._wait("send_oneway", self._producer.send_oneway(message, queue=queue, selector=selector))
+
+    def send_nowait(
+        self,
+        message: Message,
+        callback: Callback | None = None,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+    ) -> None:
+        """Queue a message for sending in a batch. Waits only while the buffer is full.
+
+        callback: called on the producer's thread, which it must not block.
+        """
+        thread = self._thread
+        if thread is None or thread.is_parents:
+            thread = self._running("send_nowait")
+        self._producer.check(message)
+        check_hand_over(callback, queue)
+        if thread.is_current:
+            if len(self._handed_over) >= TAKEN_IN_MAX or not self._producer.has_room:
+                raise BufferFull(
+                    "the send buffer is full, and a callback or selector, which runs on the "
+                    "producer's own thread, cannot wait for room"
+                )
+        else:
+            self._room.wait()
+        handed_over = (message, callback, queue, selector)
+        self._handed_over.append(handed_over)
+        if not self._announced:
+            self._announced = True
+            try:
+                thread.call_soon(self._take_in)
+            except LocalProtocolError:
+                with contextlib.suppress(ValueError):  # Reported already, as queued too late.
+                    self._handed_over.remove(handed_over)
+                    raise
+
+    def flush(self) -> None:
+        """Wait until everything passed to `send_nowait` has been answered."""
+
+        async def flush() -> None:
+            self._take(len(self._handed_over))
+            await self._producer.flush()
+
+        self._wait("flush", flush())
+
+    def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues to which a topic's messages can be sent, in route order."""
+        return self._wait("publish_queues", self._producer.publish_queues(topic))
+
+    def _take_in(self) -> None:
+        """Send some of the messages queued by other threads, then yield; on the producer's thread."""
+        self._take(min(len(self._handed_over), TAKEN_IN_MAX))
+        if not self._handed_over:
+            self._announced = False
+            if not self._handed_over or self._announced:
+                return
+            self._announced = True  # A message may have been queued just before, without an announcement.
+        asyncio.get_running_loop().call_soon(self._take_in)
+
+    def _take(self, count: int) -> None:
+        for _ in range(count):
+            handed_over = self._handed_over.popleft()
+            try:
+                hand_over(self._producer, *handed_over)
+            except Exception as error:  # A user's selector may raise anything.
+                report_failure(self._producer, handed_over[1], error)
+        if not self._producer.has_room and self._room.is_set() and self._thread is not None:
+            self._room.clear()
+            self._thread.run(self._reopen())
+
+    async def _reopen(self) -> None:
+        try:
+            await self._producer.wait_for_room()
+        finally:
+            self._room.set()

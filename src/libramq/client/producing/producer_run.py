@@ -1,0 +1,134 @@
+"""The run of a producer: its network side and the event loop that it belongs to, from `start` to `stop`."""
+
+import asyncio
+import os
+import random
+from collections.abc import Sequence
+from functools import partial
+
+from libramq.client.awaiting import answer_of, to_the_end
+from libramq.client.identity import local_address, new_client_id
+from libramq.client.options import whole_number
+from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.producing.transaction_checks import TransactionChecks
+from libramq.client.producing.transactions import Transactions
+from libramq.client.routing.lookup import first_server, look_up
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.clock import Clock, MonotonicMs
+from libramq.errors import LocalProtocolError
+from libramq.message.ids import UniqueIdGenerator
+from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.transport.access import Access
+from libramq.transport.asyncio_remotes import SocketDialer
+
+
+class ProducerIdentity:
+    """What a process's producer is known by: its client id, and the ids of its messages."""
+
+    def __init__(self, name_server_addresses: Sequence[str], clock: Clock, randomness: random.Random) -> None:
+        ip = local_address(first_server(name_server_addresses))
+        self.client_id = new_client_id(ip, clock)
+        self.next_message_id = UniqueIdGenerator(ip, os.getpid(), clock, randomness)
+
+
+class ProducerRun:
+    """Starts and stops a producer's network side, and refuses what is asked of it at another time or loop."""
+
+    network: ProducerNetwork
+    transactions: Transactions
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        *,
+        name_server_addresses: Sequence[str],
+        identity: ProducerIdentity,
+        access: Access,
+        clock: Clock,
+        randomness: random.Random,
+        checks: TransactionChecks | None,
+    ) -> None:
+        self._settings = settings
+        self._name_server_addresses = name_server_addresses
+        self._identity = identity
+        self._access = access
+        self._clock = clock
+        self._random = randomness
+        self._checks = checks
+        self._running = self._stopping = False
+
+    async def start(self) -> None:
+        """Start; brokers are contacted when there is something to send."""
+        await look_up(self._name_server_addresses)
+        if self._running or self._stopping:
+            state = "is being stopped" if self._stopping else "runs already"
+            raise LocalProtocolError(f"this producer {state}")
+        self._loop = asyncio.get_running_loop()
+        self._dialer = SocketDialer(self._access.tls)
+        self.network = ProducerNetwork(
+            self._settings,
+            name_server_addresses=self._name_server_addresses,
+            dialer=self._dialer,
+            timers=LoopTimers(),
+            clock=self._clock,
+            randomness=self._random,
+            next_id=self._identity.next_message_id,
+            access=self._access,
+            check=self._checks.ask if self._checks is not None else None,
+        )
+        self.transactions = Transactions(
+            self.network.half_messages,
+            can_be_checked=self._checks is not None,
+            timeout_ms=self._settings.send_timeout_ms,
+        )
+        self.network.start()
+        self._running = True
+
+    async def stop(self) -> None:
+        """Send the buffered messages, unregister from the brokers, and close."""
+        if not self._running:
+            return
+        self.require_loop()
+        self._running, self._stopping = False, True
+        flushed = asyncio.ensure_future(answer_of(self.network.pipeline.flush))
+        await to_the_end(self._end_after(flushed), flushed.cancel)
+
+    async def _end_after(self, flushed: asyncio.Future[None]) -> None:
+        try:
+            await flushed
+        finally:
+            try:
+                if self._checks is not None:
+                    await self._checks.stop()
+                await answer_of(self.network.stop)
+                await self._dialer.wait_closed()
+            finally:
+                self._stopping = False
+
+    async def publish_info(self, topic: str) -> TopicPublishInfo:
+        """Return the queues of a topic to send to, fetched on first use."""
+        self.require_running()
+        self.require_loop()
+        info = self.network.routes.table.publish_info(topic)
+        if info is not None and info.queues:
+            return info
+        return await answer_of(partial(self.network.routes.publish_info, topic))
+
+    def left_ms(self, timeout_ms: int | None, began_ms: MonotonicMs) -> int:
+        """Return how much time is left for a send, at least 1 ms."""
+        if timeout_ms is not None:
+            whole_number("timeout_ms", timeout_ms, 1)
+        budget_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
+        return max(1, budget_ms - (self._clock.monotonic_ms() - began_ms))
+
+    def require_running(self) -> None:
+        """Raise LocalProtocolError unless it runs."""
+        if not self._running:
+            raise LocalProtocolError("this producer does not run; use `async with` or await start()")
+
+    def require_loop(self) -> None:
+        """Raise LocalProtocolError on another event loop than its own."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError(
+                "this producer was started on another event loop; make one for each loop, or use libramq.sync"
+            )
