@@ -253,7 +253,11 @@ def torture(
     ] = None,
     replicated: Annotated[
         bool,
-        typer.Option("--replicated", help="Kill a SYNC_MASTER with inSyncReplicas=2, its slave, or both."),
+        typer.Option(
+            "--replicated",
+            help="Kill a SYNC_MASTER with inSyncReplicas=2, its slave, or both, cut the link between them, "
+            "or promote the slave.",
+        ),
     ] = False,
 ) -> int:
     """Kill a broker again and again while it stores messages and commits with SYNC_FLUSH, and verify each

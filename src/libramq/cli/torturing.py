@@ -14,7 +14,7 @@ from typing import Final
 from libramq.cli import running
 from libramq.cli.servers.broker_children import BrokerEnded
 from libramq.cli.servers.tortured_broker import TorturedBroker, check_files, tortured_config
-from libramq.cli.torturing_pair import TorturedPair
+from libramq.cli.torturing_pair import PairTorturer
 from libramq.errors import ConfigError
 from libramq.testing.torture.check import check
 from libramq.testing.torture.client import Client
@@ -40,7 +40,7 @@ def torture(rounds: int, directory: Path | None, *, is_replicated: bool = False)
         raise ConfigError(f"{directory} is not empty; name a new directory")
     root = directory or Path(tempfile.mkdtemp(prefix="libra-torture-"))
     root.mkdir(parents=True, exist_ok=True)
-    torturer = TorturedPair(root) if is_replicated else _Torturer(root)
+    torturer = PairTorturer(root) if is_replicated else _Torturer(root)
     wrong: list[str] = []
     try:
         wrong = running.run(torturer.run(rounds))

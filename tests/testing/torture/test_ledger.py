@@ -102,3 +102,25 @@ def test_a_commit_may_be_ahead_of_its_acknowledgement_and_not_of_its_request(led
 def test_a_group_that_committed_nothing_may_have_nothing(ledger: Ledger) -> None:
     assert ledger.check_commit("other", 0, None) == []
     assert ledger.check_commit("other", 0, 0) == []
+
+
+def test_a_promoted_slave_needs_what_was_acknowledged_and_what_both_had(ledger: Ledger) -> None:
+    ledger.seen(0, 3, D)
+    ledger.note_replicated()
+    (lost,) = ledger.check_messages(0, [A, B, C], 0, is_copy=True)
+    assert "message 3 is lost" in lost
+    ledger.seen(0, 4, Identity(1, 5))
+    ledger.note_promotion()
+    assert ledger.check_messages(0, [A, B, C, D], 0) == []
+    assert ledger.seen(1, 0, Identity(1, 5)) == []  # What the master alone had may come anywhere.
+    (lost,) = ledger.check_messages(0, [A, B, C], 0)
+    assert "message 3 is lost" in lost
+
+
+def test_a_promoted_slave_may_have_older_commits_and_none_that_nobody_requested(ledger: Ledger) -> None:
+    ledger.note_promotion()
+    (ahead,) = ledger.check_commit("G", 0, 3)
+    assert "commit 3 was never requested" in ahead
+    assert ledger.check_commit("G", 0, 1) == []
+    (back,) = ledger.check_commit("G", 0, 0)  # What was read at the promoted one counts.
+    assert "went back to 0" in back

@@ -36,6 +36,11 @@ class TorturedBroker:
         self._process: asyncio.subprocess.Process | None = None
 
     @property
+    def address(self) -> str:
+        """Return where the process listens; it may be registered with the address of a link."""
+        return f"{self.config.bind_address}:{self.config.listen_port}"
+
+    @property
     def is_running(self) -> bool:
         """Return whether the process was started, and neither killed nor stopped."""
         return self._process is not None
@@ -97,16 +102,17 @@ class TorturedBroker:
 
 def tortured_config(store: Path, **options: Any) -> BrokerConfig:
     """Return the configuration of a broker that confirms what is on its disk."""
-    return BrokerConfig(
-        store_path=str(store),
-        broker_name="tortured",
-        bind_address=HOST,
-        listen_port=free_port(HOST, below=VIP_DISTANCE),
-        flush_disk_type="SYNC_FLUSH",
-        commit_log_file_bytes=LOG_FILE_BYTES,
-        consume_queue_file_bytes=QUEUE_FILE_BYTES,
-        **options,
-    )
+    usual: dict[str, Any] = {
+        "store_path": str(store),
+        "broker_name": "tortured",
+        "bind_address": HOST,
+        "flush_disk_type": "SYNC_FLUSH",
+        "commit_log_file_bytes": LOG_FILE_BYTES,
+        "consume_queue_file_bytes": QUEUE_FILE_BYTES,
+    }
+    if "listen_port" not in options:
+        usual["listen_port"] = free_port(HOST, below=VIP_DISTANCE)
+    return BrokerConfig(**usual, **options)
 
 
 def check_files(store: Path) -> tuple[int, list[str]]:

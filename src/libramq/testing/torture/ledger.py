@@ -80,6 +80,26 @@ class Ledger:
             self._committed[key] = found
         return []
 
+    def note_replicated(self) -> None:
+        """Record that master and slave have every known message."""
+        self._acknowledged = {queue_id: set(messages) for queue_id, messages in self._messages.items()}
+
+    def note_promotion(self) -> None:
+        """Record that the slave is the master now.
+
+        What was not acknowledged may be gone, even if consumers saw it; and commits may be as old as the
+        slave's last copy of them.
+        """
+        for queue_id, messages in self._messages.items():
+            acknowledged = self._acknowledged.get(queue_id, ())
+            self._messages[queue_id] = {at: each for at, each in messages.items() if at in acknowledged}
+        self._places = {
+            identity: (queue_id, offset)
+            for queue_id, messages in self._messages.items()
+            for offset, identity in messages.items()
+        }
+        self._committed.clear()
+
     def ends(self) -> Mapping[int, int]:
         """Return the number after the last known message of each queue."""
         return {queue_id: max(messages) + 1 for queue_id, messages in self._messages.items() if messages}
