@@ -7,9 +7,9 @@ import pytest
 
 import libramq
 import libramq.sync
-from libramq import Message
+from libramq import Message, MessageQueue
 from libramq.client import ConsumeFrom
-from libramq.errors import LibraError, LocalProtocolError
+from libramq.errors import ConfigError, LibraError, LocalProtocolError
 from libramq.testing import Broker
 
 
@@ -60,3 +60,34 @@ def test_options_are_those_of_broker_conf():
 def test_a_stopped_broker_has_no_address():
     with pytest.raises(LocalProtocolError, match="does not run"):
         _ = Broker().namesrv
+
+
+async def test_brokers_of_one_cluster_share_a_topic():
+    """One consumer gets what each of them stores."""
+    arrived: set[tuple[str, bytes]] = set()
+    has_all = asyncio.Event()
+
+    async def handle(messages: list[libramq.MessageExt]) -> None:
+        arrived.update((message.broker_name, message.body) for message in messages)
+        if len(arrived) == len(names):
+            has_all.set()
+
+    async with Broker(brokers=3) as broker:
+        async with libramq.client.Admin(namesrv=broker.namesrv) as admin:
+            await admin.create_topic("Orders", cluster="DefaultCluster", queues=1)
+            names = [data.broker_name for data in (await admin.topic_route("Orders")).broker_datas]
+        assert sorted(names) == ["broker-a", "broker-b", "broker-c"]
+        async with libramq.Producer(namesrv=broker.namesrv) as producer:
+            for name in names:
+                await producer.send(Message("Orders", name.encode()), queue=MessageQueue("Orders", name, 0))
+        consumer = libramq.PushConsumer(group="readers", namesrv=broker.namesrv, consume_from="earliest")
+        consumer.subscribe("Orders", "*", handle)
+        async with consumer:
+            await asyncio.wait_for(has_all.wait(), 60)
+
+    assert arrived == {(name, name.encode()) for name in names}
+
+
+def test_an_option_of_one_broker_cannot_be_that_of_three():
+    with pytest.raises(ConfigError, match="listen_port is an option of one broker"):
+        Broker(brokers=3, listen_port=10911)

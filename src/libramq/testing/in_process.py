@@ -11,6 +11,7 @@ async def test_orders_arrive():
 
 import random
 import socket
+import string
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
@@ -22,10 +23,19 @@ from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
+from libramq.remoting.credentials import Credentials
+from libramq.secret_bits import SYSTEM_SECRETS
 
 HOST: Final = "127.0.0.1"
+#: Of the credentials that the brokers share.
+SECRET_BYTES: Final = 32
 #: Ours: another process may take a free port before we listen on it.
 PORT_TRIES: Final = 20
+#: The names of brokers, as those of `libra up`.
+NAMES: Final = tuple(f"broker-{letter}" for letter in string.ascii_lowercase)
+_OF_EACH: Final = frozenset(
+    {"broker_name", "store_path", "listen_port", "ha_listen_port", "kafka_listen_port", "metrics_port"}
+)
 #: Ours: tests store little, and sparse files of a gigabyte are awkward for tools.
 LOG_FILE_BYTES: Final = 64 << 20
 
@@ -34,17 +44,24 @@ class Broker:
     """Use it as `with Broker()` or `async with Broker()`.
 
     data: the directory for messages; by default a temporary one that is removed afterwards, with all
-    messages. options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
+    messages. brokers: how many of one cluster share the name server, 1 to 26; broker-a is the first, and each
+    has a directory of its own. options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
     Raises ConfigError for invalid options.
     """
 
-    def __init__(self, data: Path | None = None, **options: Any) -> None:
+    def __init__(self, data: Path | None = None, *, brokers: int = 1, **options: Any) -> None:
+        if not 1 <= brokers <= len(NAMES):
+            raise ConfigError(f"brokers={brokers}; 1 to {len(NAMES)} are allowed")
+        own = sorted(_OF_EACH & options.keys()) if brokers > 1 else []
+        if own:
+            raise ConfigError(f"{own[0]} is an option of one broker, and there are {brokers}; leave it out")
+        self._names = NAMES[:brokers]
         self._options: dict[str, Any] = {"commit_log_file_bytes": LOG_FILE_BYTES} | options
         self._data = data
         self._temporary: TemporaryDirectory[str] | None = None
         self._thread: NetworkThread | None = None
         self._name_server: NameServer | None = None
-        self._server: BrokerServer | None = None
+        self._servers: list[BrokerServer] = []
 
     @property
     def namesrv(self) -> str:
@@ -59,20 +76,24 @@ class Broker:
             raise LocalProtocolError("this broker runs already")
         if self._data is None:
             self._temporary = TemporaryDirectory(prefix="libramq-")
-        self._name_server = NameServer(HOST, 0)
+        credentials = None
+        if len(self._names) > 1:  # They believe each other's signatures, as the brokers of `libra up` do.
+            credentials = Credentials("libramq-testing", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
+        self._name_server = NameServer(HOST, 0, credentials=credentials)
         try:
             await self._name_server.start()
-            await self._start_broker()
+            for name in self._names:
+                self._servers.append(await self._start_broker(name, credentials))
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
         """Stop; a temporary directory is removed."""
-        server, self._server = self._server, None
+        servers, self._servers = self._servers, []
         name_server, self._name_server = self._name_server, None
         try:
-            if server is not None:
+            for server in reversed(servers):
                 await server.stop()
             if name_server is not None:
                 await name_server.stop()
@@ -106,16 +127,10 @@ class Broker:
         finally:
             thread.stop()
 
-    async def _start_broker(self) -> None:
-        data = self._data or Path(self._temporary.name if self._temporary is not None else "")
+    async def _start_broker(self, name: str, credentials: Credentials | None) -> BrokerServer:
         for tries_left in reversed(range(PORT_TRIES)):
-            defaults: dict[str, Any] = {
-                "store_path": str(data),
-                "namesrv_addr": self.namesrv,
-                "listen_port": _free_port(),
-            }
             server = BrokerServer(
-                BrokerConfig(**(defaults | self._options)),
+                self._config(name, credentials),
                 clock=SystemClock(),
                 filesystem=LocalFileSystem(),
                 randomness=random.Random(),
@@ -126,8 +141,19 @@ class Broker:
                 if not tries_left or "listen_port" in self._options:
                     raise
             else:
-                self._server = server
-                return
+                return server
+        raise AssertionError  # The last try raised.
+
+    def _config(self, name: str, credentials: Credentials | None) -> BrokerConfig:
+        data = self._data or Path(self._temporary.name if self._temporary is not None else "")
+        defaults: dict[str, Any] = {
+            "broker_name": name,
+            "store_path": str(data if len(self._names) == 1 else data / name),
+            "namesrv_addr": self.namesrv,
+            "listen_port": _free_port(),
+            "credentials": credentials,
+        }
+        return BrokerConfig(**(defaults | self._options))
 
 
 def _free_port() -> int:
