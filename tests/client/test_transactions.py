@@ -150,6 +150,20 @@ async def test_another_producer_of_the_group_answers_for_one_that_died():
             assert [each.body for each in check.asked] == [b"orphan"]
 
 
+async def test_a_producer_that_sends_nothing_answers_for_one_that_died():
+    """Brokers did not know it before its first send, and gave the transactions of the dead one up."""
+    check = Answers()
+    async with broker(**SOON) as one:
+        async with (
+            Producer(group="P", namesrv=one.namesrv, check_transaction=unknown) as producer,
+            producer.transaction(Message(TOPIC, b"orphan")) as transaction,
+        ):
+            transaction.leave_open()
+        async with Producer(group="P", namesrv=one.namesrv, check_transaction=check):
+            await until_visible(one, 1)
+        assert [each.body for each in check.asked] == [b"orphan"]
+
+
 async def test_without_a_check_there_are_no_transactions():
     async with broker() as one, Producer(namesrv=one.namesrv) as producer:
         with pytest.raises(LocalProtocolError, match="check_transaction"):

@@ -6,7 +6,7 @@ Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,12 +24,15 @@ from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes
 from libramq.clock import Clock
 from libramq.errors import ConfigError, LibraError, RemoteError
+from libramq.formats.route import MASTER_ID
 from libramq.logs import get_logger
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
+from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import heartbeat, unregister_client
+from libramq.rpc.name_server_calls import cluster_info
 from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages, log_failed_request
@@ -118,8 +121,8 @@ class ProducerNetwork:
             access=access,
             outages=Outages(clock.monotonic_ms, of_known_only=True),
         )
-        name_servers = NameServers(self._remotes, name_server_addresses, randomness)
-        self.routes = Routes(name_servers, default_queue_count=settings.default_topic_queue_nums)
+        self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self.routes = Routes(self._name_servers, default_queue_count=settings.default_topic_queue_nums)
         strategy = FaultStrategy(randomness, enabled=settings.latency_fault, table=settings.back_off_table)
         self.sender = Sender(
             self._remotes,
@@ -142,14 +145,15 @@ class ProducerNetwork:
         )
         self.requests = MasterRequests(self._remotes, self.routes.table)
         self.half_messages = HalfMessages(self._remotes, self.requests, settings.group, check)
+        self._answers_checks = check is not None
         self._refreshing: Timer | None = None
         self._heartbeat_timer: Timer | None = None
         self._is_stopped = False
 
     def start(self) -> None:
-        """Start; brokers are contacted when there is something to send."""
+        """Start; brokers are contacted when there is something to send, or they may have something to ask."""
         self._refresh_later()
-        self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
+        self._send_heartbeats()
 
     def stop(self, stopped: Callable[[None], None]) -> None:
         """Unregister from the brokers, and close; messages that still wait are not sent."""
@@ -213,7 +217,24 @@ class ProducerNetwork:
     def _send_heartbeats(self) -> None:
         """Send a heartbeat to the masters of our topics; it also keeps the connections open."""
         self._heartbeat_timer = self._timers.after(self._settings.heartbeat_ms, self._send_heartbeats)
-        for address in self.routes.table.masters():
+        if self._answers_checks:
+            self._name_servers.ask(cluster_info(), self._found_brokers)
+        else:
+            self._contact(self.routes.table.masters())
+
+    def _found_brokers(self, outcome: ClusterInfo | LibraError) -> None:
+        """Have every master ask us about its transactions: another process may have begun them."""
+        masters = self.routes.table.masters()
+        if isinstance(outcome, LibraError):
+            log_failed_request(log, "brokers cannot be found that may ask check_transaction", outcome)
+        else:
+            found = (broker.broker_addrs.get(MASTER_ID) for broker in outcome.broker_addr_table.values())
+            masters |= {address for address in found if address is not None}
+        if not self._is_stopped:
+            self._contact(masters)
+
+    def _contact(self, addresses: Iterable[str]) -> None:
+        for address in sorted(addresses):
             self._send_heartbeat(address)
 
     def _send_heartbeat(self, address: str) -> None:
