@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.broker.messages.schedule import DelaySchedule
+from libramq.catalog.destinations import Destinations
 from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -140,7 +141,11 @@ def test_after_a_crash_a_level_continues_at_the_end_of_its_queue(talk, peer):
     """Else the next messages would be passed over until there are as many as before."""
     talk.send(peer, properties={"DELAY": "1"})
     schedule = DelaySchedule(
-        talk.broker.store, talk.config.delay_levels_ms, {1: 500}, now=read_clock(talk.clock)
+        talk.broker.store,
+        talk.config.delay_levels_ms,
+        {1: 500},
+        Destinations(talk.broker.topics),
+        now=read_clock(talk.clock),
     )
     talk.clock.advance(1_000)
     assert schedule.deliver(talk.clock.monotonic_ms()) == 0

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from libramq.catalog import TopicTable
+from libramq.catalog.destinations import Destinations
+from libramq.catalog.topic_table import TopicRules
 from libramq.message import properties as p
 from libramq.message.names import TIMER_TOPIC
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
@@ -53,6 +56,7 @@ class Run:
             TimerOptions(roll_window_slots=20),
             found=read_timer_checkpoint(self.disk, ROOT / "config" / "timercheck"),
             pop=NoPop(),
+            destinations=Destinations(TopicTable(TopicRules())),
             wall_ms=self.time.wall_ms,
             log_file_bytes=1 << 10,
             slots=SLOTS,

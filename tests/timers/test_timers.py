@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from libramq.catalog import TopicTable
+from libramq.catalog.destinations import Destinations
+from libramq.catalog.topic_table import TopicRules
 from libramq.clock import WallMs
 from libramq.store.read import ReadResult, ReadStatus
 from libramq.timers.metrics import TimerMetrics
@@ -34,6 +37,7 @@ def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
         TimerOptions(),
         queue_offset=0,
         pop=NoPop(),
+        destinations=Destinations(TopicTable(TopicRules())),
     )
     rounds = 0
     while not timers.advance(WallMs(1_700_000_000_000)):

@@ -55,6 +55,7 @@ class TransactionParts:
             open_transactions=open_transactions,
             log=files.log,
             topics=files.tables.topics,
+            destinations=files.destinations,
             schedule=files.schedule,
             timers=files.timers.timers,
             host=(config.broker_ip, config.listen_port),

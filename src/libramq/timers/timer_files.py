@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.catalog.config_file import ConfigFile
+from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
@@ -67,6 +68,7 @@ class TimerFiles:
         *,
         found: FoundCheckpoint | None,
         pop: PopEntries,
+        destinations: Destinations,
         wall_ms: Callable[[], WallMs],
         log_file_bytes: int = LOG_FILE_BYTES,
         slots: int = SLOTS,
@@ -92,7 +94,15 @@ class TimerFiles:
             self._log.close()
             raise
         self.timers = Timers(
-            store, self._log, self._wheel, metrics, options, queue_offset=queue_offset, pop=pop, again=again
+            store,
+            self._log,
+            self._wheel,
+            metrics,
+            options,
+            queue_offset=queue_offset,
+            pop=pop,
+            destinations=destinations,
+            again=again,
         )
         is_saved = found is None or (self._own is not None and self._own.pop_place == pop.place)
         is_saved = is_saved and not (self._makes_wheel_again and len(self._wheel))

@@ -13,6 +13,7 @@ Upstream: store/timer/TimerMessageStore.java.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from libramq.catalog.destinations import Destinations
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import RemoteProtocolError, broker_error
@@ -63,6 +64,7 @@ class Timers:
         *,
         queue_offset: int,
         pop: PopEntries,
+        destinations: Destinations,
         again: Again | None = None,
     ) -> None:
         self._store = store
@@ -72,6 +74,7 @@ class Timers:
         self._options = options
         self.queue_offset = queue_offset
         self._pop = pop
+        self._destinations = destinations
         self.again = again or Again()
         #: Units before this position of the log, if any is missing, were collected again since the start.
         self._collected_again_end = 0
@@ -156,7 +159,7 @@ class Timers:
             if slot.broken_at is not None and slot.broken_at >= self._collected_again_end:
                 self._collect_again(slot)
                 return False
-            stored = self._store_again([_due(each, wall_ms) for each in due])
+            stored = self._store_again([_due(each, wall_ms, self._destinations) for each in due])
             for each in due[:stored]:
                 self.metrics.add(each.message.properties.get(p.REAL_TOPIC), -1, wall_ms)
             slot.taken(stored, due)
@@ -301,7 +304,7 @@ def _deletes(message: MessageExt) -> bool:
     return p.TIMER_DEL_UNIQKEY in message.properties
 
 
-def _due(due: DueMessage, wall_ms: WallMs) -> StoreMessage:
+def _due(due: DueMessage, wall_ms: WallMs, destinations: Destinations) -> StoreMessage:
     """Return the message for its own queue, or for the timers' again (TimerMessageStore.convert)."""
     message, properties = due.message, dict(due.message.properties)
     properties[p.TIMER_ENQUEUE_MS] = str(due.written_ms)
@@ -313,5 +316,6 @@ def _due(due: DueMessage, wall_ms: WallMs) -> StoreMessage:
     else:
         topic = properties.get(p.REAL_TOPIC, topic)
         queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+        queue_id = destinations.queue_for(topic, queue_id)
     expendable = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES)
     return stored_again(message, topic, queue_id, properties, expendable=expendable)

@@ -13,6 +13,7 @@ from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.pop.state import PopState
 from libramq.catalog.config_file import ConfigFile
+from libramq.catalog.destinations import Destinations
 from libramq.clock import Clock, read_clock
 from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
@@ -107,11 +108,13 @@ class BrokerFiles:
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings()
         self._schedule_file = ConfigFile(self.filesystem, config_directory / _DELAY_OFFSETS)
+        self.destinations = Destinations(self.tables.topics)
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
             self.store,
             self._config.delay_levels_ms,
             loaded.offset_table if loaded else {},
+            self.destinations,
             now=read_clock(self._clock),
         )
         self._schedule_saved = self.schedule.version
@@ -134,6 +137,7 @@ class BrokerFiles:
             timer_options(self._config),
             found=found,
             pop=self.pop,
+            destinations=self.destinations,
             wall_ms=self._clock.wall_ms,
             log_file_bytes=self._config.timer_log_file_bytes,
         )

@@ -14,6 +14,7 @@ from typing import Final
 
 from libramq.broker.messages.stored_moments import StoredMoments
 from libramq.broker.messages.stored_records import undamaged
+from libramq.catalog.destinations import Destinations
 from libramq.clock import MonotonicMs, Now
 from libramq.logs import get_logger
 from libramq.message import names
@@ -33,9 +34,16 @@ class DelaySchedule:
     """The delivered offset of each level, and the due messages. `now`: when the store was opened."""
 
     def __init__(
-        self, store: MessageStore, delays_ms: Sequence[int], offsets: dict[int, int], *, now: Now
+        self,
+        store: MessageStore,
+        delays_ms: Sequence[int],
+        offsets: dict[int, int],
+        destinations: Destinations,
+        *,
+        now: Now,
     ) -> None:
         self._store = store
+        self._destinations = destinations
         self._delays_ms = delays_ms
         self.offsets = dict(offsets)
         #: Counts the changes of `offsets`.
@@ -124,7 +132,8 @@ class DelaySchedule:
         """Store due messages again; return how many are done."""
         if not due:
             return 0
-        for position, result in enumerate(self._store.append_batch([_restored(message) for message in due])):
+        messages = [self._restored(message) for message in due]
+        for position, result in enumerate(self._store.append_batch(messages)):
             if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
                 # It will never be accepted; those behind it must not wait for it.
                 log.error(
@@ -153,11 +162,12 @@ class DelaySchedule:
             due.append(message)
         return due, result.next_offset, None
 
-
-def _restored(message: MessageExt) -> StoreMessage:
-    """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
-    properties = dict(message.properties)
-    properties[p.WAIT] = "false"
-    topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
-    queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-    return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))  # It has no meaning here.
+    def _restored(self, message: MessageExt) -> StoreMessage:
+        """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
+        properties = dict(message.properties)
+        properties[p.WAIT] = "false"
+        topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
+        queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+        queue_id = self._destinations.queue_for(topic, queue_id)
+        # WAIT has no meaning here.
+        return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))

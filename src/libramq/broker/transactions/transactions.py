@@ -15,6 +15,7 @@ from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.catalog import TopicTable
+from libramq.catalog.destinations import Destinations
 from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
@@ -36,6 +37,7 @@ class Transactions:
         open_transactions: OpenTransactions,
         log: MessageLog,
         topics: TopicTable,
+        destinations: Destinations,
         schedule: DelaySchedule,
         timers: Timers,
         host: tuple[str, int],
@@ -43,6 +45,7 @@ class Transactions:
         self._open = open_transactions
         self._log = log
         self._topics = topics
+        self._destinations = destinations
         self._schedule = schedule
         self._timers = timers
         self._host = encode_host(host)
@@ -76,6 +79,7 @@ class Transactions:
     def _committed(self, message: MessageExt, now: Now) -> StoreMessage:
         """Return the message for its own queue, or for where it waits: its delay begins now."""
         final = half.committed(message)
+        final.queue_id = self._destinations.queue_for(final.topic, final.queue_id)
         delay = message.properties.get(p.DELAY)
         if delay is not None and p.whole_number(delay):
             self._schedule.delay(final, delay, now=now)
