@@ -196,3 +196,20 @@ def test_blocking_code_has_them_too():
         asyncio.run(until_visible(one, 2))
         assert asyncio.run(delivered(one)) == [b"done", b"interrupted"]
         assert [each.body for each in check.asked] == [b"interrupted"]
+
+
+def test_a_producer_that_is_stopped_in_a_block_hides_no_error_of_the_block():
+    """Another thread stopped it: the block raised what nobody saw, and one that succeeded seemed to fail."""
+    with broker() as one:
+        producer = libramq.sync.Producer(namesrv=one.namesrv, check_transaction=unknown)
+
+        def stop_in_a_block(error: Exception | None) -> None:
+            producer.start()
+            with producer.transaction(Message(TOPIC, b"left to the check")):
+                producer.stop()
+                if error is not None:
+                    raise error
+
+        stop_in_a_block(None)
+        with pytest.raises(ZeroDivisionError):
+            stop_in_a_block(ZeroDivisionError())

@@ -18,6 +18,7 @@ from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import Transaction, deciding
+from libramq.client.producing.transactions import log_unknown_end
 from libramq.errors import BufferFull, LocalProtocolError
 from libramq.logs import get_logger
 from libramq.message.message import Message
@@ -100,7 +101,10 @@ class Producer(BlockingClient):
             with deciding(transaction):
                 yield transaction
         finally:
-            self._wait("transaction", self._producer._run.transactions.end(transaction))
+            try:
+                self._wait("transaction", self._producer._run.transactions.end(transaction))
+            except LocalProtocolError as error:  # Stopped within the block; its own error counts.
+                log_unknown_end(transaction, error)
 
     def recall(self, handle: str, *, timeout_ms: int | None = None) -> None:
         """Take back a message that waits for its time, by its SendResult's recall_handle."""

@@ -49,10 +49,15 @@ class Transactions:
         try:
             await answer_of(partial(self._half_messages.end, result, state, timeout_ms=self._timeout_ms))
         except LibraError as error:
-            log.warning(
-                "the broker may not know how a transaction ended; if so, it asks check_transaction",
-                state=state.value,
-                topic=transaction.message.topic,
-                message_id=result.message_id,
-                reason=str(error),
-            )
+            log_unknown_end(transaction, error)
+
+
+def log_unknown_end(transaction: Transaction, error: LibraError) -> None:
+    """Log that a broker may not have heard how a transaction ended."""
+    log.warning(
+        "the broker may not know how a transaction ended; if so, it asks check_transaction",
+        state=transaction.state.value,
+        topic=transaction.message.topic,
+        message_id=transaction.result.message_id,
+        reason=str(error),
+    )
