@@ -9,13 +9,15 @@ from tests.cli.commands import libra, one_line
 def test_a_broker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     result = libra("torture", "--rounds", "2", "--dir", str(tmp_path / "new"), seconds=300)
     assert result.code == 0, result
-    *rounds, verdict = result.out.splitlines()
+    *rounds, verdict, later = result.out.splitlines()
     assert [line.startswith(f"round {number}: killed after ") for number, line in enumerate(rounds, 1)] == [
         True,
         True,
     ]
     counts = r"2 kills: [\d,]+ messages and [\d,]+ commits were acknowledged"
     assert re.fullmatch(f"{counts}; 0 messages lost, 0 commits gone back", verdict)
+    transactions = r"[\d,]+ transactions committed and delivered once, [\d,]+ rolled back and never delivered"
+    assert re.fullmatch(rf"{transactions}; [\d,]+ timer messages delivered, [\d,]+ of them twice", later)
     assert (tmp_path / "new" / "store" / "commitlog").is_dir()
 
 

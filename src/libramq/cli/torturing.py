@@ -8,6 +8,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from libramq.cli.torturing_pair import PairTorturer
 from libramq.errors import ConfigError
 from libramq.testing.torture.check import check
 from libramq.testing.torture.client import Client
+from libramq.testing.torture.later import LaterLoad
 from libramq.testing.torture.ledger import Ledger
 from libramq.testing.torture.load import Load
 
@@ -50,6 +52,8 @@ def torture(rounds: int, directory: Path | None, *, is_replicated: bool = False)
     for text in wrong:
         print(f"broken: {text}")
     print(_verdict(torturer.ledger, rounds, wrong))
+    if isinstance(torturer, _Torturer) and not wrong:
+        print(torturer.later.summary())
     if wrong:
         print(f"the broker's files and its log are in {root}")
     return EXIT_BROKEN if wrong else 0
@@ -60,10 +64,12 @@ class _Torturer:
 
     def __init__(self, root: Path) -> None:
         self.ledger = Ledger()
+        self.later = LaterLoad()
         self._load = Load(self.ledger)
         self._ends: dict[int, int] = {}
         self._store = root / "store"
-        self._broker = TorturedBroker(tortured_config(self._store), root / "broker.log")
+        config = tortured_config(self._store, transaction_timeout_ms=1_000, transaction_check_interval_ms=500)
+        self._broker = TorturedBroker(config, root / "broker.log")
 
     async def run(self, rounds: int) -> list[str]:
         """Run that many rounds, or up to the first violation; return the violations."""
@@ -71,7 +77,7 @@ class _Torturer:
         try:
             await self._broker.start()
             async with Client(address, is_serving=True) as client:
-                await client.create_topic()
+                await client.create_topics()
             for number in range(1, rounds + 1):
                 wrong = await self._round(number, rounds)
                 if wrong:
@@ -87,7 +93,8 @@ class _Torturer:
     async def _round(self, number: int, rounds: int) -> list[str]:
         messages, commits = self.ledger.message_count, self.ledger.commit_count
         load_seconds = random.uniform(*LOAD_SECONDS)
-        loading = asyncio.create_task(self._load.run(self._broker.config.address))
+        address = self._broker.config.address
+        loading = asyncio.create_task(_both(self._load.run(address), self.later.run(address)))
         began = time.monotonic()
         await asyncio.wait([loading], timeout=load_seconds)
         if loading.done():
@@ -104,7 +111,8 @@ class _Torturer:
             await asyncio.sleep(random.uniform(0, START_SECONDS))
             await self._broker.kill()
         start_seconds = await self._broker.start()
-        wrong = self._load.wrong + await check(self._broker.config.address, self.ledger, self._ends)
+        wrong = self._load.wrong + await check(address, self.ledger, self._ends)
+        wrong += await self.later.check(address)
         messages, commits = self.ledger.message_count - messages, self.ledger.commit_count - commits
         print(
             f"round {number:>{len(str(rounds))}}: killed after {load_seconds * 1000:4.0f} ms{also}; "
@@ -113,6 +121,10 @@ class _Torturer:
             flush=True,
         )
         return wrong
+
+
+async def _both(one: Coroutine[None, None, None], other: Coroutine[None, None, None]) -> None:
+    await asyncio.gather(one, other)
 
 
 def _verdict(ledger: Ledger, rounds: int, wrong: list[str]) -> str:

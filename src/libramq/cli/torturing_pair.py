@@ -66,7 +66,7 @@ class PairTorturer:
             try:
                 await self._pair.start()
                 async with Client(self._pair.master.address, is_serving=True) as client:
-                    await client.create_topic()
+                    await client.create_topics()
                 await self._wait_in_sync()
                 await self._wait_topic_copied()
                 for number in range(1, rounds + 1):

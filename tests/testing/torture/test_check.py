@@ -17,7 +17,7 @@ def test_what_the_broker_has_is_compared_with_what_it_acknowledged(tmp_path: Pat
         settings = BrokerConfig(store_path=str(tmp_path), listen_port=free_broker_port())
         ledger, ends = Ledger(), dict[int, int]()
         async with running(settings) as broker, Client(broker.address) as client:
-            await client.create_topic()
+            await client.create_topics()
             for serial in range(8):
                 offset = await client.send(Identity(0, serial), serial % 4)
                 assert offset is not None

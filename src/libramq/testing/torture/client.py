@@ -2,15 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, LibraError
 from libramq.formats.tables import TopicConfig
-from libramq.message import MessageQueue, decode_records
+from libramq.message import MessageExt, MessageQueue, decode_records
+from libramq.message.ids import decode_offset_id
+from libramq.message.properties import (
+    PRODUCER_GROUP,
+    TIMER_DELIVER_MS,
+    TRANSACTION_PREPARED,
+    UNIQ_KEY,
+    properties_to_text,
+)
+from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from libramq.message.sys_flag import TRANSACTION_PREPARED as PREPARED
 from libramq.remoting import headers as h
 from libramq.rpc import admin_calls, broker_calls
+from libramq.rpc.broker_calls import SendReply
 from libramq.rpc.call import Call
 from libramq.testing.torture.bodies import Identity, body_of, identity_of
 from libramq.transport.asyncio_remotes import AsyncioRemotes
@@ -18,12 +29,24 @@ from libramq.transport.asyncio_remotes import AsyncioRemotes
 T = TypeVar("T")
 
 TOPIC: Final = "torture"
+#: Where committed messages of transactions and due timer messages are delivered.
+TRANSACTIONS_TOPIC: Final = "torture-transactions"
+TIMERS_TOPIC: Final = "torture-timers"
+TRANSACTIONS_GROUP: Final = "torture"
 QUEUE_COUNT: Final = 4
 #: Ours: more than any answer takes that still comes: a flush times out after 5 s, a slave after 3.
 TIMEOUT_MS: Final = 60_000
 #: Ours: on a machine that is very busy, an attempt to connect may take longer than its time limit.
 CONNECT_TRIES: Final = 20
 CONNECT_AGAIN_SECONDS: Final = 0.1
+
+
+class Half(NamedTuple):
+    """A half message: what it is, and where it lies."""
+
+    identity: Identity
+    queue_offset: int
+    physical_offset: int
 
 
 class Client:
@@ -61,10 +84,11 @@ class Client:
         reply = await self._remotes.call(self._address, call.command(), timeout_ms=TIMEOUT_MS)
         return call.result(reply, where=self._address)
 
-    async def create_topic(self) -> None:
-        """Create the topic of all messages."""
-        topic = TopicConfig(topic_name=TOPIC, read_queue_nums=QUEUE_COUNT, write_queue_nums=QUEUE_COUNT)
-        await self.make(admin_calls.create_topic(topic))
+    async def create_topics(self) -> None:
+        """Create the topics of all messages."""
+        for name in (TOPIC, TRANSACTIONS_TOPIC, TIMERS_TOPIC):
+            topic = TopicConfig(topic_name=name, read_queue_nums=QUEUE_COUNT, write_queue_nums=QUEUE_COUNT)
+            await self.make(admin_calls.create_topic(topic))
 
     async def serves_topic(self) -> bool:
         """Return whether the broker knows the topic and its readers: a slave learns of them later."""
@@ -76,27 +100,71 @@ class Client:
 
     async def send(self, identity: Identity, queue_id: int) -> int | None:
         """Send a message; return its offset, or None if it is not as safe as it should be."""
+        reply = await self._send(identity, queue_id)
+        return reply.queue_offset if reply.code == ResponseCode.SUCCESS else None
+
+    async def send_timer(self, identity: Identity, queue_id: int, deliver_ms: int) -> bool:
+        """Send a message that waits until a time; return whether it is safe."""
+        properties = properties_to_text({TIMER_DELIVER_MS: str(deliver_ms)})
+        reply = await self._send(identity, queue_id, topic=TIMERS_TOPIC, properties=properties)
+        return reply.code == ResponseCode.SUCCESS
+
+    async def send_half(self, identity: Identity, queue_id: int) -> Half:
+        """Send the message of a transaction; return its place."""
+        key = f"{identity.producer}-{identity.serial}"
+        properties = properties_to_text(
+            {UNIQ_KEY: key, TRANSACTION_PREPARED: "true", PRODUCER_GROUP: TRANSACTIONS_GROUP}
+        )
+        reply = await self._send(
+            identity, queue_id, topic=TRANSACTIONS_TOPIC, properties=properties, sys_flag=PREPARED
+        )
+        return Half(identity, reply.queue_offset, decode_offset_id(reply.offset_message_id).physical_offset)
+
+    async def end_transaction(self, half: Half, *, is_commit: bool) -> bool:
+        """Commit or roll back; return whether it is as safe as it should be."""
+        header = h.EndTransactionHeader(
+            producer_group=TRANSACTIONS_GROUP,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.physical_offset,
+            commit_or_rollback=TRANSACTION_COMMIT if is_commit else TRANSACTION_ROLLBACK,
+        )
+        try:
+            await self.make(broker_calls.end_transaction(header))
+        except BrokerError as error:
+            if error.response_code != ResponseCode.FLUSH_DISK_TIMEOUT:
+                raise
+            return False
+        return True
+
+    async def _send(
+        self,
+        identity: Identity,
+        queue_id: int,
+        *,
+        topic: str = TOPIC,
+        properties: str = "",
+        sys_flag: int = 0,
+    ) -> SendReply:
         header = h.SendMessageHeaderV2(
             producer_group="torture",
-            topic=TOPIC,
+            topic=topic,
             default_topic="TBW102",
             default_topic_queue_nums=QUEUE_COUNT,
             queue_id=queue_id,
-            sys_flag=0,
-            born_timestamp=0,
+            sys_flag=sys_flag,
+            born_timestamp=int(SystemClock().wall_ms()) if properties else 0,
             flag=0,
-            properties="",
+            properties=properties,
         )
-        reply = await self.make(broker_calls.send_message(header, body_of(identity)))
-        return reply.queue_offset if reply.code == ResponseCode.SUCCESS else None
+        return await self.make(broker_calls.send_message(header, body_of(identity)))
 
-    async def pull(
-        self, group: str, queue_id: int, offset: int, *, hold_ms: int = 0
-    ) -> list[tuple[int, Identity | None]]:
-        """Return the next messages of a queue, with their offsets."""
+    async def records(
+        self, group: str, queue_id: int, offset: int, *, topic: str = TOPIC, hold_ms: int = 0
+    ) -> list[MessageExt]:
+        """Return the next messages of a queue."""
         header = h.PullMessageHeader(
             consumer_group=group,
-            topic=TOPIC,
+            topic=topic,
             queue_id=queue_id,
             queue_offset=offset,
             max_msg_nums=32,
@@ -107,22 +175,34 @@ class Client:
             subscription="*",
         )
         reply = await self.make(broker_calls.pull_message(header))
-        if reply.code != ResponseCode.SUCCESS:
-            return []
-        return [(each.queue_offset, identity_of(each.body)) for each in decode_records(reply.body)]
+        return decode_records(reply.body) if reply.code == ResponseCode.SUCCESS else []
+
+    async def pull(
+        self, group: str, queue_id: int, offset: int, *, hold_ms: int = 0
+    ) -> list[tuple[int, Identity | None]]:
+        """Return the next messages of a queue, with their offsets."""
+        found = await self.records(group, queue_id, offset, hold_ms=hold_ms)
+        return [(each.queue_offset, identity_of(each.body)) for each in found]
 
     async def messages(self, queue_id: int, first: int) -> AsyncIterator[Identity | None]:
         """Yield all messages of a queue from an offset on; raises LibraError where a number has none."""
-        end = await self.make(broker_calls.max_offset(MessageQueue(TOPIC, "", queue_id)))
+        async for message in self.messages_of(TOPIC, queue_id, first):
+            yield identity_of(message.body)
+
+    async def messages_of(self, topic: str, queue_id: int, first: int) -> AsyncIterator[MessageExt]:
+        """Yield all messages of a topic's queue, as `messages` does."""
+        end = await self.make(broker_calls.max_offset(MessageQueue(topic, "", queue_id)))
         while first < end:
-            found = await self.pull("check", queue_id, first)
+            found = await self.records("check", queue_id, first, topic=topic)
             if not found:
                 raise LibraError(f"queue {queue_id}: nothing can be read at {first}, and it ends at {end}")
-            for offset, identity in found:
-                if offset != first:
-                    raise LibraError(f"queue {queue_id}: message {first} is missing before {offset}")
+            for message in found:
+                if message.queue_offset != first:
+                    raise LibraError(
+                        f"queue {queue_id}: message {first} is missing before {message.queue_offset}"
+                    )
                 first += 1
-                yield identity
+                yield message
 
     async def commit(self, group: str, queue_id: int, offset: int) -> None:
         """Commit a group's offset; it is acknowledged when this returns."""

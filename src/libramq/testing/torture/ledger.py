@@ -66,7 +66,7 @@ class Ledger:
             f"queue {queue_id}: acknowledged message {offset} is lost; the queue has {first} to {end}"
             for offset in missing
         ]
-        return _shown(wrong)
+        return shown(wrong)
 
     def check_commit(self, group: str, queue_id: int, found: int | None) -> list[str]:
         """Return the violation of a group's offset after a restart, which then counts as acknowledged."""
@@ -124,6 +124,7 @@ def _name(identity: Identity) -> str:
     return f"number {identity.serial} of producer {identity.producer}"
 
 
-def _shown(wrong: list[str]) -> list[str]:
+def shown(wrong: list[str]) -> list[str]:
+    """Return violations, of many a few and their number."""
     more = len(wrong) - SHOWN_MAX
     return [*wrong[:SHOWN_MAX], f"and {more} more"] if more > 0 else wrong

@@ -1,0 +1,53 @@
+"""The deliveries know what was promised of later messages, and notice each way of breaking it."""
+
+import pytest
+
+from libramq.testing.torture.bodies import Identity
+from libramq.testing.torture.deliveries import Deliveries
+
+A, B = Identity(1, 1), Identity(1, 2)
+
+
+@pytest.fixture
+def once() -> Deliveries:
+    return Deliveries("T", is_once=True)
+
+
+def test_a_committed_message_is_delivered_once(once: Deliveries) -> None:
+    once.withhold(A)
+    once.allow(A)
+    once.promise(A)
+    assert once.is_missing_any
+    assert once.missing() == ["T: number 1 of producer 1 was acknowledged and is lost"]
+    assert once.delivered(A, 5) == []
+    assert not once.is_missing_any
+    assert once.missing() == []
+    assert once.delivered(A, 6) == ["T: number 1 of producer 1 was delivered twice"]
+
+
+def test_a_commit_without_an_answer_may_be_delivered_or_not(once: Deliveries) -> None:
+    once.withhold(A)
+    once.allow(A)
+    assert not once.is_missing_any
+    assert once.delivered(A, 5) == []
+    once.promise(A)  # Repeated, and acknowledged then.
+    assert not once.is_missing_any
+
+
+def test_what_was_rolled_back_or_never_sent_is_not_delivered(once: Deliveries) -> None:
+    once.withhold(A)
+    for identity in (A, B):
+        (wrong,) = once.delivered(identity, 5)
+        assert wrong.endswith("was delivered, and was never to be")
+    assert once.delivered(None, 5) == ["T: a message has a body that nobody sent"]
+
+
+def test_a_timer_message_is_not_early_and_may_come_twice() -> None:
+    timers = Deliveries("T", is_once=False)
+    timers.allow(A, 1_000)
+    timers.promise(A)
+    assert timers.delivered(A, 990) == ["T: number 1 of producer 1 was delivered 10 ms early"]
+    assert timers.is_missing_any
+    assert timers.delivered(A, 1_000) == []
+    assert timers.delivered(A, 1_400) == []
+    assert (timers.promised_count, timers.twice_count) == (1, 1)
