@@ -1,0 +1,230 @@
+"""Traces of OpenTelemetry that follow a message from its producer to its handlers.
+
+producer = traced(Producer())
+consumer.subscribe("Orders", "*", traced_handler(handle, group="kitchen"))
+
+The context travels in the message's properties (`traceparent`, `tracestate`), where RocketMQ clients of other
+languages that are instrumented look for it. Needs `opentelemetry-api`, and the program's SDK and exporter.
+
+Upstream: OpenTelemetry's semantic conventions for messaging and for RocketMQ.
+"""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any, Final, Self, TypeVar, cast
+
+from opentelemetry import propagate, trace
+from opentelemetry.context import attach, detach, get_current
+from opentelemetry.trace import Link, Span, SpanKind, Tracer, TracerProvider
+from opentelemetry.util.types import AttributeValue
+
+from libramq import __version__
+from libramq.client.consuming.handling.handlers import Handler
+from libramq.client.producing.send_result import SendResult
+from libramq.message.message import Message, MessageExt
+
+T = TypeVar("T")
+P = TypeVar("P", bound=AbstractAsyncContextManager[Any] | AbstractContextManager[Any])
+
+SYSTEM: Final = "messaging.system"
+OPERATION: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION: Final = "messaging.destination.name"
+PARTITION: Final = "messaging.destination.partition.id"
+MESSAGE_ID: Final = "messaging.message.id"
+MESSAGE_COUNT: Final = "messaging.batch.message_count"
+GROUP: Final = "messaging.consumer.group.name"
+TAG: Final = "messaging.rocketmq.message.tag"
+KEYS: Final = "messaging.rocketmq.message.keys"
+
+
+def traced(producer: P, *, tracer_provider: TracerProvider | None = None) -> P:
+    """Return a producer, asyncio's or the blocking one, whose sends are spans and whose messages carry them.
+
+    `send`, `send_oneway` and `send_batch` are spans `send TOPIC`, which last until the answer. `send_nowait`
+    is a span `create TOPIC`, which ends when the message is queued. All else is the producer's own.
+    tracer_provider: default: the program's.
+    """
+    return cast(P, _TracedProducer(producer, _tracer(tracer_provider)))
+
+
+def traced_handler(
+    handler: Handler, *, group: str | None = None, tracer_provider: TracerProvider | None = None
+) -> Handler:
+    """Return a handler that runs in a span `process TOPIC`, linked to the spans that sent its messages.
+
+    With a single message its send is the parent too. group: the consumer group, for the span's attributes.
+    """
+    tracer = _tracer(tracer_provider)
+
+    if inspect.iscoroutinefunction(handler):
+
+        @functools.wraps(handler)
+        async def traced_coroutine(messages: list[MessageExt]) -> Any:
+            with _Processing(tracer, messages, group) as processing, processing.current():
+                return await handler(messages)
+
+        return traced_coroutine
+
+    def traced_call(messages: list[MessageExt]) -> Any:
+        with _Processing(tracer, messages, group) as processing:
+            with processing.current():
+                returned = handler(messages)
+            return processing.until(returned) if inspect.isawaitable(returned) else returned
+
+    return traced_call
+
+
+class _Processing:
+    """The span of a handler's call, which ends when the handler has: also if it returned an awaitable."""
+
+    def __init__(self, tracer: Tracer, messages: Sequence[MessageExt], group: str | None) -> None:
+        self._ends_later = False
+        contexts = [propagate.extract(message.properties) for message in messages]
+        self._context = contexts[0] if len(contexts) == 1 else get_current()
+        attributes = _attributes("process", "process", messages) | ({GROUP: group} if group else {})
+        if len(messages) == 1:
+            attributes |= {MESSAGE_ID: messages[0].message_id, PARTITION: str(messages[0].queue_id)}
+        sent = (trace.get_current_span(context).get_span_context() for context in contexts)
+        links = [Link(each) for each in sent if each.is_valid]
+        name = f"process {messages[0].topic}"
+        self._span = tracer.start_span(name, self._context, SpanKind.CONSUMER, attributes, links)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._ends_later:
+            self._span.end()
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the span, and what came with its message, current; an exception becomes its status."""
+        token = attach(self._context)
+        try:
+            with trace.use_span(self._span):
+                yield
+        finally:
+            detach(token)
+
+    def until(self, returned: Awaitable[Any]) -> Awaitable[Any]:
+        """Return an awaitable that ends the span after the other one."""
+        self._ends_later = True
+        return self._until(returned)
+
+    async def _until(self, returned: Awaitable[Any]) -> Any:
+        try:
+            with self.current():
+                return await returned
+        finally:
+            self._span.end()
+
+
+class _TracedProducer:
+    """A producer with spans around what it sends."""
+
+    def __init__(self, producer: Any, tracer: Tracer) -> None:
+        self._producer = producer
+        self._tracer = tracer
+        self._is_asyncio = inspect.iscoroutinefunction(producer.send)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    async def __aenter__(self) -> "_TracedProducer":
+        await self._producer.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._producer.__aexit__(*error)
+
+    def __enter__(self) -> "_TracedProducer":
+        self._producer.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._producer.__exit__(*error)
+
+    def send(self, message: Message, **options: Any) -> Any:
+        return self._send(self._producer.send, message, options)
+
+    def send_oneway(self, message: Message, **options: Any) -> Any:
+        return self._send(self._producer.send_oneway, message, options)
+
+    def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
+        return self._send(self._producer.send_batch, list(messages), options)
+
+    def send_nowait(self, message: Message, *arguments: Any, **options: Any) -> None:
+        with _sending(self._tracer, "create", message) as (_, carried):
+            self._producer.send_nowait(carried, *arguments, **options)
+
+    def transaction(self, message: Message, **options: Any) -> Any:
+        return self._producer.transaction(_carrying(message), **options)
+
+    def _send(self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]) -> Any:
+        if self._is_asyncio:
+            return self._send_later(send, sent, options)
+        with _sending(self._tracer, "send", sent) as (span, carried):
+            return _noted(span, send(carried, **options))
+
+    async def _send_later(
+        self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]
+    ) -> Any:
+        with _sending(self._tracer, "send", sent) as (span, carried):
+            return _noted(span, await send(carried, **options))
+
+
+@contextmanager
+def _sending(
+    tracer: Tracer, operation: str, sent: Message | list[Message]
+) -> Iterator[tuple[Span, Message | list[Message]]]:
+    """Begin the span of a send; yield it, and the messages that carry it."""
+    messages = sent if isinstance(sent, list) else [sent]
+    topic = getattr(messages[0], "topic", "") if messages else ""  # What is wrong, the producer reports.
+    name = f"{operation} {topic}".rstrip()
+    attributes = _attributes(operation, operation, messages)
+    with tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
+        yield span, [_carrying(each) for each in sent] if isinstance(sent, list) else _carrying(sent)
+
+
+def _carrying(message: Message) -> Message:
+    """Return a message that carries the current context."""
+    if not isinstance(message, Message) or not isinstance(message.properties, dict):
+        return message
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return replace(message, properties=message.properties | carrier) if carrier else message
+
+
+def _attributes(
+    operation: str, operation_type: str, messages: Sequence[Message] | Sequence[MessageExt]
+) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        SYSTEM: "rocketmq",
+        OPERATION: operation,
+        OPERATION_TYPE: operation_type,
+    }
+    if messages:
+        attributes[DESTINATION] = str(getattr(messages[0], "topic", ""))
+    if len(messages) != 1:
+        attributes[MESSAGE_COUNT] = len(messages)
+        return attributes
+    if tags := getattr(messages[0], "tags", None):
+        attributes[TAG] = str(tags)
+    if keys := getattr(messages[0], "keys", None):
+        attributes[KEYS] = keys.split() if isinstance(keys, str) else [str(key) for key in keys]
+    return attributes
+
+
+def _noted(span: Span, result: T) -> T:
+    """Add to a span where its message was stored."""
+    if isinstance(result, SendResult):
+        span.set_attributes({MESSAGE_ID: result.message_id, PARTITION: str(result.queue.queue_id)})
+    return result
+
+
+def _tracer(provider: TracerProvider | None) -> Tracer:
+    return trace.get_tracer("libramq", __version__, provider)
