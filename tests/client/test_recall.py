@@ -7,6 +7,7 @@ import pytest
 
 from libramq import ConfigError, InvalidMessage, Message, NoPermission, Producer, PushConsumer, sync
 from libramq.message.message import validate
+from libramq.message.recall_handle import HANDLE_BYTES_MAX, RecallHandle
 from libramq.testing import Broker
 
 HOUR = timedelta(hours=1)
@@ -39,7 +40,8 @@ def test_what_cannot_be_recalled_is_refused_with_the_reason():
         waiting = producer.send(Message("T", b"x", deliver_at=datetime.now(UTC) + HOUR))
         with pytest.raises(NoPermission, match="recallMessageEnable"):
             producer.recall(waiting.recall_handle)
-        for handle in ("", "nonsense", waiting.message_id, None):
+        long = RecallHandle("T", "broker-a", str(2 * 10**12), "x" * HANDLE_BYTES_MAX).encode()
+        for handle in ("", "nonsense", waiting.message_id, None, long):
             with pytest.raises(ConfigError, match="recall_handle"):
                 producer.recall(handle)
 

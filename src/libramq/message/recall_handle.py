@@ -26,9 +26,11 @@ class RecallHandle(NamedTuple):
 
 
 def decode_recall_handle(text: str) -> RecallHandle | None:
-    """Return a handle; None if it is none."""
+    """Return a handle; None if it is none, or too long: cut short, it would name another message."""
+    if len(text) > HANDLE_BYTES_MAX:
+        return None
     try:
-        parts = base64.urlsafe_b64decode(text[:HANDLE_BYTES_MAX].encode()).decode().split(" ")
+        parts = base64.urlsafe_b64decode(text.encode()).decode().split(" ")
     except (binascii.Error, ValueError):
         parts = []
     if len(parts) < 5 or parts[0] != _VERSION:

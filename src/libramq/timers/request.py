@@ -52,7 +52,7 @@ def requested_ms(properties: dict[str, str], wall_ms: WallMs) -> int | None:
         if text is None:
             continue
         if not _WHOLE_NUMBER.match(text):
-            raise _illegal(f"{name} is {text[:40]!r}, which is not a whole number")
+            raise _illegal(f"{name} is {text[:40]!r}, not a whole number of up to 18 digits")
         number = int(text)
         if name == p.TIMER_DELAY_SEC:
             return int(wall_ms) + number * 1000
