@@ -28,8 +28,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaUp]:
 
 @pytest.fixture(params=VERSIONS)
 def clients(request: pytest.FixtureRequest, servers: KafkaUp, tmp_path: Path) -> Iterator[KafkaClients]:
-    settings = {"acks": "all", "enable.idempotence": "false"}
-    clients = KafkaClients(servers.kafka, home=tmp_path, version=request.param, producer=settings)
+    clients = KafkaClients(servers.kafka, home=tmp_path, version=request.param)
     try:
         yield clients
     finally:
@@ -84,6 +83,19 @@ def test_a_group_shares_partitions_and_continues_where_it_committed(clients: Kaf
     clients.wait_records(8)
     assert sorted(clients.records()) == [(p, offset) for p in range(4) for offset in range(2)]
     clients.finish()
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_acknowledged_records_are_stored_once(servers: KafkaUp, tmp_path: Path, idempotent: bool):
+    settings = {"acks": "all" if idempotent else "1", "enable.idempotence": str(idempotent).lower()}
+    clients = KafkaClients(servers.kafka, home=tmp_path, producer={**settings, "batch.size": 200})
+    try:
+        topic = fresh(clients, f"once-{idempotent}")
+        clients.create(topic, 1)
+        assert clients.produce(topic, 0, *map(str, range(500))) == list(range(500))
+        clients.finish()
+    finally:
+        clients.stop()
 
 
 def test_a_static_member_comes_back_without_a_rebalance(clients: KafkaClients):

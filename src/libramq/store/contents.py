@@ -131,6 +131,11 @@ class StoreContents:
         queue = self._queues.get(topic, queue_id)
         return queue.visible_max if queue else 0
 
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the message that is stored next in a queue; others may not be readable yet."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.max_offset if queue else 0
+
     def durable_max_offset(self, topic: str, queue_id: int) -> int:
         """Return the end of a queue's messages on the disk; under SYNC_FLUSH those are the readable ones."""
         queue = self._queues.get(topic, queue_id)

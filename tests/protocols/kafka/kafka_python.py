@@ -10,7 +10,7 @@ TIMEOUT_S = 60
 
 def main(address: str) -> None:
     """Produce twenty records to two partitions, and consume them."""
-    producer = KafkaProducer(bootstrap_servers=address, enable_idempotence=False, compression_type="gzip")
+    producer = KafkaProducer(bootstrap_servers=address, compression_type="gzip")
     futures = [producer.send("orders", b"%d" % number, partition=number % 2) for number in range(20)]
     for number, future in enumerate(futures):
         assert future.get(TIMEOUT_S).offset == number // 2

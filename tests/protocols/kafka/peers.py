@@ -42,7 +42,8 @@ class KafkaEndpoint:
 
     def __init__(self, talk: Conversation) -> None:
         self.talk = talk
-        self.translator = KafkaTranslator(talk.broker, NODE)
+        self.translator = KafkaTranslator(talk.broker, NODE, talk.disk)
+        self.translator.producers.recover()
 
     def peer(self, address: str = "127.0.0.1:60000") -> "KafkaPeer":
         return KafkaPeer(self, address)

@@ -89,13 +89,11 @@ def test_every_cut_is_noticed():
         (b"", ErrorCode.CORRUPT_MESSAGE),
         (of_a_client() * 2, ErrorCode.INVALID_RECORD),
         (of_a_client(is_transactional=True), ErrorCode.INVALID_RECORD),
-        (
-            of_a_client(producer_id=7, producer_epoch=0, base_sequence=0),
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ),
+        (of_a_client(producer_id=7, producer_epoch=-1, base_sequence=0), ErrorCode.INVALID_RECORD),
+        (of_a_client(producer_id=7, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD),
         (of_a_client()[:16] + b"\x01" + of_a_client()[17:], ErrorCode.INVALID_RECORD),
     ],
-    ids=["empty", "two batches", "transactional", "idempotent", "format 1"],
+    ids=["empty", "two batches", "transactional", "no epoch", "no sequence", "format 1"],
 )
 def test_what_is_not_served_is_refused_by_its_code(data: bytes, code: ErrorCode):
     with pytest.raises(InvalidBatch) as refused:

@@ -43,6 +43,7 @@ MODULES = {
     "create_topics": (2, 6, 5),
     "delete_topics": (1, 5, 4),
     "describe_configs": (1, 4, 4),
+    "init_producer_id": (0, 5, 2),
 }
 
 

@@ -6,7 +6,7 @@
 retries, delays, batches.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from libramq.broker.messages import stored_properties
@@ -43,7 +43,7 @@ class _Stored(Gated):
 
     __slots__ = ("_results", "_waiter")
 
-    def __init__(self, results: list[AppendResult], waiter: Waiter[Sequence[AppendResult]]) -> None:
+    def __init__(self, results: Sequence[AppendResult], waiter: Waiter[Sequence[AppendResult]]) -> None:
         super().__init__(waiter.connection)
         self._results = results
         self._waiter = waiter
@@ -86,19 +86,30 @@ class Appending:
         *,
         wall_ms: WallMs,
         now_ms: MonotonicMs,
+        stored: Callable[[Sequence[AppendResult]], None] | None = None,
     ) -> None:
         """Store messages by one write; the waiter gets their positions once they are safe.
 
-        Raises BrokerError, and stores nothing, if one of them is refused.
+        Raises BrokerError, and stores nothing, if one of them is refused. Where no file of the log holds all
+        of them, the first ones may be stored although the disk refused the others. stored: called before
+        anything else with the positions of those that were stored, if any.
         """
         no_space = self._disk_space.refusal(now_ms)
         if no_space is not None:
             raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
         messages = [self._message(draft, waiter.connection.address, wall_ms) for draft in drafts]
         results = self._log.append(messages)
+        if stored is not None and results and results[0].is_ok:
+            stored([result for result in results if result.is_ok])
         for result in results:
             if not result.is_ok:
                 raise self._log.refused(result)
+        self.answer_when_safe(results, waiter)
+
+    def answer_when_safe(
+        self, results: Sequence[AppendResult], waiter: Waiter[Sequence[AppendResult]]
+    ) -> None:
+        """Answer with the positions of stored messages once they are safe; they may be stored long since."""
         if results and self._log.must_wait:
             self._durability.wait(_Stored(results, waiter), results[-1].end)
         else:

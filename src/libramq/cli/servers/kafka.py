@@ -5,6 +5,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.cli.running import Service
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
+from libramq.filesystem import LocalFileSystem
 
 
 def check_kafka_port(port: int | None, brokers: int) -> None:
@@ -23,4 +24,4 @@ def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
         from libramq.protocols.kafka.server import KafkaServer
     except ModuleNotFoundError as missing:
         raise ConfigError(f"kafkaListenPort needs {missing.name}: pip install 'libramq[kafka]'") from None
-    return [KafkaServer(broker, config, SystemClock())]
+    return [KafkaServer(broker, config, SystemClock(), LocalFileSystem())]

@@ -20,11 +20,13 @@ from libramq.broker.messages.appending import Draft
 from libramq.errors import RemoteProtocolError
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.protocols.kafka.sequences import PRODUCER, mark
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
     Header,
     InvalidBatch,
     Record,
+    Stamp,
     decode_headers,
     encode_headers,
 )
@@ -32,7 +34,7 @@ from libramq.wire.kafka.record_batch import (
 NULL: Final = "__KAFKA_NULL"
 KEY: Final = "__KAFKA_KEY"
 HEADERS: Final = "__KAFKA_HEADERS"
-_OURS: Final = frozenset({NULL, KEY, HEADERS})
+_OURS: Final = frozenset({NULL, KEY, HEADERS, PRODUCER})
 #: A property's value is never empty, and this is no base64.
 _EMPTY: Final = "="
 _SEPARATORS: Final = frozenset((p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR, p.NUL))
@@ -42,7 +44,7 @@ _MEANT: Final = p.RESERVED | {
     p.TRANSACTION_CHECK_TIMES,
     p.CHECK_IMMUNITY_TIME_IN_SECONDS,
 }  # fmt: skip
-#: Room for what the broker adds: its region, cluster, and the unique key.
+#: Room for what the broker adds: its region, cluster, the unique key, and the mark of an idempotent producer.
 PROPERTIES_BYTES_MAX: Final = p.PROPERTIES_BYTES_MAX - 1024
 
 
@@ -63,6 +65,12 @@ def draft_of(topic: str, queue_id: int, record: Record) -> Draft:
             f"key and headers of a record take {len(text)} bytes; {PROPERTIES_BYTES_MAX} are allowed",
         )
     return Draft(topic, queue_id, record.value or b"", text, record.timestamp_ms)
+
+
+def marked(drafts: Sequence[Draft], stamp: Stamp, offset: int) -> Sequence[Draft]:
+    """Return the messages of an idempotent producer's batch with its mark; it begins at a queue offset."""
+    text = p.properties_to_text({PRODUCER: mark(stamp, offset)})
+    return [draft._replace(properties=text + draft.properties) for draft in drafts]
 
 
 def record_of(message: MessageExt) -> Record:

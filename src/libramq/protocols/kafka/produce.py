@@ -2,13 +2,14 @@
 
     request ─► decode (large ones on a thread) ─► append, partition by partition ─► all safe ─► answer
 
+A batch of an idempotent producer that was stored before is answered like the first time (`sequences`).
 acks 1 and all mean the same here: what the broker's flush and replication settings promise. acks 0 is not
 answered.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Send
@@ -19,10 +20,12 @@ from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.mapping import draft_of
+from libramq.protocols.kafka.mapping import draft_of, marked
 from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.refusals import code_of
-from libramq.store.append import AppendResult
+from libramq.protocols.kafka.sequences import StoredBatch
+from libramq.store.append import AppendResult, AppendStatus
 from libramq.wire.kafka.apis.produce import (
     ProducedPartition,
     ProducedTopic,
@@ -30,7 +33,15 @@ from libramq.wire.kafka.apis.produce import (
     ProduceResponse,
 )
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import Budget, InvalidBatch, Record, decode_batch, unpacking_cost
+from libramq.wire.kafka.record_batch import (
+    Budget,
+    InvalidBatch,
+    Record,
+    Stamp,
+    decode_batch,
+    stamp_of,
+    unpacking_cost,
+)
 
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
@@ -38,8 +49,16 @@ AT_ONCE_BYTES_MAX: Final = 64 * 1024
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
 
-#: A partition's messages, or why they are refused.
-Drafts = Sequence[Draft] | InvalidBatch
+
+class Batch(NamedTuple):
+    """A partition's messages. stamp: an idempotent producer's."""
+
+    drafts: Sequence[Draft]
+    stamp: Stamp | None
+
+
+#: A partition's batch, or why it is refused.
+Found = Batch | InvalidBatch
 #: What becomes of a partition, named by the positions of topic and partition in the request.
 Place = tuple[int, int]
 
@@ -47,7 +66,8 @@ Place = tuple[int, int]
 class Produces:
     """Answers Produce."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, producers: Producers) -> None:
+        self._producers = producers
         self._appending = broker.appending
         self._authorizer = broker.authorizer
         self._store = broker.store
@@ -70,33 +90,60 @@ class Produces:
         else:
             self._effects.run(Thread.COMPUTE, decode, partial(self._decoded, request, slot), slot.connection)
 
-    def _decoded(self, request: ProduceRequest, slot: Slot, drafts: Any) -> None:
+    def _decoded(self, request: ProduceRequest, slot: Slot, batches: Any) -> None:
         """Store what a thread has decoded; it decodes all or raises what is a bug of ours."""
         try:
-            if isinstance(drafts, Exception):
-                raise drafts
-            self._append(request, slot, drafts)
+            if isinstance(batches, Exception):
+                raise batches
+            self._append(request, slot, batches)
         except Exception as error:
             slot.fail(error)
 
-    def _append(self, request: ProduceRequest, slot: Slot, drafts: Mapping[Place, Drafts]) -> None:
+    def _append(self, request: ProduceRequest, slot: Slot, batches: Mapping[Place, Found]) -> None:
         production = _Production(request, slot)
-        wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
-        for place, messages in drafts.items():
+        for place, batch in batches.items():
             topic = request.topics[place[0]]
             try:
-                if isinstance(messages, InvalidBatch):
-                    raise messages
+                if isinstance(batch, InvalidBatch):
+                    raise batch
                 require_permission(self._authorizer, Send(ANONYMOUS, topic.name))
                 _require_visible(topic.name)
-                start = self._store.min_offset(topic.name, topic.partitions[place[1]].index)
-                waiter = _Waiter(production, place, start)
-                self._appending.append(messages, waiter, wall_ms=wall_ms, now_ms=now_ms)
+                self._store_batch(batch, topic.name, topic.partitions[place[1]].index, production, place)
             except InvalidBatch as invalid:
                 production.refuse(place, invalid.code, str(invalid))
             except (BrokerError, InvalidName) as refused:
                 production.refuse(place, code_of(refused), str(refused))
         production.answer_if_done()
+
+    def _store_batch(
+        self, batch: Batch, topic: str, queue_id: int, production: "_Production", place: Place
+    ) -> None:
+        """Store a batch, or what is missing of it."""
+        waiter = _Waiter(production, place, self._store.min_offset(topic, queue_id))
+        wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        stamp = batch.stamp
+        if stamp is None:
+            self._appending.append(batch.drafts, waiter, wall_ms=wall_ms, now_ms=now_ms)
+            return
+        known = self._producers.sequences.judge(topic, queue_id, stamp)
+        if known is not None:
+            waiter.base_offset = known.offset
+        if known is not None and known.stored == known.records:
+            result = AppendResult(AppendStatus.PUT_OK, known.end, 0, known.offset)
+            self._appending.answer_when_safe([result], waiter)
+            return
+        done = known.stored if known is not None else 0
+        offset = self._store.next_offset(topic, queue_id)
+        first = known or StoredBatch(stamp.first, stamp.records, 0, offset, 0)
+
+        def stored(results: Sequence[AppendResult]) -> None:
+            now = first._replace(stored=done + len(results), end=results[-1].end)
+            self._producers.sequences.note(topic, queue_id, stamp, now, int(wall_ms))
+            self._producers.changed()
+
+        rest = stamp._replace(first=stamp.first + done, records=stamp.records - done)
+        drafts = marked(batch.drafts[done:], rest, offset)
+        self._appending.append(drafts, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
 
 
 def _require_visible(topic: str) -> None:
@@ -104,20 +151,22 @@ def _require_visible(topic: str) -> None:
         raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic} is not for Kafka's clients")
 
 
-def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Drafts]:
-    """Return the messages of each partition; all together may not be larger than one batch may be."""
-    drafts: dict[Place, Drafts] = {}
+def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Found]:
+    """Return the batch of each partition; all together may not be larger than one batch may be."""
+    batches: dict[Place, Found] = {}
     budget = Budget()
     for topic_at, topic in enumerate(request.topics):
         for partition_at, partition in enumerate(topic.partitions):
-            found: Drafts
+            found: Found
+            data = partition.records or b""
             try:
-                records = decode_batch(partition.records or b"", budget)
-                found = _drafts(topic.name, partition.index, records, timestamp_ms_max)
+                records = decode_batch(data, budget)
+                drafts = _drafts(topic.name, partition.index, records, timestamp_ms_max)
+                found = Batch(drafts, stamp_of(data))
             except InvalidBatch as invalid:
                 found = invalid
-            drafts[topic_at, partition_at] = found
-    return drafts
+            batches[topic_at, partition_at] = found
+    return batches
 
 
 def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_max: int) -> Sequence[Draft]:
@@ -156,10 +205,9 @@ class _Production:
         index = self._request.topics[place[0]].partitions[place[1]].index
         self.note(place, ProducedPartition(index=index, error_code=code, error_message=remark))
 
-    def stored(self, place: Place, results: Sequence[AppendResult], start: int) -> None:
-        """Note where a partition's records are."""
+    def stored(self, place: Place, offset: int, start: int) -> None:
+        """Note where a partition's records begin."""
         index = self._request.topics[place[0]].partitions[place[1]].index
-        offset = results[0].queue_offset
         self.note(place, ProducedPartition(index=index, base_offset=offset, log_start_offset=start))
 
     def note(self, place: Place, result: ProducedPartition) -> None:
@@ -199,6 +247,8 @@ class _Waiter:
         self._production = production
         self._place = place
         self._start = start
+        #: Of a batch that was stored before, or partly.
+        self.base_offset: int | None = None
 
     @property
     def connection(self) -> Connection:
@@ -207,7 +257,8 @@ class _Waiter:
 
     def answer(self, results: Sequence[AppendResult]) -> None:
         """Note where the records are."""
-        self._production.stored(self._place, results, self._start)
+        offset = results[0].queue_offset if self.base_offset is None else self.base_offset
+        self._production.stored(self._place, offset, self._start)
 
     def refuse(self, error: Exception) -> None:
         """Note that the records are not as safe as they should be."""

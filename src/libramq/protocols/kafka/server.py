@@ -1,8 +1,11 @@
 """The Kafka server: a broker's listening socket for Kafka's clients."""
 
+import asyncio
+
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import Clock
+from libramq.filesystem import FileSystem
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
 from libramq.transport.server import Server
@@ -16,11 +19,18 @@ class KafkaServer:
     """
 
     def __init__(
-        self, broker: BrokerServer, config: BrokerConfig, clock: Clock, *, port: int | None = None
+        self,
+        broker: BrokerServer,
+        config: BrokerConfig,
+        clock: Clock,
+        filesystem: FileSystem,
+        *,
+        port: int | None = None,
     ) -> None:
         self._broker = broker
         self._bind_address = config.bind_address  # The broker has checked it.
         self._clock = clock
+        self._filesystem = filesystem
         self._server: Server | None = None
         self._node = Node(
             config.broker_ip, config.kafka_listen_port if port is None else port, config.cluster_name
@@ -32,8 +42,10 @@ class KafkaServer:
         return f"{self._node.host}:{self._node.port}"
 
     async def start(self) -> None:
-        """Listen; raises ConfigError when the port is taken."""
-        entrance = self._broker.entrance(KafkaTranslator(self._broker.broker, self._node))
+        """Listen; raises ConfigError when the port is taken, StoreCorrupt where a file cannot be read."""
+        translator = KafkaTranslator(self._broker.broker, self._node, self._filesystem)
+        await asyncio.to_thread(translator.producers.recover)
+        entrance = self._broker.entrance(translator)
         self._server = Server(entrance, self._clock.monotonic_ms, reader=FrameReader)
         self._node.port = await self._server.listen(self._bind_address, self._node.port)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from libramq.broker.broker import Broker
 from libramq.errors import RemoteProtocolError
+from libramq.filesystem import FileSystem
 from libramq.kernel.connection import Connection
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.fetch import Fetches
@@ -18,6 +19,7 @@ from libramq.protocols.kafka.metadata import Metadata
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
+from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.topics import TopicRequests
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, UnservedVersion, decode_call
@@ -37,17 +39,22 @@ _VERSIONS = tuple(
 class KafkaTranslator:
     """Serves Kafka's protocol; a `kernel.engine.Translator`. Its requests are frames.
 
-    secret_bits: for members' ids, which must not be guessed; only a simulator draws them from a seed.
+    Call `producers.recover` before the first request. secret_bits: for ids that must not be guessed; only a
+    simulator draws them from a seed.
     """
 
-    def __init__(self, broker: Broker, node: Node, secret_bits: SecretBits = SYSTEM_SECRETS) -> None:
+    def __init__(
+        self, broker: Broker, node: Node, filesystem: FileSystem, secret_bits: SecretBits = SYSTEM_SECRETS
+    ) -> None:
         kernel = broker.kernel
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: _api_versions}
+        self.producers = Producers(broker, filesystem, secret_bits)
         self.groups = GroupRequests(broker, node, secret_bits)
         for services in (
             Metadata(broker, node),
-            Produces(broker),
+            Produces(broker, self.producers),
+            self.producers,
             Fetches(broker),
             OffsetLists(broker),
             TopicRequests(broker),

@@ -14,6 +14,7 @@ from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest
 from libramq.wire.kafka.apis.fetch import FetchRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
+from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupRequest
 from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsRequest
@@ -69,6 +70,7 @@ APIS: Final = {
         _api(API_VERSIONS, ApiVersionsRequest, 0, 4, 3),
         _api(19, CreateTopicsRequest, 2, 6, 5),
         _api(20, DeleteTopicsRequest, 1, 5, 4),
+        _api(22, InitProducerIdRequest, 0, 5, 2),
         _api(32, DescribeConfigsRequest, 1, 4, 4),
     )
 }

@@ -107,6 +107,21 @@ def unpacking_cost(data: bytes) -> int:
     return len(data) + max(count, 0) * _RECORD_COST_BYTES
 
 
+class Stamp(NamedTuple):
+    """The numbers that an idempotent producer gives a batch. first: the sequence of its first record."""
+
+    producer_id: int
+    epoch: int
+    first: int
+    records: int
+
+
+def stamp_of(data: bytes) -> Stamp | None:
+    """Return the stamp of a batch that was decoded; None if its producer is not idempotent."""
+    *_, producer_id, epoch, first, records = _REST.unpack_from(data, _CRC_FROM)
+    return None if producer_id < 0 else Stamp(producer_id, epoch, first, records)
+
+
 def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
     """Return the records of a producer's batch, offsets counted from 0; raises InvalidBatch.
 
@@ -123,8 +138,13 @@ def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "a partition's records are not exactly one batch")
     if google_crc32c.value(data[_CRC_FROM:]) != crc:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a record batch does not match its checksum")
-    attributes, last_delta, base_ms, _, producer_id, _, _, count = _REST.unpack_from(data, _CRC_FROM)
-    _require_served(attributes, producer_id)
+    attributes, last_delta, base_ms, _, producer_id, epoch, first, count = _REST.unpack_from(data, _CRC_FROM)
+    _require_served(attributes)
+    if producer_id >= 0 and (epoch < 0 or first < 0):
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"producer {producer_id} has epoch {epoch}, its batch begins with sequence {first}",
+        )
     if count > budget.records:
         raise InvalidBatch(
             ErrorCode.MESSAGE_TOO_LARGE, f"{count} records; at most {budget.records}, send smaller batches"
@@ -143,15 +163,10 @@ def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, str(failed)) from failed
 
 
-def _require_served(attributes: int, producer_id: int) -> None:
-    """Refuse what would need the state of a producer: it is not kept."""
+def _require_served(attributes: int) -> None:
+    """Refuse what is not kept."""
     if attributes & (_TRANSACTIONAL | _CONTROL):
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "transactions are not supported")
-    if producer_id >= 0:
-        raise InvalidBatch(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            "idempotent producers are not supported; set enable.idempotence=false",
-        )
     if attributes & _LOG_APPEND_TIME:
         raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "a producer cannot set the time of the append")
 

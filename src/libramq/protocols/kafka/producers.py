@@ -1,0 +1,162 @@
+"""Producers: InitProducerId, and the sequences of idempotent producers across restarts.
+
+    the log                                       each record has its batch's numbers
+    config/kafkaProducers.json, every 5 s         the sequences, and the log's end when they were taken
+
+At a start the log is read from there on. The file is progress (`broker.files.progress`): it is written once
+the log is on the disk that far, so it never knows a batch that a power cut took. Without a file, as at a
+promoted slave, the log's last part is read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.broker.broker import Broker
+from libramq.broker.files.persistence import PROGRESS_MS
+from libramq.broker.files.progress import Progress, ProgressFile
+from libramq.catalog.config_file import ConfigFile
+from libramq.clock import MonotonicMs
+from libramq.errors import StoreCorrupt
+from libramq.filesystem import FileSystem
+from libramq.formats.document import Document
+from libramq.kernel.effect import Thread
+from libramq.logs import get_logger
+from libramq.message.properties import find_property
+from libramq.message.record import RecordHead
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.sequences import PRODUCER, Entry, Key, Sequences, read_mark
+from libramq.secret_bits import SecretBits
+from libramq.store.log_scan import LogScan
+from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
+from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from libramq.wire.kafka.error_code import ErrorCode
+
+log = get_logger(__name__)
+
+FILE_NAME: Final = "kafkaProducers.json"
+SAVE_MS: Final = 5_000
+#: Ours: what is read of a log without a file, in about a second.
+SCAN_BYTES_MAX: Final = 256 * 1024 * 1024
+_PRODUCER: Final = PRODUCER.encode()
+#: Ids are 62 random bits: they need no memory, and no two brokers give out the same.
+_ID_BYTES: Final = 8
+_ID_MAX: Final = (1 << 62) - 1
+
+
+class ProducersFile(Document, frozen=True, kw_only=True):
+    """The content of the file. log_end: records from there on are not in it."""
+
+    log_end: int
+    entries: Sequence[tuple[Key, Entry]] = ()
+
+
+class Producers:
+    """Gives out producers' ids, and keeps their sequences."""
+
+    def __init__(self, broker: Broker, filesystem: FileSystem, secret_bits: SecretBits) -> None:
+        kernel = broker.kernel
+        self._store = broker.store
+        self._topics = broker.topics
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._filesystem = filesystem
+        self._secret_bits = secret_bits
+        self.sequences = Sequences(broker.store.next_offset)
+        self._file = ConfigFile(filesystem, Path(broker.config.store_path) / "config" / FILE_NAME)
+        self._saved = 0
+        self._progress = ProgressFile(FILE_NAME, SAVE_MS, self._take, broker.store)
+        self._is_writing = False
+        self._due = kernel.deadlines.new(self._save, FILE_NAME)
+        self._topics.observe(self._topic_changed)
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {InitProducerIdRequest: self.init}
+
+    def init(self, request: InitProducerIdRequest, slot: Slot) -> None:
+        """Answer with a new id; nothing is kept of it before its first batch."""
+        if request.transactional_id is not None:
+            slot.answer(InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1))
+            return
+        new_id = int(self._secret_bits.token_hex(_ID_BYTES), 16) & _ID_MAX
+        slot.answer(InitProducerIdResponse(producer_id=new_id))
+
+    def changed(self) -> None:
+        """Have the file written soon."""
+        if self._due.due_ms is None and not self._is_writing:
+            self._due.at(self._clock.monotonic_ms() + PROGRESS_MS)
+
+    def recover(self) -> None:
+        """Find out what was stored before; waits for the disk, and may be called in a thread.
+
+        Raises StoreCorrupt where the file cannot be read.
+        """
+        end = self._store.end
+        saved = self._file.load(ProducersFile)
+        start = max(0, end - SCAN_BYTES_MAX)
+        if saved is not None and saved.log_end <= end:
+            self.sequences.restore(saved.entries)
+            start = saved.log_end
+        while start < end:
+            try:
+                start = self._read(start, end)
+            except FileRemoved:  # Those that follow are read.
+                continue
+            except StoreCorrupt as damaged:
+                log.error("retries of Kafka's producers may be stored twice", reason=str(damaged))
+                return
+
+    def _read(self, start: int, end: int) -> int:
+        """Read the log; return where it ends."""
+        directory = self._store.config.commit_log_directory
+        with closing(ReadOnlyFiles(self._filesystem, directory)) as files:
+            # `protected`: it begins amid a record, perhaps, and goes on behind damage.
+            for found in LogScan(files, max(start, files.min_offset), protected=end):
+                if isinstance(found, RecordHead):
+                    if found.physical_offset >= end:
+                        break
+                    self._note(found)
+        return end
+
+    def _note(self, head: RecordHead) -> None:
+        data = find_property(head.properties, _PRODUCER)
+        marked = read_mark(data) if data is not None else None
+        if marked is not None:
+            end = head.physical_offset + head.size
+            self.sequences.note_record(
+                head.topic, head.queue_id, head.queue_offset, marked, end, head.store_timestamp_ms
+            )
+
+    # The file.
+
+    def _topic_changed(self, topic: str) -> None:
+        if topic not in self._topics:
+            self.sequences.forget_topic(topic)
+
+    def _save(self, now_ms: MonotonicMs) -> None:
+        if self._progress.is_due(now_ms):
+            self._is_writing = True
+            self._effects.run(Thread.DISK, self._progress.write, self._written)
+        elif self._progress.taken is not None or self.sequences.version != self._saved:
+            self._due.at(now_ms + PROGRESS_MS)
+
+    def _written(self, result: object) -> None:
+        self._is_writing = False
+        self._progress.done(result if isinstance(result, Exception) else None)
+        if self.sequences.version != self._saved:
+            self.changed()
+
+    def _take(self) -> Progress | None:
+        version = self.sequences.version
+        if version == self._saved:
+            return None
+        self.sequences.expire(int(self._clock.wall_ms()))
+        content = ProducersFile(log_end=self._store.end, entries=self.sequences.snapshot())
+        return Progress(
+            write=partial(self._file.save, content),
+            written=partial(setattr, self, "_saved", version),
+            failed=lambda: None,
+        )
