@@ -172,3 +172,85 @@ def test_a_cut_takes_delay_offsets_along(pair: Pair, tmp_path: Path) -> None:
     promoted = pair.promote(is_killed=True)
     promoted.advance(2_000)
     assert bodies(promoted) == [b"later"]
+
+
+def wait(pair: Pair, text: str, milliseconds: int) -> None:
+    send(pair, text, TIMER_DELIVER_MS=str(int(pair.clock.wall_ms()) + milliseconds))
+
+
+def test_a_promoted_slave_delivers_timer_messages_that_its_master_did_not(pair: Pair) -> None:
+    for text, seconds in (("soon", 3), ("later", 60)):
+        wait(pair, text, seconds * 1_000)
+    pair.run(3 * ROUND_MS)
+    assert bodies(pair.slave) == [b"soon"]
+    master, slave = pair.master.broker, pair.slave.broker
+    copied = slave._files.timers.timers
+    assert copied.metrics.content() == master._files.timers.timers.metrics.content()
+    promoted = pair.promote()
+    promoted.advance(70_000)
+    assert bodies(promoted) == [b"soon", b"later"]
+    assert promoted.broker._files.timers.timers.metrics.content().timing_count["T"].count == 0
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_promoted_slave_delivers_timer_messages_whose_delivery_it_lacks(
+    pair: Pair, is_killed: bool
+) -> None:
+    wait(pair, "first", 3_000)
+    wait(pair, "second", 30_000)
+    pair.run(2 * ROUND_MS)
+    pair.holds_blocks = True
+    pair.run(ROUND_MS)
+    assert bodies(pair.master) == [b"first", b"second"]
+    assert bodies(pair.slave) == [b"first"]
+    promoted = pair.promote(is_killed=is_killed)
+    promoted.advance(10_000)
+    assert bodies(promoted) == [b"first", b"second"]
+
+
+def test_a_cut_takes_the_timers_checkpoint_along(pair: Pair, tmp_path: Path) -> None:
+    wait(pair, "later", 3_000)
+    pair.run(100)
+    save(pair, tmp_path)
+    pair.run(2 * ROUND_MS)
+    assert bodies(pair.slave) == [b"later"]
+    diverge(pair, tmp_path, "other")
+    pair.is_reachable = pair.holds_blocks = True
+    pair.run(RETRY_MS + 500)
+    assert bodies(pair.slave) == []
+    promoted = pair.promote(is_killed=True)
+    promoted.advance(10_000)
+    assert bodies(promoted) == [b"later"]
+
+
+def test_a_master_that_becomes_a_slave_and_a_master_again_delivers_each_timer_message_once(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """Its wheel leads into a log that may be another one meanwhile; what it had delivered it still knows."""
+    wait(pair, "soon", 3_000)
+    wait(pair, "later", 120_000)
+    pair.run(2 * ROUND_MS)
+    pair.slave.close()
+    pair.part()
+    pair.run()
+    pair.master.close()
+    shutil.copytree(tmp_path / "master", tmp_path / "was-master")
+    pair.open_master()
+    pair.is_reachable = True
+    pair.open_slave("was-master")
+    pair.run(2_000)
+    wait(pair, "new", 5_000)
+    pair.run(2 * ROUND_MS)
+    assert bodies(pair.slave) == [b"soon", b"new"]
+    promoted = pair.promote()
+    promoted.advance(120_000)
+    assert bodies(promoted) == [b"soon", b"new", b"later"]
+
+
+def test_apaches_checkpoint_is_answered_with_what_was_collected(pair: Pair) -> None:
+    """An Apache slave collects no further than the master has."""
+    wait(pair, "later", 60_000)
+    Popper(pair.master).pop()
+    pair.run(3_000)
+    body = pair.master.ask(FakePeer(), RequestCode.GET_TIMER_CHECK_POINT).body
+    assert int.from_bytes(body[24:32]) == pair.master.broker._files.timers.timers.queue_offset >= 1

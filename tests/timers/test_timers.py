@@ -12,7 +12,7 @@ from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
-from libramq.timers.timers import Timers
+from libramq.timers.timers import Again, Timers
 from tests.store.stores import Disk
 
 
@@ -45,3 +45,11 @@ def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
         assert rounds < 10
     assert timers.queue_offset == 10
     timer_log.close()
+
+
+def test_damage_while_messages_are_collected_again_makes_nothing_delivered():
+    """Of those between the two places only what was known before is: they were not in the wheel."""
+    before = Again(until=10, from_ms=1_000)
+    assert before.renewed(4, 5_000) == Again(10, 1_000)
+    assert before.renewed(4, 500) == Again(10, 500)
+    assert before.renewed(10, 5_000) == Again(10, 5_000)

@@ -41,6 +41,16 @@ def all_request_modes() -> Call[bytes]:
     return header_call(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, None, _body)
 
 
+def timer_checkpoint() -> Call[bytes]:
+    """Return how far the master's timers have come, the first 56 bytes of its timercheck."""
+    return header_call(RequestCode.GET_TIMER_CHECK_POINT, None, _body)
+
+
+def timer_metrics() -> Call[bytes]:
+    """Return how many timer messages wait at the master, the content of timermetrics."""
+    return header_call(RequestCode.GET_TIMER_METRICS, None, _body)
+
+
 def log_end() -> Call[int]:
     """Return where the master's log ends."""
     return header_call(RequestCode.GET_BROKER_HA_STATUS, None, _log_end)

@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.errors import RemoteProtocolError
 from libramq.filesystem import FileSystem
 from libramq.store.config import PAGE_BYTES
 
@@ -42,6 +43,13 @@ class TimerCheckpoint(NamedTuple):
     def encode(self) -> bytes:
         """Return its 56 bytes; GET_TIMER_CHECK_POINT answers with them."""
         return _APACHE.pack(*self)
+
+
+def decode_timer_checkpoint(body: bytes) -> TimerCheckpoint:
+    """Read the answer to GET_TIMER_CHECK_POINT."""
+    if len(body) < _APACHE.size:
+        raise RemoteProtocolError(f"a timer checkpoint of {len(body)} bytes; it has {_APACHE.size}")
+    return TimerCheckpoint(*_APACHE.unpack_from(body))
 
 
 class OwnCheckpoint(NamedTuple):

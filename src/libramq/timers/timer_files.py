@@ -88,7 +88,7 @@ class TimerFiles:
         #: Whether the file of the wheel is not used, and written as a whole.
         self._makes_wheel_again = False
         try:
-            queue_offset, again = self._open(options)
+            queue_offset, again = self._open_copy() if store.config.is_copy else self._open(options)
             metrics = TimerMetrics(self._metrics_file.load(TimerMetricsFile))
         except BaseException:
             self._log.close()
@@ -133,12 +133,42 @@ class TimerFiles:
                 ends_at=log_end,
                 messages=queue_offset,
             )
-            again = Again(max(queue_offset, again.until), checkpoint.read_ms)
+            again = again.renewed(queue_offset, checkpoint.read_ms)
             queue_offset = 0
             self._note(again, queue_offset)
         self._log.end_at(log_end)
         queue_offset = max(queue_offset, store.min_offset(TIMER_TOPIC, 0))
         return min(queue_offset, store.max_offset(TIMER_TOPIC, 0)), again
+
+    def _open_copy(self) -> tuple[int, Again]:
+        """Begin a slave's files, without wheel and log: as a master it collects from the topic again.
+
+        What the directory says was delivered, by this broker as a master, holds until its log is cut.
+        """
+        checkpoint, own = self.checkpoint, self._own
+        collected = min(checkpoint.queue_offset, checkpoint.master_queue_offset)
+        again = Again()
+        if own is not None:
+            collected, again = own.queue_offset, Again(own.again_until, own.again_from_ms)
+        again = again.renewed(collected, checkpoint.read_ms)
+        self._log.open()
+        is_of_slave = own is not None and own.pop_place == own.queue_offset == checkpoint.log_end == 0
+        if self._filesystem.exists(self._checkpoint_path) and not is_of_slave:
+            self.checkpoint, self._own = self._copied(again), OwnCheckpoint(0, 0, 0, *again)
+            self._note(again, 0)
+        if self._log.end > self._log.start:
+            self._log.end_at(self._log.start)
+        self._filesystem.unlink(self._wheel_path)
+        return 0, again
+
+    def _copied(self, again: Again) -> TimerCheckpoint:
+        """Return a slave's checkpoint: what its master has delivered, and nothing of its own."""
+        return TimerCheckpoint(
+            read_ms=again.from_ms,
+            master_queue_offset=again.until,
+            version_ms=int(self._wall_ms()),
+            counter=self.checkpoint.counter + 1,
+        )
 
     def _load_wheel(self, from_tick: int, precision_ms: int) -> bool:
         """Load the wheel; return False if it has to be made again from the log."""
@@ -214,27 +244,26 @@ class TimerFiles:
         if not self.has_changes:
             return None
         timers, wall_ms = self.timers, self._wall_ms()
-        write, oldest_place = self._log.take(), self._pop.oldest_place
+        version, removed = (timers.version, self._pop.place), self._log.drop_before(self._store.log_start)
+        write, metrics = self._log.take(), timers.metrics.content()
+        if self._store.config.is_copy:
+            self.checkpoint = self._copied(timers.again)
+            own = OwnCheckpoint(0, 0, 0, *timers.again)
+            return TimerWrite(version, write, {}, self.checkpoint, own, metrics, removed, False)
+        oldest_place = self._pop.oldest_place
         # What POP has in flight is Apache's to collect.
         to_collect = min(timers.queue_offset, timers.queue_offset if oldest_place is None else oldest_place)
         self.checkpoint = TimerCheckpoint(
             read_ms=timers.read_ms(wall_ms),
             log_end=write.end,
             queue_offset=to_collect,
-            master_queue_offset=to_collect,
+            master_queue_offset=timers.queue_offset,
             version_ms=int(wall_ms),
             counter=self.checkpoint.counter + 1,
         )
-        return TimerWrite(
-            (timers.version, self._pop.place),
-            write,
-            self._wheel.take_changes(),
-            self.checkpoint,
-            OwnCheckpoint(timers.queue_offset, self._pop.place, self._wheel.sum, *timers.again),
-            timers.metrics.content(),
-            self._log.drop_before(self._store.log_start),
-            self._makes_wheel_again,
-        )
+        own = OwnCheckpoint(timers.queue_offset, self._pop.place, self._wheel.sum, *timers.again)
+        slots, made_again = self._wheel.take_changes(), self._makes_wheel_again
+        return TimerWrite(version, write, slots, self.checkpoint, own, metrics, removed, made_again)
 
     def run(self, write: TimerWrite) -> None:
         """Write all of it; may be called in a thread. Raises OSError."""

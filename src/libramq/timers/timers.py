@@ -26,7 +26,7 @@ from libramq.message.tags import java_hash
 from libramq.store.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadStatus
-from libramq.timers.metrics import TimerMetrics
+from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms
 from libramq.timers.slot_reader import DueMessage, SlotReader
@@ -49,6 +49,15 @@ class Again(NamedTuple):
 
     until: int = 0
     from_ms: int = 0
+
+    def renewed(self, collected: int, read_ms: int) -> "Again":
+        """Return what is known if the messages before `collected` were, and slots before `read_ms` delivered.
+
+        Of messages that were to be collected again, and were not yet, no more is known than before.
+        """
+        if collected >= self.until:
+            return Again(collected, read_ms)
+        return Again(self.until, min(self.from_ms, read_ms))
 
 
 class Timers:
@@ -140,6 +149,18 @@ class Timers:
         tick = self._wheel.first_tick()
         return WallMs((tick + 1) * self._options.precision_ms) if tick is not None else None
 
+    def copy(self, again: Again) -> None:
+        """Take over, at a slave, what its master has delivered."""
+        if again != self.again:
+            self.again = again
+            self.version += 1
+
+    def copy_metrics(self, content: TimerMetricsFile) -> None:
+        """Take over, at a slave, how many messages wait at its master."""
+        if content != self.metrics.content():
+            self.metrics = TimerMetrics(content)
+            self.version += 1
+
     def advance(self, wall_ms: WallMs) -> bool:
         """Deliver and collect some messages; return whether there are no more. Raises ColdRead."""
         is_delivered = self._deliver(wall_ms)
@@ -183,7 +204,7 @@ class Timers:
             position=slot.broken_at,
             messages=self.queue_offset - first,
         )
-        self.again = Again(max(self.queue_offset, self.again.until), slot.tick * self._options.precision_ms)
+        self.again = self.again.renewed(self.queue_offset, slot.tick * self._options.precision_ms)
         self._collected_again_end = self._log.end
         self._slot = None
         self._reached(first)

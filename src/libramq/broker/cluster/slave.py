@@ -67,6 +67,7 @@ class Slave:
             kernel=kernel,
             ask=self._ask,
             copying=lambda: self.client.copying,
+            with_timers=config.timer_wheel_enable,
         )
         self._search = kernel.deadlines.new(self._look)
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)

@@ -1,7 +1,8 @@
-"""The table copies of a slave: topics, groups, committed offsets and delay levels, as its master has them.
+"""The table copies of a slave: topics, groups, and what its master has done.
 
     every 10 s: topics ─► groups ─► request modes      each: asked ─► decoded ─► applied
-                consumer offsets ─► delay offsets      each: asked ─► decoded ─► kept (`CopiedProgress`)
+                consumer offsets ─► delay offsets ─► timer checkpoint ─► timer metrics
+                                                       each: asked ─► decoded ─► kept (`CopiedProgress`)
 
 A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
 do all while the log is not copied: a master that came back with an empty disk has lost its tables, too.
@@ -31,6 +32,9 @@ from libramq.offsets.ledger import offset_table
 from libramq.rpc import slave_calls
 from libramq.rpc.call import Call
 from libramq.rpc.question import Ask, Question
+from libramq.timers.metrics import TimerMetricsFile
+from libramq.timers.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
+from libramq.timers.timers import Again
 
 log = get_logger(__name__)
 
@@ -72,6 +76,7 @@ class TableCopies:
     """Copies the master's tables, one after the other.
 
     copying: returns the number of the copying of the log that is under way; None: there is none.
+    with_timers: whether timer messages are served.
     """
 
     def __init__(
@@ -82,12 +87,14 @@ class TableCopies:
         kernel: Kernel,
         ask: Ask,
         copying: Callable[[], int | None],
+        with_timers: bool,
     ) -> None:
         self._topics = files.tables.topics
         self._groups = files.tables.groups
         self._modes = files.tables.request_modes
         self._offsets = offsets
         self._schedule = files.schedule
+        self._timers = files.timers.timers
         self._store = files.store
         self._clock = kernel.clock
         self._effects = kernel.effects
@@ -100,7 +107,7 @@ class TableCopies:
         self._steps = Steps(kernel)
         self._failed: set[str] = set()
         self._is_wanted = False
-        self._tables = (*self._settings(), *self._progress())
+        self._tables = (*self._settings(), *self._progress(with_timers=with_timers))
         self.progress = CopiedProgress(files.store, kernel, self._note)
         #: The tables that this round has still to ask for, None between rounds; the one that was asked for.
         self._round: Iterator[_Table] | None = None
@@ -234,9 +241,9 @@ class TableCopies:
             ),
         )
 
-    def _progress(self) -> tuple[_Table, ...]:
+    def _progress(self, *, with_timers: bool) -> tuple[_Table, ...]:
         """Return the tables of what the master has done."""
-        return (
+        tables = (
             _Table(
                 "consumer offsets",
                 slave_calls.all_consumer_offsets(),
@@ -252,6 +259,23 @@ class TableCopies:
                 is_progress=True,
             ),
         )
+        timers = (
+            _Table(
+                "timer checkpoint",
+                slave_calls.timer_checkpoint(),
+                decode_timer_checkpoint,
+                self._apply_timers,
+                is_progress=True,
+            ),
+            _Table(
+                "timer metrics",
+                slave_calls.timer_metrics(),
+                partial(decode_body, kind=TimerMetricsFile),
+                self._apply_timer_metrics,
+                is_progress=True,
+            ),
+        )
+        return (*tables, *timers) if with_timers else tables
 
     def _apply_topics(self, content: TopicConfigSerializeWrapper) -> Iterator[None]:
         return _copy_entries(self._topics, content.topic_config_table, content.data_version)
@@ -270,6 +294,14 @@ class TableCopies:
 
     def _apply_delays(self, content: ScheduleFile) -> Iterator[None]:
         self._schedule.copy_offsets(content.offset_table)
+        yield
+
+    def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:
+        self._timers.copy(Again(content.master_queue_offset, content.read_ms))
+        yield
+
+    def _apply_timer_metrics(self, content: TimerMetricsFile) -> Iterator[None]:
+        self._timers.copy_metrics(content)
         yield
 
     def _apply_modes(self, content: RequestModesFile) -> Iterator[None]:

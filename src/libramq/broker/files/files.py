@@ -29,8 +29,7 @@ from libramq.timers.request import TimerOptions
 from libramq.timers.timer_checkpoint import FILE_NAME as TIMER_CHECKPOINT
 from libramq.timers.timer_checkpoint import read_timer_checkpoint
 from libramq.timers.timer_files import TimerFiles
-
-_DELAY_OFFSETS: Final = "delayOffset.json"
+from libramq.timers.timers import Again
 
 log = get_logger(__name__)
 
@@ -107,7 +106,7 @@ class BrokerFiles:
         recovery = self.store.recovery
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings()
-        self._schedule_file = ConfigFile(self.filesystem, config_directory / _DELAY_OFFSETS)
+        self._schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
         self.destinations = Destinations(self.tables.topics)
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
@@ -143,7 +142,7 @@ class BrokerFiles:
         )
         interval_ms = self._config.flush_consumer_offset_interval_ms
         self.progress = (
-            ProgressFile(_DELAY_OFFSETS, SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
+            ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
             ProgressFile("timercheck", TIMERS_SAVE_MS, self._timer_progress, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
@@ -161,20 +160,21 @@ class BrokerFiles:
         )
 
     def forget_progress(self) -> None:
-        """Have delay levels deliver again whatever waits in them: the copies will be cut from a slave's log.
+        """Have whatever waits delivered again: a slave's log will be cut, and delivered copies with it.
 
         What the master has delivered is copied again soon. Written as soon as possible, `is_progress_saved`.
         """
-        if self.schedule.offsets:
+        timers = self.timers.timers
+        if self.schedule.offsets or timers.again != Again():
             self.schedule.copy_offsets({})
+            timers.copy(Again())
             for file in self.progress:
-                if file.name == _DELAY_OFFSETS:
-                    file.soon()
+                file.soon()
 
     @property
     def is_progress_saved(self) -> bool:
-        """Return whether the file of the delay levels is as the levels are."""
-        return self.schedule.version == self._schedule_saved
+        """Return whether the files of delay levels and timers say what these do."""
+        return self.schedule.version == self._schedule_saved and not self.timers.has_changes
 
     def key_index(self) -> KeyIndex:
         """Return the index of messages by key."""
