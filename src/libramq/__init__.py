@@ -10,15 +10,17 @@ from libramq import errors
 from libramq.errors import *  # noqa: F403 (every public error; errors.__all__ is the one list of them)
 
 if TYPE_CHECKING:
-    from libramq.client import Producer, PushConsumer, Reject, Retry, Sql
+    from libramq.client import Consumer, Producer, PushConsumer, Reject, Retry, Sql
     from libramq.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.2.0.dev0"
 
-__all__ = ["Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry", "Sql"]
+__all__ = ["Consumer", "Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry"]
+__all__ += ["Sql"]
 __all__ += errors.__all__
 
 _MODULES: Final = {
+    "Consumer": "libramq.client",
     "Message": "libramq.message",
     "MessageExt": "libramq.message",
     "MessageQueue": "libramq.message",

@@ -8,6 +8,7 @@
     ├── BufferFull                  the producer's send buffer is full
     ├── SubscriptionsDiffer         members of one group have different subscriptions: some messages are lost
     ├── HandlerTooSlow              a handler exceeds max_processing_ms; its member has left the group
+    ├── CommitFailed                offsets were not committed: their queue has moved to another member
     ├── LoopClosed                  the event loop was closed before its consumer was stopped
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
@@ -38,6 +39,7 @@ from libramq.codes import ResponseCode
 __all__ = [
     "BrokerError",
     "BufferFull",
+    "CommitFailed",
     "ConfigError",
     "ConnectFailed",
     "ConnectionLost",
@@ -112,6 +114,10 @@ class SubscriptionsDiffer(LibraError):
 
 class HandlerTooSlow(LibraError):
     """A handler exceeds max_processing_ms; its member has left the group until the handler is done."""
+
+
+class CommitFailed(LibraError):
+    """Offsets were not committed: their queue is no longer this consumer's."""
 
 
 class LoopClosed(LibraError):

@@ -20,6 +20,7 @@ from libramq.client.awaiting import awaited
 from libramq.client.blocking_admin import Admin
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.network_thread import run_on_thread
 from libramq.client.options import PushConsumerOptions
@@ -52,7 +53,7 @@ class PushConsumer(BlockingClient):
             if hook is not None:
                 options[name] = on_thread(hook)
         self._consumer = asynchronous_push_consumer.PushConsumer(**options)
-        self._stop_timeout_ms = asynchronous_push_consumer.STOP_TIMEOUT_MS
+        self._stop_timeout_ms = STOP_TIMEOUT_MS
 
     @property
     def client_id(self) -> str:
@@ -71,7 +72,7 @@ class PushConsumer(BlockingClient):
         """Continue the given queues, or all."""
         self._wait("resume", self._consumer.resume(queues))
 
-    def stop(self, *, timeout_ms: int = asynchronous_push_consumer.STOP_TIMEOUT_MS) -> None:
+    def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers finish, their messages are committed, brokers are notified.
 
         A static member (instance_id) does not leave: its queues are kept for it until its session expires.

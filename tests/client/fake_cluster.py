@@ -224,6 +224,9 @@ class FakeBroker(FakeServer):
         key = request.ext["topic"], int(request.ext["queueId"])
         self.answer(peer, request, offset=self.min_offsets[key] + len(self.queues[key]))
 
+    def get_min_offset(self, peer, request):
+        self.answer(peer, request, offset=self.min_offsets[request.ext["topic"], int(request.ext["queueId"])])
+
     def search_offset_by_timestamp(self, peer, request):
         self.answer(peer, request, offset=int(request.ext["timestamp"]))
 

@@ -14,8 +14,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from libramq.broker.config import BrokerConfig
-from libramq.client import Admin, Producer, PushConsumer
-from libramq.client.consuming.push_consumer import ConsumerSettings
+from libramq.client import Admin, Consumer, Producer, PushConsumer
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.fetching.consumer import PULL_THRESHOLD_FOR_ALL
+from libramq.client.options import ConsumerOptions, PushConsumerOptions
 from libramq.formats.properties_file import parse_properties
 from libramq.transport import access_properties
 
@@ -72,7 +74,13 @@ def test_every_generated_part_is_in_a_page():
 
 
 @pytest.mark.parametrize(
-    ("heading", "client"), [("Producer", Producer), ("PushConsumer", PushConsumer), ("Admin", Admin)]
+    ("heading", "client"),
+    [
+        ("Producer", Producer),
+        ("PushConsumer", PushConsumer),
+        ("Consumer", Consumer),
+        ("Admin", Admin),
+    ],
 )
 def test_options_of_clients_are_documented_with_their_defaults(heading: str, client: type):
     documented = dict(option_rows((ROOT / "docs" / "client-options.md").read_text(), heading))
@@ -84,6 +92,10 @@ def test_options_of_clients_are_documented_with_their_defaults(heading: str, cli
             assert shown == expected[name], f"{heading}: {name}"
 
 
+#: Those whose further options are fields of ConsumerSettings.
+OPTIONS = {PushConsumer: PushConsumerOptions, Consumer: ConsumerOptions}
+
+
 def defaults(client: type) -> dict[str, str]:
     """Options of a client and their defaults, as the page writes them."""
     found: dict[str, Any] = {
@@ -91,12 +103,16 @@ def defaults(client: type) -> dict[str, str]:
         for name, parameter in inspect.signature(client).parameters.items()
         if name != "tuning"
     }
-    if client is PushConsumer:
-        inner = {"client_id", "has_revoke_hook", "group_strategy"}
+    if client in OPTIONS:
+        settings = {option.name: option.default for option in fields(ConsumerSettings)}
         found = {
-            option.name: option.default for option in fields(ConsumerSettings) if option.name not in inner
+            name: settings[name]
+            for name in OPTIONS[client].__annotations__
+            if name in settings and name not in found
         } | found
         found["consume_from"] = "latest"
+    if client is Consumer:
+        found["pull_threshold_for_all"] = PULL_THRESHOLD_FOR_ALL
     return {name: _written(value) for name, value in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""The RocketMQ client: producer, push consumer, admin; asyncio first.
+"""The RocketMQ client: producer, consumers, admin; asyncio first.
 
 The same classes for blocking code are in `libramq.sync`.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from libramq.client.admin import Admin as Admin
     from libramq.client.consuming.consumer_settings import ConsumeFrom as ConsumeFrom
+    from libramq.client.consuming.fetching.consumer import Consumer as Consumer
     from libramq.client.consuming.handling.handler_result import HandlerResult as HandlerResult
     from libramq.client.consuming.handling.handler_result import Reject as Reject
     from libramq.client.consuming.handling.handler_result import Retry as Retry
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     "Admin": "libramq.client.admin",
     "ConsumeFrom": "libramq.client.consuming.consumer_settings",
+    "Consumer": "libramq.client.consuming.fetching.consumer",
     "Credentials": "libramq.remoting.credentials",
     "Handler": "libramq.client.consuming.handling.handlers",
     "HandlerResult": "libramq.client.consuming.handling.handler_result",
@@ -49,6 +51,7 @@ _MODULES: Final = {
 __all__ = [
     "Admin",
     "ConsumeFrom",
+    "Consumer",
     "Credentials",
     "Handler",
     "HandlerResult",

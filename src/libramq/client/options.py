@@ -21,10 +21,9 @@ from libramq.transport.tls import Tls
 Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
 
 
-class ConsumerTuning(TypedDict, total=False):
-    """Options that few programs change; ConsumerSettings documents each."""
+class ReadingTuning(TypedDict, total=False):
+    """Options that few programs change, of both kinds of consumers; ConsumerSettings documents each."""
 
-    consume_timeout_ms: int
     pull_batch_size: int
     pull_batch_bytes: int
     pull_interval_ms: int
@@ -33,20 +32,57 @@ class ConsumerTuning(TypedDict, total=False):
     pull_threshold_for_topic: int
     pull_threshold_mib_for_topic: int
     span_max: int
-    max_reconsume_times: int
     route_refresh_ms: int
     heartbeat_ms: int
-    persist_ms: int
     rebalance_ms: int
     takeover_delay_ms: int
     revoke_drain_ms: int
-    orderly_drain_ms: int
-    orderly_takeover_ms: int
-    suspend_ms: int
     revoke_timeout_ms: int
     catch_up_rate: int
     session_ms: int
     max_processing_ms: int
+
+
+class ConsumerTuning(ReadingTuning, total=False):
+    """Those of a PushConsumer."""
+
+    consume_timeout_ms: int
+    max_reconsume_times: int
+    persist_ms: int
+    orderly_drain_ms: int
+    orderly_takeover_ms: int
+    suspend_ms: int
+
+
+class FetchTuning(ReadingTuning, total=False):
+    """Those of a Consumer."""
+
+    pull_threshold_for_all: int
+
+
+class ConsumerOptions(FetchTuning, total=False):
+    """All options of a Consumer."""
+
+    group: Required[str]
+    namesrv: str | Sequence[str] | None
+    consume_from: Beginning
+    consume_timestamp_ms: int | None
+    auto_commit: bool
+    auto_commit_interval_ms: int
+    strategy: str | TopicRule | None
+    broadcasting: bool
+    instance_name: str | None
+    instance_id: str | None
+    local_offsets: str | Path | None
+    on_assigned: QueueHook | None
+    on_revoked: QueueHook | None
+    on_lost: QueueHook | None
+    on_error: ErrorHook | None
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+    filesystem: FileSystem | None
 
 
 class PushConsumerOptions(ConsumerTuning, total=False):

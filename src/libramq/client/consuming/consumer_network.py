@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar, assert_never
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.ownership.owned_queue import Delivery
@@ -22,8 +23,9 @@ from libramq.client.consuming.requests.broker_requests import BrokerRequests
 from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.name_servers import NameServers
+from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import Clock, MonotonicMs, read_clock
-from libramq.errors import LibraError, NameServerUnavailable
+from libramq.errors import LibraError, NameServerUnavailable, RouteNotFound
 from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
@@ -35,6 +37,7 @@ from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import Remotes
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -198,6 +201,56 @@ class ConsumerNetwork:
         """Continue queues."""
         self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
 
+    # Requests of a program that fetches messages itself.
+
+    def fetch(self, request: FetchRequest) -> None:
+        """Seek, commit or assign; raises LocalProtocolError for a queue that is not ours."""
+        self._perform(self.core.fetch(request, self._clock.monotonic_ms()))
+
+    def look_up(self, topics: Sequence[str], known: Callable[[LibraError | None], None]) -> None:
+        """Fetch the routes of topics; RouteNotFound if one has none."""
+
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is None and self._is_running:
+                self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
+            missing = [topic for topic in topics if self.core.routes.publish_info(topic) is None]
+            if missing and unavailable is None:
+                known(RouteNotFound(f"no broker has the topic {missing[0]}; create it, or check its name"))
+            else:
+                known(unavailable)
+
+        self._name_servers.routes(topics, found)
+
+    def queues_of(self, topic: str, answered: Callable[[Sequence[MessageQueue] | LibraError], None]) -> None:
+        """Fetch the queues of a topic, whether it is subscribed or not."""
+
+        def routed(route: TopicRouteData | LibraError) -> None:
+            try:
+                answered(route if isinstance(route, LibraError) else subscribe_queues(topic, route))
+            except LibraError as error:
+                answered(error)
+
+        self._name_servers.route(topic, routed)
+
+    def ask_master(
+        self, queue: MessageQueue, call: Call[T], answered: Callable[[T | LibraError], None]
+    ) -> None:
+        """Make a request about a queue to the broker that stores it."""
+        address = self.core.routes.master(queue.broker_name)
+        if address is None:
+            answered(RouteNotFound(f"no master of broker {queue.broker_name} is known; its queue is {queue}"))
+            return
+
+        def passed_on(outcome: T | LibraError, _: MonotonicMs) -> Sequence[fx.Effect]:
+            answered(outcome)
+            return ()
+
+        self.ask(address, call, passed_on, REQUEST_TIMEOUT_MS)
+
+    # What others do.
+
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
         """Handle a broker's request; one that cannot be answered yet gets no answer."""
         if self._is_running:
@@ -242,6 +295,8 @@ class ConsumerNetwork:
                 self._run.notify(effect)
             case fx.Abandon(deliveries):
                 self._run.give_up(deliveries)
+            case fx.CommitsEnded(ended, error):
+                ended(error)
             case fx.ReadOffset():
                 self._read_offset(effect)
             case fx.StoreOffsets(offsets):

@@ -11,17 +11,16 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.handling.handler_result import Ending
-from libramq.client.consuming.handling.handlers import Handler, Handlers
 from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.network_thread import NetworkThread
@@ -50,20 +49,52 @@ class Stage(Enum):
     ENDED = "has ended"
 
 
+class Receiver(Protocol):
+    """What passes messages to the user's code. The first three are called on the network thread."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Take messages."""
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Free the places of handlers that do not return."""
+
+    def kept_out(self) -> None:
+        """Note that something keeps the consumer out of its group (`ConsumerRun.problem`)."""
+
+    def is_current(self) -> bool:
+        """Return whether the caller is a handler."""
+
+    def close(self) -> None:
+        """End: nothing more comes."""
+
+
+class MakeReceiver(Protocol):
+    """Makes the receiver of a run."""
+
+    def __call__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[Delivery, Ending], None],
+        loop_closed: Callable[[], None],
+    ) -> Receiver:
+        """Make it. report: called from any thread with what became of deliveries."""
+
+
 class ConsumerRun:
     """One run of a consumer. It is made on the user's loop, which it keeps using."""
 
     def __init__(
         self,
         group: str,
-        handlers: Mapping[str, Handler],
         hooks: Hooks,
         *,
-        concurrency: int,
+        receiver: "MakeReceiver",
         network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
         tls: Tls | None,
     ) -> None:
         """Set up the run; raises ConfigError for unusable TLS files."""
+        self.problem: LibraError | None = None
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -77,13 +108,7 @@ class ConsumerRun:
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
         self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._revoke_hook_done)
-        self._handlers = Handlers(
-            handlers,
-            concurrency=concurrency,
-            loop=self._loop,
-            report=self._report,
-            loop_closed=self.loop_closed,
-        )
+        self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
 
     @property
     def stage(self) -> Stage:
@@ -115,11 +140,11 @@ class ConsumerRun:
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Run handlers; called on the network thread, like the next two."""
-        self._handlers.deliver(deliveries)
+        self._receiver.deliver(deliveries)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
         """Free the places of handlers that do not return."""
-        self._handlers.give_up(deliveries)
+        self._receiver.give_up(deliveries)
 
     def notify(self, change: Change) -> None:
         """Call the hooks."""
@@ -127,7 +152,7 @@ class ConsumerRun:
 
     def refuse_in_handler(self) -> None:
         """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""
-        if self._handlers.is_current():
+        if self._receiver.is_current():
             raise LocalProtocolError(
                 "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
                 "the consumer, for example the main one, which the handler notifies"
@@ -137,12 +162,15 @@ class ConsumerRun:
         """Report to the user what stops the delivery of messages; called on the network thread."""
         log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
         if trouble.keeps_out and not self._kept_out.done():
+            self.problem = trouble.error
             self._kept_out.set_exception(trouble.error)
+            self._receiver.kept_out()
         self._listener.notify(trouble)
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
         """Report that the problem is over."""
         log.warning("the consumer has joined its group again", group=self._group)
+        self.problem = None
         if self._kept_out.done():
             self._kept_out = Future()
 
@@ -160,6 +188,10 @@ class ConsumerRun:
             return function(self._network)
 
         return await asyncio.wrap_future(self._thread.run(call()))
+
+    async def answer(self, ask: Callable[[ConsumerNetwork, Callable[[T | LibraError], None]], object]) -> T:
+        """Have the network ask something, on its thread; return the answer, or raise it."""
+        return await asyncio.wrap_future(self._thread.run(answer_of(partial(ask, self._network))))
 
     def loop_closed(self) -> None:
         """The user's loop was closed without `stop`: end the run. Called from any thread."""
@@ -186,7 +218,7 @@ class ConsumerRun:
                 await asyncio.to_thread(self._end_threads)
 
     def _end_threads(self) -> None:
-        self._handlers.close()
+        self._receiver.close()
         self._thread.stop()
         self._stage = Stage.ENDED
         if not self._started.done():
@@ -236,7 +268,7 @@ class ConsumerRun:
         try:
             await self._stop_network(LOOP_CLOSED_DRAIN_MS)
         finally:
-            self._handlers.close()
+            self._receiver.close()
             self._stage = Stage.ENDED
             self.ended.set_exception(error)
             self._thread.end()

@@ -67,6 +67,9 @@ class ConsumerSettings:
     revoke_timeout_ms: how long running handlers and the listener may take, together, for a revoked queue;
     then the coordinator gives it to another member. It waits at least 1 s.
     max_processing_ms: while a handler runs longer than this, the member leaves its group.
+    fetches: the program fetches messages itself (`Consumer`); they are not passed to handlers.
+    auto_commit: offsets are committed without a request of the program. assigns: the program chooses its
+    queues, and is no member of the group.
     instance_id: the name of a static member, which keeps its queues when it restarts within its session.
     group_strategy: the name of the coordinator's strategy.
     """
@@ -86,6 +89,7 @@ class ConsumerSettings:
     pull_threshold_mib_for_queue: int = 100
     pull_threshold_for_topic: int = -1
     pull_threshold_mib_for_topic: int = -1
+    pull_threshold_for_all: int = -1
     span_max: int = 2000
     max_reconsume_times: int = -1
     route_refresh_ms: int = 30_000
@@ -99,6 +103,9 @@ class ConsumerSettings:
     orderly_drain_ms: int = ORDERLY_DRAIN_MS
     orderly_takeover_ms: int = ORDERLY_TAKEOVER_MS
     suspend_ms: int = SUSPEND_MS
+    fetches: bool = False
+    auto_commit: bool = True
+    assigns: bool = False
     has_revoke_hook: bool = False
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
     catch_up_rate: int = 0
@@ -115,7 +122,7 @@ class ConsumerSettings:
                 raise ConfigError(f"{name} is a whole number, not {value!r}")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is between {low} and {high}, not {value}")
-        for name in ("orderly", "broadcasting"):
+        for name in ("orderly", "broadcasting", "auto_commit"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
         if self.instance_id is not None and not isinstance(self.instance_id, str):
@@ -129,6 +136,16 @@ class ConsumerSettings:
         if self.max_reconsume_times != -1:
             return self.max_reconsume_times
         return RECONSUME_TIMES_MAX if self.orderly else 16
+
+    @property
+    def is_member(self) -> bool:
+        """Return whether the group divides the queues among its members, of which this is one."""
+        return not self.broadcasting and not self.assigns
+
+    @property
+    def has_retry_topic(self) -> bool:
+        """Return whether failed messages come again, through the group's retry topic."""
+        return not self.broadcasting and not self.fetches
 
     @property
     def drain_ms(self) -> int:
@@ -150,6 +167,7 @@ _RANGES: Final = (
     ("pull_threshold_mib_for_queue", 1, 1024),
     ("pull_threshold_for_topic", -1, 6_553_500),
     ("pull_threshold_mib_for_topic", -1, 102_400),
+    ("pull_threshold_for_all", -1, 6_553_500),
     ("span_max", 1, 65_535),
     ("max_reconsume_times", -1, RECONSUME_TIMES_MAX),
     ("route_refresh_ms", 100, 3_600_000),

@@ -4,7 +4,7 @@ A shell performs them in order and reports each result by the core's method name
 returned unchanged: an answer about a queue that was lost and taken again is recognised as stale.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE
@@ -94,6 +94,8 @@ class Pull:
     offset: int
     count_max: int = PULL_BATCH_SIZE
     claim: Claim | None = None
+    #: Returned unchanged: the position may be changed meanwhile.
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,14 @@ class CommitOffset:
     offset: int
     address: str
     claim: Claim | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitsEnded:
+    """Report to the program that the offsets it wanted committed are committed, or why they are not."""
+
+    ended: Callable[[LibraError | None], None]
+    error: LibraError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +315,7 @@ Effect = (
     | MemberRequest
     | QueueChange
     | Abandon
+    | CommitsEnded
     | ReadOffset
     | StoreOffsets
     | FetchRoutes

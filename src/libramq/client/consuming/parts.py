@@ -9,6 +9,9 @@ from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.client.consuming.committing.persistence import Persistence
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due
+from libramq.client.consuming.fetching.fetch_consumption import FetchConsumption
+from libramq.client.consuming.fetching.fetch_delivering import FetchDelivering
+from libramq.client.consuming.fetching.fetching import Fetching
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
@@ -54,6 +57,7 @@ class Parts:
     deadlines: HandlerDeadlines
     rebalancing: Rebalancing
     coordination: MemberCoordination
+    fetching: Fetching
 
     @classmethod
     def of(
@@ -64,13 +68,14 @@ class Parts:
         failed: Callable[[str, Exception], None],
     ) -> Self:
         """Build the parts of one consumer."""
-        if not settings.broadcasting:
+        if settings.has_retry_topic:
             subscriptions = with_retry_topic(settings.group, subscriptions)
-        timers, offsets, routes, duplicates = DueItems[Due](), OffsetStore(), RouteTable(), Duplicates()
+        timers, routes, duplicates = DueItems[Due](), RouteTable(), Duplicates()
+        offsets = OffsetStore(is_manual=not settings.auto_commit)
         lease, troubles = Lease(monotonic_ms), Troubles()
         table = QueueTable(lease)
         contacts = BrokerContacts(routes, timers)
-        delivering = Delivering(settings, lease)
+        delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
         pulling = Pulling(settings, subscriptions, routes, offsets, timers, table, delivering, duplicates)
         commits = Commits(settings, routes, offsets, table, lease)
         own = Ownership(
@@ -86,9 +91,11 @@ class Parts:
             failed=failed,
         )
         locking, claims = QueueLocking(own), Claims(own)
-        kind = OrderlyConsumption if settings.orderly else Consumption
         membership = Membership(settings, subscriptions, timers, contacts.addresses_to_query)
-        consumption = kind(settings, routes, offsets, timers, table, delivering, duplicates, own, pulling)
+        consumption = _consumption_of(settings)(
+            settings, routes, offsets, timers, table, delivering, duplicates, own, pulling
+        )
+        rebalancing = Rebalancing(settings, subscriptions, routes, contacts, timers, own)
         coordination = MemberCoordination(
             settings, membership, contacts, lease, duplicates, own, locking, claims, troubles
         )
@@ -107,6 +114,13 @@ class Parts:
             persistence=Persistence(own, commits, coordination),
             consumption=consumption,
             deadlines=HandlerDeadlines(settings, timers, table, consumption, coordination),
-            rebalancing=Rebalancing(settings, subscriptions, routes, contacts, timers, own),
+            rebalancing=rebalancing,
             coordination=coordination,
+            fetching=Fetching(own, commits, rebalancing),
         )
+
+
+def _consumption_of(settings: ConsumerSettings) -> type[Consumption]:
+    if settings.fetches:
+        return FetchConsumption
+    return OrderlyConsumption if settings.orderly else Consumption

@@ -16,6 +16,7 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
+from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.handling.orderly_consumption import OrderlyConsumption
 from libramq.client.consuming.ownership import event as ev
@@ -79,6 +80,7 @@ class PushConsumerCore:
         self._deadlines = parts.deadlines
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
+        self._fetching = parts.fetching
         self._troubles = parts.troubles
         self._signals = SignalRouting(parts)
         self._phase = Phase.NEW
@@ -97,6 +99,10 @@ class PushConsumerCore:
         """Return our queues, sorted."""
         return self._table.ours()
 
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset that a program that fetches messages gets next; None while it is not settled."""
+        return self._fetching.position(queue)
+
     def process_queues(self) -> list[OwnedQueue]:
         """Return the queues that are ours or being given up, with what is left of each."""
         return self._table.each()
@@ -108,7 +114,8 @@ class PushConsumerCore:
         self._phase = Phase.RUNNING
         self._persistence.start(now.monotonic_ms)
         self._locking.renew(now.monotonic_ms)
-        self._deadlines.watch(now.monotonic_ms)
+        if not self._settings.fetches:
+            self._deadlines.watch(now.monotonic_ms)
         return self._effects(self._presence.start(now), now.monotonic_ms)
 
     def tick(self, now_ms: MonotonicMs) -> Effects:
@@ -278,8 +285,11 @@ class PushConsumerCore:
         now_ms: MonotonicMs,
         *,
         claim: Claim | None = None,
+        number: int | None = None,
     ) -> Effects:
         """Handle the result of a pull. claim: the claim under which it was sent."""
+        if self._pulling.is_late(queue, generation, number):
+            return []
         if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             return self._happened(queue, generation, ev.PullRefused(claim, outcome), now_ms)
         return self._happened(queue, generation, ev.Pulled(outcome, messages), now_ms)
@@ -295,6 +305,10 @@ class PushConsumerCore:
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handle the results of handlers."""
         return self._settled(self._deadlines.handled(results, now_ms), now_ms)
+
+    def fetch(self, request: FetchRequest, now_ms: MonotonicMs) -> Effects:
+        """Handle a request of a program that fetches messages itself; raises LocalProtocolError."""
+        return self._settled(self._fetching.handle(request, now_ms), now_ms)
 
     def revoke_hook_done(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """Note that the listener has finished with revoked queues."""
@@ -323,6 +337,7 @@ class PushConsumerCore:
 
     def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """Handle the result of a commit."""
+        self._fetching.commit_answered(commit, outcome)
         return self._settled(self._own.committed(commit, outcome, now_ms), now_ms)
 
     # Stop.
@@ -369,7 +384,7 @@ class PushConsumerCore:
     def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
         """Pass the signals on, until only effects are left."""
         effects = self._effects(steps, now_ms)
-        effects += self._effects(self._locking.requests(now_ms), now_ms)
+        effects += self._effects(self._locking.requests(now_ms) + self._fetching.settle(), now_ms)
         if self._phase is Phase.DRAINING and not len(self._table):
             self._phase = Phase.LEAVING
             effects += self._effects(self._coordination.leave() or self._unregister(), now_ms)

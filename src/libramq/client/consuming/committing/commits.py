@@ -45,6 +45,8 @@ class Commits:
     def commit(self, queues: Iterable[OwnedQueue], *, all_of_them: bool = False) -> Steps:
         """Return the commits of changed offsets, or of all offsets."""
         by_queue = {owned.queue: owned for owned in queues}
+        if self._settings.fetches:
+            self._note_finished(by_queue.values())
         to_persist = self._offsets.to_persist(by_queue, all_of_them=all_of_them)
         if self._settings.broadcasting:
             for queue, offset in to_persist:
@@ -93,6 +95,13 @@ class Commits:
         if ok:
             self._offsets.persisted(commit.queue, commit.offset)
         return owned, others_may_go
+
+    def _note_finished(self, queues: Iterable[OwnedQueue]) -> None:
+        """Note how far the program is, also amid the messages of one pull."""
+        for owned in queues:
+            finished = owned.work.finished_offset()
+            if finished is not None:
+                self._offsets.advance(owned.queue, finished)
 
     def _must_wait(self, owned: OwnedQueue) -> bool:
         # Our brokers, which open queues, have no such race.

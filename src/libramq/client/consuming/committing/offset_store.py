@@ -17,9 +17,13 @@ class _Entry:
 
 
 class OffsetStore:
-    """Offsets in memory, beside those that the broker has acknowledged."""
+    """Offsets in memory, beside those that the broker has acknowledged.
 
-    def __init__(self) -> None:
+    is_manual: only the program's own requests to commit change them.
+    """
+
+    def __init__(self, *, is_manual: bool = False) -> None:
+        self._is_manual = is_manual
         self._entries: dict[MessageQueue, _Entry] = {}
 
     def read(self, queue: MessageQueue) -> int | None:
@@ -33,11 +37,23 @@ class OffsetStore:
 
     def advance(self, queue: MessageQueue, offset: int) -> None:
         """Advance the offset; never move it back."""
+        if self._is_manual:
+            return
         entry = self._entries.get(queue)
         if entry is None:
             self._entries[queue] = _Entry(offset)
         elif not entry.frozen and offset > entry.offset:
             entry.offset = offset
+
+    def sought(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, backwards if necessary, as the program has set its position."""
+        if not self._is_manual:
+            entry = self._entries.get(queue)
+            self._entries[queue] = _Entry(offset, persisted=None if entry is None else entry.persisted)
+
+    def request(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset that the program wants committed."""
+        self._entries[queue] = _Entry(offset)
 
     def freeze(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset, backwards if necessary, and ignore later results of handlers."""

@@ -33,7 +33,8 @@ class Persistence:
         if now_ms - self._persisted_ms < self._coordination.persist_ms:
             return []  # The period has become shorter; another timer came up before.
         self._later(now_ms)  # If a coordinator allocates, no former owner commits after us.
-        all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
+        is_shared = self._coordination.allocates and not self._own.settings.assigns
+        all_of_them = is_shared and self._own.settings.auto_commit and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
         return self._commits.commit(self._own.table.each(), all_of_them=all_of_them)

@@ -71,6 +71,9 @@ class Handlers:
         self._threads.give_up(deliveries)
         self._tasks.give_up(deliveries)
 
+    def kept_out(self) -> None:
+        """Do nothing: the user hears of it by `on_error` and `wait_closed`."""
+
     def is_current(self) -> bool:
         """Return whether the caller is a handler."""
         return self._threads.is_current() or self._tasks.is_current()

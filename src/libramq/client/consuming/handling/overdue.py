@@ -41,7 +41,7 @@ class Overdue:
                 self._deliveries.update(
                     delivery
                     for delivery in owned.work.deliveries
-                    if delivery.started and now_ms - delivery.began_ms > self._max_ms
+                    if delivery.is_under_way and now_ms - delivery.began_ms > self._max_ms
                 )
 
     def ended(self, deliveries: Iterable[Delivery]) -> None:

@@ -106,7 +106,7 @@ class MemberCoordination:
 
     def look(self, now_ms: MonotonicMs) -> Steps:
         """Join the group's coordinator if all brokers offer coordination, else leave it."""
-        if self._settings.broadcasting or not self._contacts.alive:
+        if not self._settings.is_member or not self._contacts.alive:
             return []
         was_offered, self._is_offered = self._is_offered, self._contacts.all_offer
         if not self._is_offered:

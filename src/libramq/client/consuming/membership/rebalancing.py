@@ -6,7 +6,7 @@ every queue and asks nobody.
 Upstream: RebalanceService.java, RebalanceImpl.doRebalance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
@@ -14,7 +14,7 @@ from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, RebalanceDue
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
-from libramq.client.consuming.membership.rebalance import allocate, change
+from libramq.client.consuming.membership.rebalance import Change, allocate, change
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.signals import Steps
@@ -36,19 +36,20 @@ class Rebalancing:
     def __init__(
         self,
         settings: ConsumerSettings,
-        topics: Iterable[str],
+        topics: Collection[str],
         routes: RouteTable,
         contacts: BrokerContacts,
         timers: DueItems[Due],
         own: Ownership,
     ) -> None:
         self._settings = settings
-        self._topics = tuple(topics)
+        self._topics = topics
         self._routes = routes
         self._contacts = contacts
         self._timers = timers
         self._own = own
         self._table = own.table
+        self._assigned: tuple[MessageQueue, ...] = ()
         self._lists_awaited: set[str] = set()
         self._again = False
         self._balanced = True
@@ -65,6 +66,8 @@ class Rebalancing:
 
     def begin(self, now_ms: MonotonicMs) -> Steps:
         """Fetch the group's members."""
+        if self._settings.assigns:
+            return self._take_assigned(now_ms)
         if self._settings.broadcasting:
             return self._take_all(now_ms)
         if self._lists_awaited:
@@ -116,6 +119,28 @@ class Rebalancing:
         found: Steps = []
         for topic in self._topics:
             found += self._apply(topic, self._routes.subscribe_queues(topic), now_ms, takeover_delay_ms=0)
+        self._schedule(now_ms, self._settings.rebalance_ms)
+        return found
+
+    def assign(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Steps:
+        """Take the queues that the program chose, and give up the others."""
+        self._assigned = tuple(dict.fromkeys(queues))
+        return self._take_assigned(now_ms)
+
+    def _take_assigned(self, now_ms: MonotonicMs) -> Steps:
+        self._balanced = True
+        owned = {each.queue for each in self._table.each() if each.is_ours}
+        # Of the others the routes are looked up; then this is called again.
+        reachable = [each for each in self._assigned if self._routes.master(each.broker_name) is not None]
+        wanted = Change(
+            take=tuple(queue for queue in reachable if queue not in owned),
+            give=tuple(queue for queue in owned if queue not in self._assigned),
+        )
+        found: Steps = []
+        for queue in wanted.give:
+            found += self._own.handle_queue(queue, ev.Revoked(self._settings.drain_ms), now_ms)
+        for queue in wanted.take:
+            found += self._own.take(queue, now_ms, delay_ms=0)
         self._schedule(now_ms, self._settings.rebalance_ms)
         return found
 

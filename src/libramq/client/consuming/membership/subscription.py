@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.filter.selector import Selector, Sql
 from libramq.filter.sql import SQL92
-from libramq.filter.subscription import BROADCASTING, CLUSTERING, SubscriptionData
+from libramq.filter.subscription import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_ACTIVELY,
+    CONSUME_PASSIVELY,
+    SubscriptionData,
+)
 from libramq.filter.tag import EVERYTHING
 from libramq.message.names import retry_topic
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
@@ -23,8 +29,11 @@ def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, Sele
 
 def heartbeat_data(settings: ConsumerSettings, subscriptions: Subscriptions, version: int) -> HeartbeatData:
     """Return the subscription for heartbeats; brokers keep the one with the highest version."""
+    if settings.assigns:  # It reads without being a member.
+        return HeartbeatData(client_id=settings.client_id)
     consumer = ConsumerData(
         group_name=settings.group,
+        consume_type=CONSUME_ACTIVELY if settings.fetches else CONSUME_PASSIVELY,
         message_model=BROADCASTING if settings.broadcasting else CLUSTERING,
         consume_from_where=settings.consume_from.value,
         subscription_data_set=[

@@ -148,4 +148,5 @@ def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
     if committed is None:
         return known is None
     ours = own.offsets.read(owned.queue)
-    return (known or 0) <= committed <= (owned.cursor.start_offset if ours is None else ours)
+    # The program may have sought an earlier offset, which is not committed yet.
+    return (known or 0) <= committed <= max(known or 0, owned.cursor.start_offset if ours is None else ours)

@@ -138,6 +138,13 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
+class Sought:
+    """The program continues at another offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetSet:
     """An operator has reset the group's offset in it."""
 
@@ -217,6 +224,7 @@ Event = (
     | ClaimRefused
     | ClaimsDropped
     | Pulled
+    | Sought
     | OffsetSet
     | Paused
     | Resumed

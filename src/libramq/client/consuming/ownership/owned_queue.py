@@ -42,6 +42,19 @@ class Delivery:
         self.started = True
         return owned.state is QueueState.READING and owned.lease.holds_at(self.began_ms)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Return whether the user's code is at work on its messages."""
+        return self.started
+
+    @property
+    def finished_offset(self) -> int | None:
+        """Return the offset up to which a program that fetches messages has finished them; None if none."""
+        return None
+
+    def drop(self) -> None:
+        """Have its messages ignored from now on."""
+
     def raised(self, error: BaseException) -> None:
         """Note what the handler raised; the log has it, and the message is redelivered."""
 
@@ -49,7 +62,7 @@ class Delivery:
 class QueueWork:
     """The deliveries of a queue, and the messages that wait to be delivered. Written by `handling`."""
 
-    __slots__ = ("deliveries", "is_suspended", "kept", "sending_back", "waiting")
+    __slots__ = ("deliveries", "finished", "is_suspended", "kept", "sending_back", "waiting")
 
     def __init__(self) -> None:
         self.deliveries: set[Delivery] = set()
@@ -60,15 +73,25 @@ class QueueWork:
         #: Orderly only: messages that no handler has seen yet, and whether they wait after a failure.
         self.waiting: deque[MessageExt] = deque()
         self.is_suspended = False
+        #: If the program fetches messages: the offset up to which it has finished them.
+        self.finished: int | None = None
 
     @property
     def is_under_way(self) -> bool:
         """Return whether a handler runs, or a message is being sent back."""
-        return self.sending_back > 0 or any(delivery.started for delivery in self.deliveries)
+        return self.sending_back > 0 or any(delivery.is_under_way for delivery in self.deliveries)
 
     def drop_unstarted(self) -> None:
         """Remove deliveries whose handlers have not begun."""
         self.deliveries = {delivery for delivery in self.deliveries if delivery.started}
+
+    def finished_offset(self) -> int | None:
+        """Return the offset up to which the program has finished the messages it fetched."""
+        for delivery in self.deliveries:
+            offset = delivery.finished_offset
+            if offset is not None:
+                self.finished = offset if self.finished is None else max(offset, self.finished)
+        return self.finished
 
 
 class OwnedQueue:
@@ -102,6 +125,13 @@ class OwnedQueue:
     def enter(self, state: QueueState) -> None:
         """Change the state."""
         self.state = state
+
+    def drop_pulled(self) -> None:
+        """Drop what was pulled: it is to be read from another offset."""
+        for delivery in self.work.deliveries:
+            delivery.drop()
+        self.work.deliveries.clear()
+        self.held = HeldMessages()
 
     @property
     def is_ours(self) -> bool:

@@ -1,4 +1,4 @@
-"""The actions of reading: the user pauses and resumes a queue."""
+"""The actions of reading: the user pauses and resumes a queue, or continues elsewhere in it."""
 
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
@@ -26,3 +26,24 @@ def resume(own: Ownership, owned: OwnedQueue, event: ev.Resumed, now_ms: Monoton
 def go_on(own: Ownership, owned: OwnedQueue, event: ev.Continued, now_ms: MonotonicMs) -> Steps:
     """Start the handlers that were held, and pull."""
     return own.pulling.go_on(owned, now_ms)
+
+
+def seek_later(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Steps:
+    """Begin at the offset that the program wants, whatever is committed."""
+    owned.cursor.sought_offset = event.offset
+    return []
+
+
+def seek(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Steps:
+    """Drop what was pulled, and continue at another offset."""
+    owned.drop_pulled()
+    owned.work.finished = event.offset
+    own.offsets.sought(owned.queue, event.offset)
+    own.pulling.move(owned, event.offset)
+    return own.pulling.pull(owned, now_ms)
+
+
+def seek_at_once(own: Ownership, owned: OwnedQueue, event: ev.Sought, now_ms: MonotonicMs) -> Steps:
+    """Search no further for the offset to continue at."""
+    own.read(owned)
+    return seek(own, owned, event, now_ms)

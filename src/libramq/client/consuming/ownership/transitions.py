@@ -141,6 +141,12 @@ TABLE: Final[Transitions] = {
         P: _to(offsets.pulled, P, S, M, Z),
         **_stay(offsets.keep_pulled, D, F),
     },
+    ev.Sought: {
+        **_stay(reading.seek_later, L, W, O),
+        **_stay(reading.seek, R, P, D, F),
+        S: _to(reading.seek_at_once, R, P),
+        **_stay(ignore, *ENDING),
+    },
     ev.OffsetSet: {
         **IGNORED,
         **{state: _to(offsets.move, state, M, Z) for state in (O, R, P, D, S)},

@@ -18,6 +18,8 @@ class PullCursor:
         "last_ms",
         "last_stored_ms",
         "next_offset",
+        "number",
+        "sought_offset",
         "start_offset",
         "was_missing",
     )
@@ -25,6 +27,10 @@ class PullCursor:
     def __init__(self, now_ms: MonotonicMs) -> None:
         self.start_offset = 0
         self.next_offset = 0
+        #: The last pull's; answers to earlier ones come too late.
+        self.number = 0
+        #: Where the program wants to begin, whatever is committed.
+        self.sought_offset: int | None = None
         self.broker_id = 0
         self.last_ms = self.due_ms = now_ms
         self.is_under_way = False

@@ -84,11 +84,28 @@ class Pulling:
 
     def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> Steps:
         """Start at an offset; a backlog is read no faster than the configured rate."""
+        sought, owned.cursor.sought_offset = owned.cursor.sought_offset, None
+        if sought is not None:
+            offset = owned.work.finished = sought
+            self._offsets.sought(owned.queue, sought)
         owned.cursor.start(offset, self.highest_handled(owned.queue))
         rate = self._settings.catch_up_rate
         if rate and was_committed and not self.is_retry(owned.queue):
             owned.cursor.catch_up = CatchUpPace(rate, now_ms)
         return self.pull(owned, now_ms)
+
+    def move(self, owned: OwnedQueue, offset: int) -> None:
+        """Continue at another offset; the answer to a pull that is under way comes too late."""
+        cursor = owned.cursor
+        cursor.is_under_way = cursor.is_throttled = False
+        cursor.number += 1
+        cursor.catch_up = None
+        cursor.start(offset, self.highest_handled(owned.queue))
+
+    def is_late(self, queue: MessageQueue, generation: int, number: int | None) -> bool:
+        """Return whether an answer is that of a pull before the position was changed."""
+        owned = self._table.same(queue, generation)
+        return number is not None and owned is not None and owned.cursor.number != number
 
     def shares_changed(self) -> None:
         """Note that the number of our queues has changed, and with it the limits of each."""
@@ -169,7 +186,9 @@ class Pulling:
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
         claim = owned.claim.opened
-        return [fx.Pull(queue, owned.generation, address, cursor.next_offset, count_max, claim)]
+        return [
+            fx.Pull(queue, owned.generation, address, cursor.next_offset, count_max, claim, cursor.number)
+        ]
 
     def _reader(self, owned: OwnedQueue) -> str | None:
         return self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
@@ -222,5 +241,7 @@ class Pulling:
     def _limits_of(self, topic: str) -> PullLimits:
         limits = self._limits.get(topic)
         if limits is None:
-            limits = self._limits[topic] = pull_limits(self._settings, len(self._table.of_topic(topic)))
+            limits = self._limits[topic] = pull_limits(
+                self._settings, len(self._table.of_topic(topic)), len(self._table)
+            )
         return limits

@@ -65,7 +65,7 @@ class BrokerRequests:
     ) -> None:
         self._settings = settings
         self._subscriptions = (
-            subscriptions if settings.broadcasting else with_retry_topic(settings.group, subscriptions)
+            with_retry_topic(settings.group, subscriptions) if settings.has_retry_topic else subscriptions
         )
         self._core = core
         self._clock = clock
@@ -136,6 +136,10 @@ class BrokerRequests:
         group = request.ext.get("consumerGroup")
         if group != self._settings.group:
             answer(self._not_here(request, group))
+            return
+        if self._settings.fetches:
+            remark = "this consumer fetches its messages, and has no handler to pass one to"
+            answer(reply_to(request, ResponseCode.SYSTEM_ERROR, remark=remark))
             return
         if self._direct_count >= DIRECT_MAX:
             remark = f"{DIRECT_MAX} messages are processed directly already; try again"

@@ -18,7 +18,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, FilterRefused, LibraError
 from libramq.filter.selector import Selector, kind_of
 from libramq.filter.sql import SQL92
-from libramq.filter.tag import TAG
+from libramq.filter.tag import EVERYTHING
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -59,7 +59,7 @@ class ConsumerRequests:
         ask: Ask,
     ) -> None:
         self._settings = settings
-        self._kinds = {topic: kind_of(selector) for topic, selector in subscriptions.items()}
+        self._subscriptions = subscriptions
         self._core = core
         self._clock = clock
         self._ask = ask
@@ -101,7 +101,7 @@ class ConsumerRequests:
             effects = self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
             return [*effects, *self._core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
 
-        call = calls.heartbeat(effect.data, coordinated=not self._settings.broadcasting)
+        call = calls.heartbeat(effect.data, coordinated=self._settings.is_member)
         self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
 
     def _fetch_consumer_list(self, effect: fx.FetchConsumerList) -> None:
@@ -135,20 +135,24 @@ class ConsumerRequests:
 
     def _pull(self, effect: fx.Pull) -> None:
         queue = effect.queue
-        kind = self._kinds.get(queue.topic, TAG)
+        selector = self._subscriptions.get(queue.topic, EVERYTHING)
+        kind = kind_of(selector)
         is_by_sql = kind == SQL92
+        # Of a program that is no member the broker knows no subscription: each pull has it.
+        has_subscription = self._settings.assigns
         header = PullMessageHeader(
             consumer_group=self._settings.group,
             topic=queue.topic,
             queue_id=queue.queue_id,
             queue_offset=effect.offset,
             max_msg_nums=effect.count_max,
-            sys_flag=calls.PULL_SUSPEND,
+            sys_flag=calls.PULL_SUSPEND | (calls.PULL_SUBSCRIPTION if has_subscription else 0),
+            subscription=selector.expression if has_subscription else None,
             commit_offset=0,
             suspend_timeout_millis=HOLD_MS,
             max_msg_bytes=self._settings.pull_batch_bytes,
             expression_type=kind,
-            sub_version=self._core.subscription_version if is_by_sql else 0,
+            sub_version=self._core.subscription_version if is_by_sql and not has_subscription else 0,
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
         )
@@ -163,7 +167,7 @@ class ConsumerRequests:
             elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:
                 outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
             effects = self._core.pulled(
-                queue, effect.generation, outcome, messages, now_ms, claim=effect.claim
+                queue, effect.generation, outcome, messages, now_ms, claim=effect.claim, number=effect.number
             )
             return [*effects, *self._core.answered(f"topic {queue.topic}", outcome)]
 

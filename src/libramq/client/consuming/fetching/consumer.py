@@ -1,0 +1,340 @@
+"""The consumer: a program takes messages itself, when it wants them, instead of having handlers called.
+
+    async with Consumer(group="billing", namesrv="127.0.0.1:9876") as consumer:
+        await consumer.assign(await consumer.queues("Orders"))
+        async for message in consumer:
+            ...
+
+Its network side runs on its own thread, so that a program that blocks cannot delay its heartbeats.
+Upstream: client/consumer/DefaultLitePullConsumer.java.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self, Unpack
+
+from libramq.balance import TopicRule
+from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.consumer_run import MakeReceiver, Stage
+from libramq.client.consuming.consumer_settings import ConsumeFrom
+from libramq.client.consuming.fetching.fetch_buffer import Taken
+from libramq.client.consuming.fetching.fetch_waiting import FetchWaiting
+from libramq.client.consuming.fetching.fetching import Assign, Commit
+from libramq.client.consuming.fetching.positions import Positions, check_offsets
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions
+from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
+from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.options import Beginning, ConsumerOptions, FetchTuning, check_names, whole_number
+from libramq.clock import Clock
+from libramq.errors import ConfigError, LibraError, LocalProtocolError, RequestTimeout
+from libramq.filesystem import FileSystem
+from libramq.filter.selector import Sql, selector
+from libramq.message.message import MessageExt
+from libramq.message.names import validate_topic
+from libramq.message.queue import MessageQueue
+from libramq.remoting.credentials import Credentials
+from libramq.transport.tls import Tls
+
+#: DefaultLitePullConsumer.autoCommitIntervalMillis, pollTimeoutMillis, pullThresholdForAll.
+AUTO_COMMIT_INTERVAL_MS: Final = 5_000
+POLL_TIMEOUT_MS: Final = 5_000
+PULL_THRESHOLD_FOR_ALL: Final = 10_000
+#: Ours: how long `commit` waits for the brokers, as long as Java's client for each request.
+COMMIT_TIMEOUT_MS: Final = 5_000
+#: No limit on the messages of one call: what may be buffered is limited anyway.
+_ALL: Final = 1 << 31
+#: Ours: after so many messages that were there at once the loop's other tasks have their turn.
+MESSAGES_A_TURN: Final = 64
+
+
+class Consumer(Positions):
+    """Reads topics as a member of a group (`subscribe`), or queues that the program chooses (`assign`).
+
+    Messages come with `getmany`, `getone` or `async for`. Each call says that what earlier calls returned is
+    done: with auto_commit it is committed within auto_commit_interval_ms (every 100 ms in coordinated
+    groups), at the hand-over of its queue and when the consumer stops. Without auto_commit only `commit`
+    commits.
+
+    When a queue moves to another member,
+    - what was not returned yet is dropped here, and the next member gets it;
+    - for what was returned last, and is not done, the hand-over waits until the next call (or `commit`): in a
+      coordinated group up to revoke_timeout_ms (10 s), else revoke_drain_ms (75 ms). Then on_revoked is
+      called, which may `commit`, and what is done is committed before the queue is released. What was in the
+      program's hands when the time was over is delivered again, to the next member;
+    - what was returned and never committed, because auto_commit is off or this process was killed, is
+      delivered again. No message is lost as long as messages are handled before the next call.
+    `stop` and the end of `async with` count what was returned as done, unless an exception ends the block.
+
+    group: the consumer group, to which offsets belong in either case; give consumers that `assign` one of
+    their own: a coordinated group refuses them. consume_from, consume_timestamp_ms: where to begin in a queue
+    without a committed offset. max_processing_ms: a member that keeps messages longer (5 min) leaves its
+    group until its next call. broadcasting, strategy, instance_id, the hooks and all others: as for
+    PushConsumer. Failed messages are not redelivered by the broker, as a PushConsumer's are: seek back, or do
+    not commit.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        consume_from: Beginning = ConsumeFrom.LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = AUTO_COMMIT_INTERVAL_MS,
+        strategy: str | TopicRule | None = None,
+        broadcasting: bool = False,
+        instance_name: str | None = None,
+        instance_id: str | None = None,
+        local_offsets: str | Path | None = None,
+        on_assigned: QueueHook | None = None,
+        on_revoked: QueueHook | None = None,
+        on_lost: QueueHook | None = None,
+        on_error: ErrorHook | None = None,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+        filesystem: FileSystem | None = None,
+        **tuning: Unpack[FetchTuning],
+    ) -> None:
+        check_names(tuning, ConsumerOptions.__annotations__, "Consumer")
+        whole_number("auto_commit_interval_ms", auto_commit_interval_ms, 10, 600_000)
+        tuning.setdefault("pull_threshold_for_all", PULL_THRESHOLD_FOR_ALL)
+        options = CommonOptions(
+            group=group,
+            namesrv=namesrv,
+            consume_from=consume_from,
+            consume_timestamp_ms=consume_timestamp_ms,
+            strategy=strategy,
+            broadcasting=broadcasting,
+            instance_name=instance_name,
+            instance_id=instance_id,
+            local_offsets=local_offsets,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_lost=on_lost,
+            on_error=on_error,
+            credentials=credentials,
+            tls=tls,
+            clock=clock,
+            randomness=randomness,
+            filesystem=filesystem,
+        )
+        super().__init__(
+            options, fetches=True, auto_commit=auto_commit, persist_ms=auto_commit_interval_ms, **tuning
+        )
+        self._is_subscribed = False
+        self._assigned: tuple[MessageQueue, ...] = ()
+        self._waiting: FetchWaiting | None = None
+        #: The task that took messages last: it has them in hand.
+        self._task: asyncio.Task[object] | None = None
+        self._taken_at_once = 0
+
+    # Before the start.
+
+    def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
+        """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties."""
+        self._refuse_subscribing()
+        if self._assigned:
+            raise LocalProtocolError("a consumer subscribes or assigns, and this one has assigned queues")
+        validate_topic(topic)
+        self._filters[topic] = selector(expression)
+        self._is_subscribed = True
+
+    async def start(self) -> None:
+        """Join the group, if there are subscriptions; raises NameServerUnavailable."""
+        self._task = None
+        self._settings = replace(self._settings, assigns=not self._is_subscribed)
+        await super().start()
+        if self._assigned:
+            try:
+                await self._assign(self._assigned)
+            except BaseException:
+                await super().stop(timeout_ms=0)
+                raise
+
+    def _receiver(self) -> MakeReceiver:
+        return self._receive
+
+    def _receive(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[Delivery, Ending], None],
+        loop_closed: Callable[[], None],
+    ) -> FetchWaiting:
+        self._waiting = FetchWaiting(loop=loop, report=report, loop_closed=loop_closed)
+        return self._waiting
+
+    async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
+        """Commit, unless auto_commit is off, leave the group, and close.
+
+        What was returned counts as done. If another task fetches, its next call counts: that is waited for,
+        up to the timeout, and ends its `async for`.
+        """
+        self._finish(is_done=True)
+        await super().stop(timeout_ms=timeout_ms)
+
+    async def __aexit__(self, *raised: object) -> None:
+        self._finish(is_done=raised[0] is None)
+        await super().stop()
+
+    # Messages.
+
+    async def getmany(self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None) -> Taken:
+        """Return messages by queue, in order; an empty dict if none has come within the time.
+
+        What earlier calls returned is done. All that is here is returned, at most max_records. Raises
+        MemberReplaced or NoPermission while one of these keeps the consumer out of its group, and
+        LocalProtocolError when it was stopped.
+        """
+        if max_records is not None:
+            whole_number("max_records", max_records, 1)
+        waiting = self._fetching()
+        await asyncio.sleep(0)  # Hooks are tasks of this loop, and must have their turn.
+        deadline = waiting.now() + timeout_ms / 1000
+        while True:
+            taken = waiting.buffer.take(_ALL if max_records is None else max_records)
+            if taken:
+                return taken
+            if not await waiting.wait(deadline):
+                return {}
+            waiting = self._fetching()
+
+    async def getone(self) -> MessageExt:
+        """Return the next message, when there is one. The message returned before is done."""
+        waiting = self._fetching()
+        while True:
+            message = waiting.buffer.take_one()
+            if message is not None:
+                self._taken_at_once += 1
+                if self._taken_at_once >= MESSAGES_A_TURN:
+                    self._taken_at_once = 0
+                    await asyncio.sleep(0)
+                return message
+            self._taken_at_once = 0
+            await waiting.wait(None)
+            waiting = self._fetching()
+
+    def __aiter__(self) -> Self:
+        """Return itself: an iterator of messages that ends when the consumer is stopped."""
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        """Return the next message, as `getone`."""
+        try:
+            return await self.getone()
+        except LocalProtocolError:
+            if self._run is None or not self._is_over:
+                raise
+            raise StopAsyncIteration from None
+
+    @property
+    def _is_over(self) -> bool:
+        return self._run is not None and self._run.stage in (Stage.STOPPING, Stage.ENDED)
+
+    def _fetching(self) -> FetchWaiting:
+        """Return where messages come from; raises what keeps them away."""
+        waiting = self._waiting
+        if self._is_over and waiting is not None:
+            waiting.buffer.finish()
+            raise LocalProtocolError("this consumer was stopped")
+        run = self._running()
+        assert waiting is not None, "a run has a receiver"
+        if waiting.is_awaited:
+            raise LocalProtocolError(
+                "another task waits for messages of this consumer; one at a time fetches"
+            )
+        if run.problem is not None:
+            waiting.buffer.finish()
+            raise run.problem
+        self._task = asyncio.current_task()
+        return waiting
+
+    def _finish(self, *, is_done: bool) -> None:
+        """Note what became of what was returned, unless another task is still at work on it."""
+        waiting, task = self._waiting, self._task
+        if waiting is None or task is None:
+            return
+        if task is not asyncio.current_task():
+            if not task.done():
+                return
+            is_done = is_done and not task.cancelled() and task.exception() is None
+        waiting.buffer.finish(is_done=is_done)
+
+    # Offsets.
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit, and wait until the brokers have acknowledged it.
+
+        Without offsets everything that was returned is done, and committed; only what another task, still
+        running, has fetched last is not. An offset is that of the next message to read; with auto_commit,
+        given offsets are followed by those of what is done. Raises CommitFailed if a queue has moved to
+        another member, LocalProtocolError if one is not assigned, and what kept the broker from it.
+        """
+        if offsets is None:
+            self._finish(is_done=True)
+        else:
+            check_offsets(offsets)
+            offsets = dict(offsets)
+
+        def begin(network: ConsumerNetwork, ended: Callable[[LibraError | None], None]) -> None:
+            try:
+                network.fetch(Commit(offsets, ended))
+            except LibraError as error:
+                ended(error)
+
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_MS / 1000):
+                await self._answer(begin)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the offsets were not acknowledged within {COMMIT_TIMEOUT_MS} ms; they may be "
+                "committed later"
+            ) from None
+
+    # Queues.
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic, sorted; raises RouteNotFound."""
+        validate_topic(topic)
+
+        def look_up(
+            network: ConsumerNetwork, found: Callable[[Sequence[MessageQueue] | LibraError], None]
+        ) -> None:
+            network.queues_of(topic, found)
+
+        return sorted(await self._answer(look_up))
+
+    async def assign(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
+        """Read these queues and no others, from their committed offsets on.
+
+        Before the start or while the consumer runs; the queues before are given up as at a hand-over.
+        """
+        if self._is_subscribed:
+            raise LocalProtocolError("a consumer subscribes or assigns, and this one has subscriptions")
+        chosen = tuple(dict.fromkeys(queues))
+        for queue in chosen:
+            if not isinstance(queue, MessageQueue):
+                raise ConfigError(f"what is assigned is a MessageQueue, not {queue!r}")
+        filters = dict.fromkeys((queue.topic for queue in chosen), selector(expression))
+        if self._run is None or self._is_over:
+            self._filters = filters
+        else:
+            await self._running().call(lambda network: self._filters.update(filters))
+            await self._assign(chosen)
+        self._assigned = chosen
+
+    async def _assign(self, queues: Sequence[MessageQueue]) -> None:
+        topics = sorted({queue.topic for queue in queues})
+
+        def look_up(network: ConsumerNetwork, known: Callable[[LibraError | None], None]) -> None:
+            network.look_up(topics, known)
+
+        await self._answer(look_up)
+        await self._running().call(lambda network: network.fetch(Assign(queues)))

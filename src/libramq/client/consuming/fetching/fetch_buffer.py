@@ -1,0 +1,120 @@
+"""The fetch buffer: what was pulled and waits for the program to take it.
+
+    network thread ─► put ─► batches, in the order of their arrival ─► take ─► program ─► finish ─► report
+
+What `take` returns is in the program's hand until its next call: only then is it done. Batches of a queue
+that may not be read now (it is paused, or our lease is over) are set aside, and looked at again when the core
+says so. Everything but `put` is called by one thread of the program at a time.
+Upstream: DefaultLitePullConsumerImpl.poll.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from libramq.client.consuming.fetching.fetched_batch import FetchedBatch
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+
+Taken = dict[MessageQueue, Sequence[MessageExt]]
+
+
+class FetchBuffer:
+    """The batches of all queues.
+
+    report: called with batches of which nothing will be taken any more. arrived: called by `put`.
+    """
+
+    def __init__(self, report: Callable[[Delivery, Ending], None], arrived: Callable[[], None]) -> None:
+        self._report = report
+        self._has_arrived = arrived
+        self._arrived: deque[FetchedBatch | None] = deque()
+        self._ready: deque[FetchedBatch] = deque()
+        self._aside: dict[OwnedQueue, list[FetchedBatch]] = {}
+        self._in_hand: list[FetchedBatch] = []
+
+    def put(self, batches: Iterable[Delivery]) -> None:
+        """Take what was pulled; called on the network thread. None of them: look again at those set aside."""
+        before = len(self._arrived)
+        for batch in batches:
+            assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
+            self._arrived.append(batch)
+        if len(self._arrived) == before:
+            self._arrived.append(None)
+        self._has_arrived()
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Return whether anything has come since the last call of `take`."""
+        return bool(self._arrived)
+
+    def finish(self, *, is_done: bool = True) -> None:
+        """Note that the program is done with what it has in hand, or that it will not be."""
+        for batch in reversed(self._in_hand):
+            if batch.finish(is_done=is_done):
+                self._end(batch)
+            else:  # The rest of it comes next.
+                self._ready.appendleft(batch)
+        self._in_hand.clear()
+
+    def take(self, count_max: int) -> Taken:
+        """Return the next messages, by queue; what was returned before is done."""
+        self.finish()
+        self._sort_in()
+        found: Taken = {}
+        while count_max > 0 and self._ready:
+            batch = self._ready.popleft()
+            messages = self._taken_of(batch, count_max)
+            if messages:
+                count_max -= len(messages)
+                queue = batch.owned.queue
+                before = found.get(queue)
+                found[queue] = messages if before is None else [*before, *messages]
+        return found
+
+    def take_one(self) -> MessageExt | None:
+        """Return the next message; the one that was returned before is done."""
+        self.finish()
+        if self._arrived:
+            self._sort_in()
+        while self._ready:
+            messages = self._taken_of(self._ready.popleft(), 1)
+            if messages:
+                return messages[0]
+        return None
+
+    def purge(self) -> None:
+        """Drop what never will be taken: its queues are gone."""
+        self._sort_in()
+        for batch in [batch for batch in self._ready if batch.is_void]:
+            self._ready.remove(batch)
+            self._end(batch)
+
+    def _taken_of(self, batch: FetchedBatch, count_max: int) -> Sequence[MessageExt]:
+        aside = self._aside.get(batch.owned)
+        if aside is not None:  # In the order of the queue.
+            aside.append(batch)
+            return ()
+        messages = batch.take(count_max)
+        if messages:
+            self._in_hand.append(batch)
+        elif batch.is_void:  # Looked up once more, after `take` has withdrawn: see FetchedBatch.
+            self._end(batch)
+        else:
+            self._aside[batch.owned] = [batch]
+        return messages
+
+    def _sort_in(self) -> None:
+        while self._arrived:
+            batch = self._arrived.popleft()
+            if batch is not None:
+                self._ready.append(batch)
+            elif self._aside:
+                again = [each for batches in self._aside.values() for each in batches]
+                self._aside.clear()
+                self._ready.extendleft(reversed(again))
+
+    def _end(self, batch: FetchedBatch) -> None:
+        if batch.started:
+            self._report(batch, HandlerOutcome.SUCCESS)

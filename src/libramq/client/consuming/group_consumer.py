@@ -1,0 +1,233 @@
+"""The group consumer: what a push consumer and a fetching one have in common.
+
+Its network side runs on its own thread, so that code of the user's that blocks cannot delay its heartbeats.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from libramq.balance import TopicRule, averagely, strategy_named
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
+from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, Stage
+from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
+from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
+from libramq.client.identity import local_address, name_server_addresses, named_client_id, new_client_id
+from libramq.client.options import Beginning, beginning, instance_of, whole_number
+from libramq.client.routing.lookup import first_server, look_up
+from libramq.clock import Clock, SystemClock
+from libramq.errors import ConfigError, LocalProtocolError
+from libramq.filesystem import FileSystem, LocalFileSystem
+from libramq.filter.selector import Selector
+from libramq.message.names import validate_group
+from libramq.message.queue import MessageQueue
+from libramq.remoting.credentials import Credentials
+from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.runtime.seams import Dialer
+from libramq.transport.access import Access
+from libramq.transport.tls import Tls
+
+#: DefaultMQPushConsumer.consumeTimestamp: half an hour ago.
+CONSUME_TIMESTAMP_AGO_MS: Final = 30 * 60 * 1000
+#: Ours: how long running handlers may take while the consumer stops.
+STOP_TIMEOUT_MS: Final = 10_000
+
+#: ClientConfig.instanceName: broadcasting consumers keep it, so that the offset file is found again.
+BROADCASTING_INSTANCE: Final = "DEFAULT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonOptions:
+    """The options that both kinds of consumer have, as the user gave them."""
+
+    group: str
+    namesrv: str | Sequence[str] | None
+    consume_from: Beginning
+    consume_timestamp_ms: int | None
+    strategy: str | TopicRule | None
+    broadcasting: bool
+    instance_name: str | None
+    instance_id: str | None
+    local_offsets: str | Path | None
+    on_assigned: QueueHook | None
+    on_revoked: QueueHook | None
+    on_lost: QueueHook | None
+    on_error: ErrorHook | None
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+    filesystem: FileSystem | None
+
+
+class GroupConsumer:
+    """A consumer from its options to its end. settings: further fields of ConsumerSettings."""
+
+    def __init__(self, options: CommonOptions, **settings: Any) -> None:
+        self.group = group = validate_group(options.group)
+        self._name_server_addresses = name_server_addresses(options.namesrv)
+        self._clock = options.clock or SystemClock()
+        self._random = options.randomness or random.Random()
+        self._access = Access(options.credentials, options.tls)
+        self._hooks = _hooks(options.on_assigned, options.on_revoked, options.on_lost, options.on_error)
+        instance_name = options.instance_name
+        if options.broadcasting and instance_name is None:
+            instance_name = BROADCASTING_INSTANCE
+        self.client_id = _client_id(first_server(self._name_server_addresses), instance_name, self._clock)
+        self._local_offsets: LocalOffsetStore | None = None
+        if options.broadcasting:
+            filesystem = options.filesystem or LocalFileSystem()
+            directory = _directory(options.local_offsets)
+            self._local_offsets = LocalOffsetStore(directory, self.client_id, group, filesystem)
+        strategy = options.strategy
+        self._settings = ConsumerSettings(
+            group=group,
+            client_id=self.client_id,
+            consume_from=beginning(options.consume_from),
+            consume_timestamp_ms=_timestamp_ms(options.consume_timestamp_ms, self._clock),
+            strategy=_rule(strategy),
+            group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
+            instance_id=options.instance_id,
+            broadcasting=options.broadcasting,
+            has_revoke_hook=options.on_revoked is not None,
+            **settings,
+        )
+        self._filters: dict[str, Selector] = {}
+        self._run: ConsumerRun | None = None
+
+    def _refuse_subscribing(self) -> None:
+        if self._run is not None and self._run.stage is not Stage.ENDED:
+            raise LocalProtocolError("subscribe before the consumer is started")
+
+    async def start(self) -> None:
+        """Join the group; raises NameServerUnavailable, after which it may be started again."""
+        await look_up(self._name_server_addresses)
+        if self._run is not None and self._run.stage is not Stage.ENDED:
+            raise LocalProtocolError(f"this consumer {self._run.stage.value}")
+        self._run = ConsumerRun(
+            self.group,
+            self._hooks,
+            receiver=self._receiver(),
+            network=self._network_of,
+            tls=self._access.tls,
+        )
+        await self._run.start()
+
+    def _receiver(self) -> MakeReceiver:
+        """Return what makes the receiver of messages; raises ConfigError if nothing may be started."""
+        raise NotImplementedError
+
+    def _network_of(self, run: ConsumerRun, dialer: Dialer) -> ConsumerNetwork:
+        return ConsumerNetwork(
+            self._settings,
+            self._filters,
+            name_server_addresses=self._name_server_addresses,
+            dialer=dialer,
+            timers=LoopTimers(),
+            clock=self._clock,
+            randomness=self._random,
+            run=run,
+            stored_offsets=self._local_offsets,
+            access=self._access,
+        )
+
+    async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
+        """Leave the group."""
+        if self._run is not None:
+            await self._run.stop(timeout_ms)
+
+    async def wait_closed(self) -> None:
+        """Wait until the consumer has ended, or cannot continue.
+
+        Returns after `stop`. Raises MemberReplaced or NoPermission while one of these keeps it out of its
+        group (it still continues when that is over), and LoopClosed if its loop was closed.
+        """
+        if self._run is None:
+            raise LocalProtocolError("this consumer was not started; use `async with` or await start()")
+        await self._run.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this consumer owns now; none while it does not run."""
+        if self._run is None or self._run.stage is not Stage.RUNNING:
+            return []
+        return await self._run.call(lambda network: network.core.owned())
+
+    async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Deliver no more messages of the given queues, or of any; the queues stay assigned.
+
+        The pause holds until `resume`, also for queues that are assigned later.
+        """
+        listed = _listed(queues)
+        await self._running().call(lambda network: network.pause(listed))
+
+    async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Continue the given queues, or all."""
+        listed = _listed(queues)
+        await self._running().call(lambda network: network.resume(listed))
+
+    def _running(self) -> ConsumerRun:
+        if self._run is None or self._run.stage is Stage.ENDED:
+            raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
+        return self._run
+
+
+def _client_id(towards: str, instance_name: str | None, clock: Clock) -> str:
+    address = local_address(towards)
+    return new_client_id(address, clock) if instance_name is None else named_client_id(address, instance_name)
+
+
+def _timestamp_ms(consume_timestamp_ms: int | None, clock: Clock) -> int:
+    if consume_timestamp_ms is None:
+        return int(clock.wall_ms()) - CONSUME_TIMESTAMP_AGO_MS
+    whole_number("consume_timestamp_ms", consume_timestamp_ms, 0)
+    return consume_timestamp_ms
+
+
+def _directory(local_offsets: str | Path | None) -> Path:
+    if local_offsets is None:
+        return Path.home() / DIRECTORY
+    instance_of("local_offsets", local_offsets, (str, Path), "a path")
+    return Path(local_offsets)
+
+
+def _rule(strategy: str | TopicRule | None) -> TopicRule:
+    if strategy is None:
+        return averagely
+    if not isinstance(strategy, str) and not callable(strategy):
+        raise ConfigError(f"strategy is a name, or what strategy_named returned, not {strategy!r}")
+    return strategy_named(strategy) if isinstance(strategy, str) else strategy
+
+
+def _hooks(
+    on_assigned: QueueHook | None,
+    on_revoked: QueueHook | None,
+    on_lost: QueueHook | None,
+    on_error: ErrorHook | None,
+) -> Hooks:
+    return {
+        fx.Assigned: _hook("on_assigned", on_assigned),
+        fx.Revoked: _hook("on_revoked", on_revoked),
+        fx.Lost: _hook("on_lost", on_lost),
+        fx.Trouble: _hook("on_error", on_error),
+    }
+
+
+def _hook(name: str, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if hook is not None and not callable(hook):
+        raise ConfigError(f"{name} is a function, not {hook!r}")
+    return hook
+
+
+def _listed(queues: Iterable[MessageQueue] | None) -> tuple[MessageQueue, ...] | None:
+    return None if queues is None else tuple(queues)
