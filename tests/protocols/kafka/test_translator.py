@@ -1,14 +1,18 @@
 """Requests in general: versions, order, malformed bytes, authorisation."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
+from libramq.protocols.kafka import metadata
 from libramq.protocols.kafka.answers import WAITING_MAX
 from libramq.protocols.kafka.metadata import AT_ONCE_MAX
+from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
 from libramq.store.config import FlushDiskType
 from libramq.wire.kafka.api import API_VERSIONS, APIS
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -16,10 +20,16 @@ from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRe
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest, DescribedResource
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
+from libramq.wire.kafka.apis.metadata import (
+    MetadataPartition,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataTopic,
+)
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
-from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, decode
+from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, decode, encode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
@@ -125,6 +135,75 @@ def test_many_topics_are_described_by_a_thread(endpoint: KafkaEndpoint):
     peer.compute()
     (response,) = peer.answers()
     assert len(response.topics) > AT_ONCE_MAX
+
+
+def wide_topics(endpoint: KafkaEndpoint, count: int) -> None:
+    for number in range(count):
+        config = TopicConfig(topic_name=f"Wide{number:02}", read_queue_nums=QUEUES_MAX)
+        endpoint.talk.broker.topics.put(config, endpoint.talk.clock.wall_ms())
+
+
+def test_a_topic_that_is_named_often_is_described_once(endpoint: KafkaEndpoint):
+    """A request of 20 KB for one wide topic kept the broker from answering anybody for minutes."""
+    wide_topics(endpoint, 1)
+    peer = endpoint.peer()
+    peer._entrance.received(peer, [peer.frame(named(*["Wide00"] * 1_000), 5)])
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.COMPUTE], "it is wide"
+    peer.compute()
+    (response,) = peer.answers()
+    assert [(each.name, len(each.partitions)) for each in response.topics] == [("Wide00", QUEUES_MAX)]
+
+
+def test_an_answer_describes_a_bounded_number_of_partitions(endpoint: KafkaEndpoint, monkeypatch: Any):
+    """All topics of a broker with many wide ones took 6 GB."""
+    assert metadata.PARTITIONS_MAX * 26 < 4 << 20, "bytes of an answer"
+    monkeypatch.setattr(metadata, "PARTITIONS_MAX", QUEUES_MAX)
+    wide_topics(endpoint, 2)
+    topics = endpoint.peer().ask(named("Wide00", "Wide01", "T")).topics
+    assert [each.error_code for each in topics] == [0, *[ErrorCode.UNKNOWN_SERVER_ERROR] * 2]
+    assert [len(each.partitions) for each in topics] == [QUEUES_MAX, 0, 0]
+
+
+def test_a_large_answer_takes_little_more_memory_than_its_bytes():
+    partition = MetadataPartition(partition_index=1, leader_id=0, replica_nodes=(0,), isr_nodes=(0,))
+    topic = MetadataTopic(name="T", partitions=(partition,) * 50_000)
+    response = MetadataResponse(brokers=(), topics=(topic,))
+    tracemalloc.start()
+    try:
+        data = encode(response, 9, True)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(data)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_request_is_decoded_by_a_thread_and_those_behind_it_wait(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    names = [f"NoTopic{number}" for number in range(2_000)]
+    frames = [peer.frame(named(*names, creates=False), 5), peer.frame(ApiVersionsRequest(), 0)]
+    assert len(frames[0]) > DECODED_AT_ONCE_BYTES_MAX
+    peer._entrance.received(peer, frames)
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.COMPUTE]
+    assert peer.frames == []
+    peer.compute()
+    large, small = peer.answers()
+    assert (len(large.topics), type(small).__name__) == (2_000, "ApiVersionsResponse")
+
+
+def test_a_large_malformed_request_ends_its_connection(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.give(raw(3, 1, b"\x7f" * DECODED_AT_ONCE_BYTES_MAX))
+    assert (peer.close_reason or "").startswith("a malformed Kafka request")
+    assert peer.frames == []
+
+
+def test_settings_are_those_of_this_broker_and_answered_once(endpoint: KafkaEndpoint):
+    resources = [DescribedResource(resource_type=4, resource_name=name) for name in ("0", "0", "", "1")]
+    results = endpoint.peer().ask(DescribeConfigsRequest(resources=tuple(resources)), 3).results
+    assert [(each.resource_name, each.error_code) for each in results] == [
+        ("0", 0),
+        ("", 0),
+        ("1", ErrorCode.INVALID_REQUEST),
+    ]
 
 
 def named(*names: str, creates: bool = True) -> MetadataRequest:

@@ -8,10 +8,11 @@ An unfinished slot is parked in the purgatory, so that it disappears with its co
 """
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from libramq.kernel.connection import Connection
-from libramq.kernel.effect import Effects
+from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.purgatory import Parked, Purgatory
 from libramq.logs import get_logger
 from libramq.wire.kafka.api import Call
@@ -42,6 +43,21 @@ class Slot(Parked):
         assert self.call is not None, "an answer in the request's version needs the request"
         self.send(self.call.answer(response))
 
+    def answer_with(self, make: Callable[[], Message], *, is_large: bool) -> None:
+        """Send the answer that `make` returns; a large one is made and encoded on a thread."""
+        call = self.call
+        assert call is not None, "an answer in the request's version needs the request"
+        if is_large:
+            self._answers.compute(lambda: call.answer(make()), self._computed, self.connection)
+        else:
+            self.send(call.answer(make()))
+
+    def _computed(self, data: Any) -> None:
+        if isinstance(data, Exception):
+            self.fail(data)
+        else:
+            self.send(data)
+
     def send(self, data: bytes) -> None:
         """Send the bytes of an answer; none where the client expects no answer."""
         assert self.data is None, "answered twice"
@@ -67,6 +83,10 @@ class Answers:
         self._purgatory = purgatory
         self._waiting: dict[Connection, deque[Slot]] = {}
         self._bytes: dict[Connection, int] = {}
+
+    def compute(self, work: Callable[[], bytes], done: Callable[[Any], None], connection: Connection) -> None:
+        """Run work for an answer on a thread."""
+        self._effects.run(Thread.COMPUTE, work, done, connection)
 
     def open(self, connection: Connection, call: Call | None) -> Slot:
         """Return the place for the answer to a request."""

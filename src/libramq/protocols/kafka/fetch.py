@@ -15,7 +15,6 @@ from libramq.broker.broker import Broker
 from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, QueueRead
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
-from libramq.kernel.effect import Effects, Thread
 from libramq.message.record import decode_records
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import record_of
@@ -34,6 +33,8 @@ from libramq.wire.kafka.record_batch import encode_batch
 
 #: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
+#: Ours: likewise, at some microseconds each.
+PARTITIONS_AT_ONCE_MAX: Final = 256
 #: Ours: the messages of one answer; clients ask for 50 MiB in all, and 1 MiB a partition.
 BYTES_MAX: Final = 8 * 1024 * 1024
 
@@ -48,7 +49,6 @@ class Fetches:
         self._fetching = broker.fetching
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
-        self._effects = broker.kernel.effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -68,7 +68,7 @@ class Fetches:
             for partition in each.partitions
         ]
         fetch = Fetch(
-            waiter=_Waiter(request, slot, refusals, self._effects),
+            waiter=_Waiter(request, slot, refusals),
             reads=reads,
             bytes_min=request.min_bytes,
             bytes_max=min(max(request.max_bytes, 1), BYTES_MAX),
@@ -90,13 +90,10 @@ class Fetches:
 class _Waiter:
     """Answers one fetch; a `kernel.waiter.Waiter`."""
 
-    def __init__(
-        self, request: FetchRequest, slot: Slot, refusals: Mapping[str, ErrorCode], effects: Effects
-    ) -> None:
+    def __init__(self, request: FetchRequest, slot: Slot, refusals: Mapping[str, ErrorCode]) -> None:
         self._request = request
         self._slot = slot
         self._refusals = refusals
-        self._effects = effects
 
     @property
     def connection(self) -> Connection:
@@ -106,21 +103,12 @@ class _Waiter:
     def answer(self, results: Sequence[ReadResult | BrokerError]) -> None:
         """Encode what was read, and send it."""
         size = sum(result.size for result in results if isinstance(result, ReadResult))
-        encode = partial(_response, self._request, self._refusals, results)
-        if size <= AT_ONCE_BYTES_MAX:
-            self._slot.answer(encode())
-        else:
-            self._effects.run(Thread.COMPUTE, encode, self._encoded, self.connection)
+        is_large = size > AT_ONCE_BYTES_MAX or len(results) > PARTITIONS_AT_ONCE_MAX
+        self._slot.answer_with(partial(_response, self._request, self._refusals, results), is_large=is_large)
 
     def refuse(self, error: Exception) -> None:
         """End the connection: reading failed by a bug of ours."""
         self._slot.fail(error)
-
-    def _encoded(self, response: Any) -> None:
-        if isinstance(response, Exception):
-            self.refuse(response)
-        else:
-            self._slot.answer(response)
 
 
 def _response(

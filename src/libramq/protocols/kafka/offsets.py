@@ -102,7 +102,8 @@ class OffsetRequests:
         """Answer with committed offsets."""
         assert slot.call is not None, "a request has a call"
         if slot.call.header.version >= _GROUPS_FROM:
-            slot.answer(OffsetFetchResponse(groups=tuple(map(self._found, request.groups))))
+            groups = {each.group_id: each for each in request.groups}  # Asked for twice, answered once.
+            slot.answer(OffsetFetchResponse(groups=tuple(map(self._found, groups.values()))))
             return
         found = self._found(WantedGroup(group_id=request.group_id, topics=request.topics))
         slot.answer(OffsetFetchResponse(topics=found.topics, error_code=found.error_code))

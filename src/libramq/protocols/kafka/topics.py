@@ -18,6 +18,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.node import NODE_ID
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis.create_topics import (
     CreatableTopic,
@@ -136,7 +137,8 @@ class TopicRequests:
 
     def describe(self, request: DescribeConfigsRequest, slot: Slot) -> None:
         """Describe topics and this broker, with the settings that mean something here."""
-        slot.answer(DescribeConfigsResponse(results=tuple(map(self._described, request.resources))))
+        wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
+        slot.answer(DescribeConfigsResponse(results=tuple(map(self._described, wanted.values()))))
 
     def _described(self, wanted: DescribedResource) -> DescribedConfigs:
         kind, name = wanted.resource_type, wanted.resource_name
@@ -146,6 +148,8 @@ class TopicRequests:
                 if name not in self._topics or not is_visible(name):
                     raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             elif kind == BROKER:
+                if name not in ("", str(NODE_ID)):
+                    raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
                 require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (cluster(),)))
             else:
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")

@@ -5,12 +5,15 @@ frame ─► Call ─► API ─► Slot.answer        now or later
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from libramq.broker.broker import Broker
 from libramq.errors import RemoteProtocolError
 from libramq.filesystem import FileSystem
 from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Thread
+from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.fetch import Fetches
 from libramq.protocols.kafka.groups import GroupRequests
@@ -22,13 +25,18 @@ from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.topics import TopicRequests
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
-from libramq.wire.kafka.api import API_VERSIONS, APIS, UnservedVersion, decode_call
+from libramq.wire.kafka.api import API_VERSIONS, APIS, Call, UnservedVersion, decode_call
 from libramq.wire.kafka.apis.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.frame import encode_answer
-from libramq.wire.kafka.schema import encode
+from libramq.wire.kafka.schema import Request, encode
+
+log = get_logger(__name__)
 
 Serve = Callable[[Any, Slot], None]
+
+#: Ours: a request of this size has some thousand elements at most, which takes a few milliseconds.
+DECODED_AT_ONCE_BYTES_MAX: Final = 16 * 1024
 
 _VERSIONS = tuple(
     ApiVersion(api_key=api.key, min_version=api.listed_from, max_version=api.last)
@@ -47,6 +55,7 @@ class KafkaTranslator:
         self, broker: Broker, node: Node, filesystem: FileSystem, secret_bits: SecretBits = SYSTEM_SECRETS
     ) -> None:
         kernel = broker.kernel
+        self._effects = kernel.effects
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: _api_versions}
         self.producers = Producers(broker, filesystem, secret_bits)
@@ -65,23 +74,33 @@ class KafkaTranslator:
             self._apis.update(served)
 
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
-        """Work off one request."""
+        """Work off one request; a large one is decoded on a thread first."""
+        frame = requests[start]
+        if len(frame) > DECODED_AT_ONCE_BYTES_MAX:
+            done = partial(self._decoded, connection)
+            self._effects.run(Thread.COMPUTE, partial(_call_of, frame), done, connection)
+        else:
+            self._decoded(connection, _call_of(frame))
+        return start + 1
+
+    def _decoded(self, connection: Connection, call: Call | Exception) -> None:
+        if isinstance(call, UnservedVersion):
+            self._refuse(connection, call)
+        elif isinstance(call, RemoteProtocolError):
+            self._answers.end(connection, f"a malformed Kafka request: {call}")
+        elif isinstance(call, Exception):
+            log.error("a Kafka request failed", peer=connection.address, exc_info=call)
+            self._answers.end(connection, "a request failed")
+        else:
+            self._serve(self._answers.open(connection, call), call.request)
+
+    def _serve(self, slot: Slot, request: Request) -> None:
         try:
-            call = decode_call(requests[start])
-        except UnservedVersion as unserved:
-            self._refuse(connection, unserved)
-            return start + 1
-        except RemoteProtocolError as malformed:
-            self._answers.end(connection, f"a malformed Kafka request: {malformed}")
-            return start + 1
-        slot = self._answers.open(connection, call)
-        try:
-            self._apis[type(call.request)](call.request, slot)
+            self._apis[type(request)](request, slot)
         except Exception as error:
             slot.fail(error)
-            return start + 1
-        self._answers.park(slot)
-        return start + 1
+        else:
+            self._answers.park(slot)
 
     def _refuse(self, connection: Connection, unserved: UnservedVersion) -> None:
         """Answer which versions of ApiVersions are served (KIP-511); end the connection for any other
@@ -97,6 +116,14 @@ class KafkaTranslator:
         )
         body = encode(response, 0, False)
         self._answers.open(connection, None).send(encode_answer(header.correlation_id, body, has_tags=False))
+
+
+def _call_of(frame: bytes) -> Call | RemoteProtocolError:
+    """Decode a request, or return why it cannot be."""
+    try:
+        return decode_call(frame)
+    except RemoteProtocolError as malformed:
+        return malformed
 
 
 def _api_versions(request: ApiVersionsRequest, slot: Slot) -> None:
