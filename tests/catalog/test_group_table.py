@@ -75,3 +75,18 @@ def test_a_written_table_is_read_back():
     again = GroupTable(loaded=table.wrapper())
     assert {group.group_name: group for group in again} == {group.group_name: group for group in table}
     assert again.data_version == table.data_version
+
+
+def test_attributes_of_groups_are_refused_and_those_that_a_file_has_are_kept():
+    """5.3.3 has none (SubscriptionGroupAttributes.ALL is empty); a newer broker may have written some."""
+    written = GroupTable()
+    written.copy("G", config("G", attributes={"priority.factor": "3"}))
+    table = GroupTable(loaded=written.wrapper())
+    with pytest.raises(BrokerError, match=r"unsupported key: colour"):
+        table.put(config("new", attributes={"+colour": "red"}), 1)
+    assert "new" not in table
+    table.put(config("G", retry_max_times=3), 1)
+    table.put(config("G", retry_max_times=4, attributes={"priority.factor": "3"}), 1)
+    changed = table.get("G")
+    assert changed is not None
+    assert (changed.retry_max_times, changed.attributes) == (4, {"priority.factor": "3"})

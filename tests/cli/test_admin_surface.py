@@ -243,3 +243,50 @@ def test_masters_of_a_cluster_are_shown_by_address(up, command):
 def test_a_master_and_its_slaves(up):
     status = ask(up, "haStatus", "-b", broker(up))
     assert (status["master"], status["haConnectionInfo"]) == (True, [])
+
+
+def test_a_message_is_sent_to_the_queue_that_is_named(up):
+    topic = made(up, "SurfaceSend")
+    route = ask(up, "topicRoute", "-t", topic)
+    name = route["brokerDatas"][0]["brokerName"]
+    (row,) = ask(
+        up, "sendMessage", "-t", topic, "-p", "hello", "-k", "k1 k2", "-c", "A", "-b", name, "-i", "0"
+    )
+    assert (row["broker"], row["queueId"], row["status"]) == (name, 0, "SEND_OK")
+    (found,) = ask(up, "queryMsgById", "-t", topic, "-i", row["messageId"])
+    assert (found["body"], found["keys"], found["tags"]) == ("hello", ["k1", "k2"], "A")
+    refused = libra("admin", "sendMessage", "-n", up.namesrv, "-t", topic, "-p", "x", "-i", "0")
+    assert "name both the broker (-b) and its queue (-i)" in one_line(refused)
+
+
+def test_a_message_is_sent_once_more(up):
+    """With its tags, keys, flag and own properties; it has an id of its own."""
+    topic = made(up, "SurfaceResend")
+    message = Message(topic, b"once", tags="A", keys="k1", properties={"colour": "red"}, flag=7)
+    (before,) = sent(up, topic, message)
+    (row,) = ask(up, "queryMsgById", "-t", topic, "-i", before.message_id, "-s", "true")
+    assert row["messageId"] != before.message_id
+    (found,) = ask(up, "queryMsgById", "-t", topic, "-i", row["messageId"])
+    assert (found["body"], found["tags"], found["keys"], found["flag"]) == ("once", "A", ["k1"], 7)
+    assert found["properties"]["colour"] == "red"
+    none = libra("admin", "queryMsgById", "-n", up.namesrv, "-t", topic, "-i", "0" * 32, "-s", "true")
+    assert "no message" in one_line(none)
+
+
+def test_how_long_sends_take(up):
+    topic = made(up, "SurfaceTimes")
+    rows = ask(up, "checkMsgSendRT", "-t", topic, "-a", "3", "-s", "10")
+    assert [row["status"] for row in rows] == ["SEND_OK"] * 3
+    assert all(row["ms"] > 0 for row in rows)
+    (cluster,) = ask(up, "clusterRT", "-a", "2")
+    assert (cluster["stored"], cluster["failed"]) == (2, 0)
+    assert len(ask(up, "sendMsgStatus", "-b", cluster["broker"], "-c", "2", "-s", "10")) == 2
+    shown = libra("admin", "checkMsgSendRT", "-n", up.namesrv, "-t", topic, "-a", "2")
+    assert "Avg RT: " in shown.out
+    refused = libra("admin", "clusterRT", "-n", up.namesrv, "-c", "nowhere")
+    assert "no cluster nowhere" in one_line(refused)
+
+
+def test_units_of_topics(up):
+    made(up, "SurfaceUnit", "-u", "true", "-s", "true")
+    assert ask(up, "topicRoute", "-t", "SurfaceUnit")["queueDatas"][0]["topicSysFlag"] == 3

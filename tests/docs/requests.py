@@ -119,10 +119,10 @@ class Command(NamedTuple):
 
 #: MQAdminStartup.initCommand; each was run against a broker of ours by hand or by tests/interop.
 COMMANDS: Final = (
-    Command("updateTopic", (17,), "attributes too; `BatchCQ` and `COMPACTION` are refused"),
+    Command("updateTopic", (17,), "attributes and units too; `BatchCQ` and `COMPACTION` are refused"),
     Command("updateTopicList", (18,), "all topics of a list or none"),
     Command("deleteTopic", (215, 216)),
-    Command("updateSubGroup", (200,)),
+    Command("updateSubGroup", (200,), "without `groupRetryPolicy`; attributes are refused, as by 5.3.3"),
     Command("updateSubGroupList", (225,), "all groups of a list or none"),
     Command("setConsumeMode", (401,)),
     Command("deleteSubGroup", (207, 215, 216)),

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.docs.requests import COMMANDS
+from tests.interop.apache import java
 from tests.interop.cluster import Cluster
-from tests.interop.process import PATIENCE_S
+from tests.interop.process import PATIENCE_S, Process
 
 pytestmark = pytest.mark.interop
+
+MQ_ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 
 def test_every_command_of_mqadmin_is_in_our_table(cluster: Cluster) -> None:
@@ -100,12 +103,54 @@ def test_the_trace_of_a_message_is_found(cluster: Cluster) -> None:
     producer.wait_event("started")
     sent = producer.ask("sent", {"kind": "sync", "topic": topic, "body": "traced"})
     cluster.wait_until(
-        lambda: "Pub" in _trace(cluster, sent["msgId"]), "the trace of a message", within_s=PATIENCE_S
+        lambda: "Pub" in _printed(cluster, "queryMsgTraceById", "-i", sent["msgId"]),
+        "the trace of a message",
+        within_s=PATIENCE_S,
     )
 
 
-def _trace(cluster: Cluster, message_id: str) -> str:
+def _printed(cluster: Cluster, command: str, *options: str) -> str:
+    """What a command printed; nothing if it failed: what it asks for is not there yet."""
     try:
-        return cluster.admin("queryMsgTraceById", "-i", message_id)
+        return cluster.admin(command, *options)
     except AssertionError:
-        return ""  # There is no topic of traces yet.
+        return ""
+
+
+def test_topics_and_groups_are_inspected_and_deleted(cluster: Cluster) -> None:
+    topic, group = cluster.fresh_name("Deleted"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 4)
+    assert cluster.cluster_name in cluster.admin("topicClusterList", "-t", topic)
+    allocated = cluster.admin("allocateMQ", "-t", topic, "-i", "10.0.0.1,10.0.0.2")
+    assert "10.0.0.1" in allocated
+    assert "10.0.0.2" in allocated
+    cluster.send(topic=topic, body="skipped")
+    cluster.wait_stored(topic, 1)
+    producers = ("-g", "producers_json", "-t", topic)
+    cluster.wait_until(
+        lambda: "127.0.0.1" in _printed(cluster, "producerConnection", *producers),
+        "the producer in the list",
+        within_s=PATIENCE_S,
+    )
+    cluster.admin("updateSubGroup", "-b", cluster.broker_address, "-g", group)
+    cluster.admin("skipAccumulatedMessage", "-g", group, "-t", topic)
+    cluster.wait_committed(group, topic, 1)
+    cluster.admin("deleteSubGroup", "-c", cluster.cluster_name, "-g", group)
+    cluster.admin("deleteTopic", "-c", cluster.cluster_name, "-t", topic)
+    assert cluster.route(topic) is None
+    assert topic not in cluster.admin("topicList").split()
+
+
+def test_brokers_are_inspected(cluster: Cluster) -> None:
+    status = cluster.admin("brokerStatus", "-b", cluster.broker_address)
+    values = {line.split(":")[0].strip() for line in status.splitlines() if ":" in line}
+    assert values >= {"bootTimestamp", "brokerVersionDesc", "commitLogMaxOffset", "getTotalTps", "runtime"}
+    cluster.admin("resetMasterFlushOffset", "-b", cluster.broker_address, "-o", "0")
+    # It measures for ever: a process of its own, ended after the first round.
+    options = ("-n", cluster.namesrv, "-a", "2", "-s", "10")
+    home = cluster.home / cluster.fresh_name("cluster_rt")
+    command = java(MQ_ADMIN, "clusterRT", *options, home=home)
+    with Process("cluster-rt", command, directory=home) as measured:
+        row = measured.wait_line(cluster.broker_name, within_s=PATIENCE_S).split()
+    assert row[:2] == [cluster.cluster_name, cluster.broker_name]
+    assert row[3:] == ["2", "0"], row

@@ -6,6 +6,8 @@ Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscri
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import msgspec
+
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.catalog.unrecorded import RecordByUse
 from libramq.clock import WallMs
@@ -101,6 +103,7 @@ class GroupTable:
     def put(self, config: SubscriptionGroupConfig, wall_ms: WallMs) -> None:
         """Create or change a group; raises InvalidName, or InvalidParameter for invalid numbers."""
         self.check(config)
+        config = self._with_attributes(config)
         if config.group_name not in self._groups and len(self._groups) >= self._groups_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
@@ -112,12 +115,23 @@ class GroupTable:
     def check(self, config: SubscriptionGroupConfig) -> None:
         """Raise InvalidName, or InvalidParameter for invalid numbers."""
         names.validate_group(config.group_name)
+        known = self._groups.get(config.group_name)
+        if config.attributes and (known is None or config.attributes != known.attributes):
+            # SubscriptionGroupAttributes.ALL is empty.
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"unsupported key: {min(config.attributes).lstrip('+-')}"
+            )
         if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER,
                 f"group {config.group_name} with {config.retry_queue_nums} retry queues; 0 to {QUEUES_MAX}"
                 " are allowed",
             )
+
+    def _with_attributes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Return a changed group with the attributes that it has; no request changes those."""
+        known = self._groups.get(config.group_name)
+        return msgspec.structs.replace(config, attributes=known.attributes if known is not None else {})
 
     def delete(self, group: str, wall_ms: WallMs) -> bool:
         """Remove a group; return whether it existed."""

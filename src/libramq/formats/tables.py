@@ -25,6 +25,11 @@ class DataVersion(Document, frozen=True, kw_only=True):
         return DataVersion(state_version=self.state_version, timestamp=int(wall_ms), counter=self.counter + 1)
 
 
+#: TopicSysFlag.FLAG_UNIT, FLAG_UNIT_SUB.
+FLAG_UNIT: Final = 1
+FLAG_UNIT_SUBSCRIPTION: Final = 2
+
+
 class TopicConfig(Document, frozen=True, kw_only=True):
     """One topic at one broker."""
 

@@ -12,13 +12,10 @@ import msgspec
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.route import BrokerData, QueueData
-from libramq.formats.tables import PERM_READ, PERM_WRITE
+from libramq.formats.tables import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, PERM_READ, PERM_WRITE
 from libramq.nameserver.bounds import NAME_LENGTH_MAX, QUEUES_PER_TOPIC_MAX, TOPICS_MAX
 from libramq.nameserver.records import RouteTables
 
-#: TopicSysFlag.FLAG_UNIT, FLAG_UNIT_SUB.
-FLAG_UNIT: Final = 1
-FLAG_UNIT_SUBSCRIPTION: Final = 2
 #: Ours: topics that are changed before others are served; each takes some 2 µs.
 TOPICS_PER_STEP: Final = 512
 

@@ -60,6 +60,14 @@ def _day(wall_ms: WallMs) -> date:
     return datetime.fromtimestamp(int(wall_ms) / 1000).astimezone().date()
 
 
+def _runtime(duration_ms: int) -> str:
+    """Return a duration as StoreStatsService.getFormatRuntime writes it."""
+    minutes, seconds = divmod(duration_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
 class RuntimeInfo:
     """The numbers, sampled once a second while they change."""
 
@@ -74,6 +82,7 @@ class RuntimeInfo:
         self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
+        self._started_monotonic_ms = kernel.clock.monotonic_ms()
         #: By topic and group; returned with their statistics.
         self.throughput = Throughput(store, kernel)
         self._samples: deque[_Sample] = deque()
@@ -113,6 +122,7 @@ class RuntimeInfo:
             brokerVersion=self._version,
             brokerActive="true",
             bootTimestamp=str(self._started_ms),
+            runtime=_runtime(self._clock.monotonic_ms() - self._started_monotonic_ms),
             putTps=self._rates(0),
             getTransferredTps=self._rates(1),
             getFoundTps=self._rates(1),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin import disk, exports, groups, messages, reading, servers, statistics, topics
+from libramq.cli.admin import disk, exports, groups, messages, reading, sending, servers, statistics, topics
 from libramq.cli.admin.printing import time_text
 from libramq.errors import ConfigError
 
@@ -13,7 +13,7 @@ app = typer.Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
-for _room in (topics, groups, messages, reading, statistics, exports, servers, disk):
+for _room in (topics, groups, messages, reading, sending, statistics, exports, servers, disk):
     app.add_typer(_room.app)
 
 
@@ -59,12 +59,16 @@ def update_topic(
     order: Annotated[
         str, typer.Option("-o", "--order", help="true: it is ordered; name servers keep its brokers.")
     ] = "false",
+    unit: Annotated[str, typer.Option("-u", "--unit", help="true: it belongs to a unit.")] = "false",
+    unit_subscription: Annotated[
+        str, typer.Option("-s", "--hasUnitSub", help="true: groups of units subscribe to it.")
+    ] = "false",
     json: options.Json = False,
 ) -> None:
     """Create a topic, or change its queues, permission and attributes."""
     from libramq.cli import output
     from libramq.cli.admin import queries as admin_queries
-    from libramq.formats.tables import TopicConfig
+    from libramq.formats.tables import FLAG_UNIT, FLAG_UNIT_SUBSCRIPTION, TopicConfig
 
     config = TopicConfig(
         topic_name=topic,
@@ -72,6 +76,8 @@ def update_topic(
         write_queue_nums=write_queues,
         perm=perm,
         order=admin_queries.truth_of("-o", order),
+        topic_sys_flag=(FLAG_UNIT if admin_queries.truth_of("-u", unit) else 0)
+        | (FLAG_UNIT_SUBSCRIPTION if admin_queries.truth_of("-s", unit_subscription) else 0),
     )
     with options.session(namesrv) as session:
         brokers = admin_queries.update_topic(

@@ -42,17 +42,25 @@ def query_msg_by_id(
     message_id: _Id,
     group: _Consumer = None,
     client_id: _Member = None,
+    send: Annotated[str, typer.Option("-s", "--sendMessage", help="true: send it once more.")] = "false",
     namesrv: options.Namesrv = None,
     json: options.Json = False,
 ) -> None:
-    """Show messages by their offset ids or unique ids, several separated by commas."""
+    """Show messages by their offset ids or unique ids, several separated by commas, or send them again."""
+    from libramq.cli.admin.queries import truth_of
+    from libramq.cli.admin.sending import resend
+
+    is_resent = truth_of("-s", send)
     with options.session(namesrv) as session:
         found: list[MessageExt] = []
         for one in message_id.split(","):
             found += _by_offset_id(session, topic, one.strip()) or _by_key(
                 session, topic, one.strip(), unique=True
             )
-        _show_or_push(session, found, message_id, group, client_id, json=json)
+        if not (is_resent and found):
+            _show_or_push(session, found, message_id, group, client_id, json=json)
+            return
+    resend(namesrv, found, json=json)
 
 
 @app.command("queryMsgByUniqueKey", no_args_is_help=True)

@@ -1,0 +1,211 @@
+"""The admin commands that send messages, under mqadmin's names: one, or many to see how long each takes."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from libramq.cli import options
+from libramq.cli.admin.printing import show_rows
+from libramq.errors import ConfigError, LibraError
+
+if TYPE_CHECKING:
+    from libramq.message.message import Message, MessageExt
+    from libramq.message.queue import MessageQueue
+    from libramq.sync import Producer
+
+app = typer.Typer()
+
+GROUP: Final = "LIBRA_ADMIN_SEND"
+_COLUMNS: Final = {
+    "broker": "broker",
+    "queueId": "queue",
+    "status": "status",
+    "ms": "ms",
+    "messageId": "message id",
+}
+
+_Amount = Annotated[int, typer.Option("-a", "--amount", min=1, help="How many messages.")]
+_Size = Annotated[int, typer.Option("-s", "--size", min=1, help="Bytes of each body.")]
+
+
+class Sent(NamedTuple):
+    """One attempt to send a message: where it went, how long that took. status: the reason if it failed."""
+
+    broker: str
+    queue_id: int | None
+    status: str
+    message_id: str
+    ms: float
+
+    @property
+    def is_stored(self) -> bool:
+        """Return whether a broker stored it."""
+        return bool(self.message_id)
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        return {
+            "broker": self.broker,
+            "queueId": self.queue_id,
+            "status": self.status,
+            "messageId": self.message_id,
+            "ms": round(self.ms, 2),
+        }
+
+
+@app.command("sendMessage", no_args_is_help=True)
+def send_message(
+    topic: options.Topic,
+    body: Annotated[str, typer.Option("-p", "--body", help="The body, as text.")],
+    keys: Annotated[str | None, typer.Option("-k", "--key", help="Keys, separated by blanks.")] = None,
+    tags: Annotated[str | None, typer.Option("-c", "--tags", help="The tag.")] = None,
+    broker: Annotated[str | None, typer.Option("-b", "--broker", help="The name of the broker.")] = None,
+    queue_id: Annotated[
+        int | None, typer.Option("-i", "--qid", min=0, help="With -b: the queue of that broker.")
+    ] = None,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Send one message, to any queue of a topic or to the one that is named."""
+    from libramq.message.message import Message
+    from libramq.message.queue import MessageQueue
+
+    if (broker is None) != (queue_id is None):
+        raise ConfigError("name both the broker (-b) and its queue (-i), or neither")
+    queue = MessageQueue(topic, broker, queue_id) if broker is not None and queue_id is not None else None
+    with _producer(namesrv) as producer:
+        sent = _timed(producer, Message(topic, body.encode(), tags=tags, keys=keys or ()), queue)
+    show_rows([sent.row()], _COLUMNS, json=json)
+
+
+@app.command("sendMsgStatus", no_args_is_help=True)
+def send_msg_status(
+    broker: Annotated[str, typer.Option("-b", "--brokerName", help="The broker's name.")],
+    size: Annotated[int, typer.Option("-s", "--messageSize", min=1, help="Bytes of each body.")] = 128,
+    count: Annotated[int, typer.Option("-c", "--count", min=1, help="How many messages.")] = 50,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Send messages to a broker's own topic, which has its name."""
+    _show_times(_send_many(namesrv, broker, count, size), json=json)
+
+
+@app.command("checkMsgSendRT", no_args_is_help=True)
+def check_msg_send_rt(
+    topic: options.Topic,
+    amount: _Amount = 100,
+    size: _Size = 128,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Send messages to the queues of a topic in turn, and show how long each took."""
+    _show_times(_send_many(namesrv, topic, amount, size), json=json)
+
+
+@app.command("clusterRT")
+def cluster_rt(
+    amount: _Amount = 100,
+    size: _Size = 128,
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--cluster", help="Only this cluster. Default: all.")
+    ] = None,
+    interval: Annotated[
+        int | None,
+        typer.Option("-i", "--interval", min=1, help="Repeat after so many seconds, until Ctrl-C."),
+    ] = None,
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Show how long sends to each broker take, to the topic of its name; mqadmin repeats it for ever."""
+    columns = {"cluster": "cluster", "broker": "broker", "ms": "ms", "stored": "stored", "failed": "failed"}
+    while True:
+        rows = []
+        for name, broker in _brokers(namesrv, cluster):
+            sent = _send_many(namesrv, broker, amount, size)
+            stored = sum(each.is_stored for each in sent)
+            rows.append({
+                "cluster": name,
+                "broker": broker,
+                "ms": _average_ms(sent),
+                "stored": stored,
+                "failed": len(sent) - stored,
+            })  # fmt: skip
+        show_rows(rows, columns, json=json)
+        if interval is None:
+            return
+        time.sleep(interval)
+
+
+def resend(namesrv: str | None, found: Sequence["MessageExt"], *, json: bool) -> None:
+    """Send stored messages once more to their topics, with their tags, keys and own properties."""
+    with _producer(namesrv) as producer:
+        rows = [_timed(producer, _again(message)).row() for message in found]
+    show_rows(rows, _COLUMNS, json=json)
+
+
+def _again(message: "MessageExt") -> "Message":
+    from libramq.message import properties as p
+    from libramq.message.message import Message
+
+    own = {name: value for name, value in message.properties.items() if name not in p.RESERVED}
+    return Message(
+        message.topic, message.body, tags=message.tags, keys=message.keys, properties=own, flag=message.flag
+    )
+
+
+@contextmanager
+def _producer(namesrv: str | None) -> Iterator["Producer"]:
+    from libramq.cli.access import client_options
+    from libramq.sync import Producer
+
+    with Producer(group=GROUP, namesrv=options.name_servers(namesrv), **client_options()) as producer:
+        yield producer
+
+
+def _timed(producer: "Producer", message: "Message", queue: "MessageQueue | None" = None) -> Sent:
+    """Send a message; raises LibraError."""
+    began_s = time.perf_counter()
+    result = producer.send(message, queue=queue)
+    ms = (time.perf_counter() - began_s) * 1000
+    return Sent(result.queue.broker_name, result.queue.queue_id, result.status.value, result.message_id, ms)
+
+
+def _send_many(namesrv: str | None, topic: str, count: int, size: int) -> list[Sent]:
+    """Send messages one after the other, to the topic's queues in turn; what failed is among the results."""
+    from libramq.message.message import Message
+
+    sent = []
+    with _producer(namesrv) as producer:
+        for _ in range(count):
+            began_s = time.perf_counter()
+            try:
+                sent.append(_timed(producer, Message(topic, b"a" * size)))
+            except LibraError as error:
+                sent.append(Sent("", None, str(error), "", (time.perf_counter() - began_s) * 1000))
+    return sent
+
+
+def _average_ms(sent: Sequence[Sent]) -> float:
+    """Return the average time; the first send is left out, since it made the connection."""
+    times = [each.ms for each in sent[1:]] or [each.ms for each in sent]
+    return round(sum(times) / len(times), 2)
+
+
+def _show_times(sent: Sequence[Sent], *, json: bool) -> None:
+    show_rows([each.row() for each in sent], _COLUMNS, json=json)
+    if not json:
+        print(f"Avg RT: {_average_ms(sent):.2f}")
+
+
+def _brokers(namesrv: str | None, cluster: str | None) -> list[tuple[str, str]]:
+    """Return clusters and their brokers by name; ConfigError if there is no such cluster."""
+    with options.session(namesrv) as session:
+        if cluster is not None:
+            session.masters(cluster)  # It names the clusters there are.
+        table = session.clusters().cluster_addr_table
+    return [
+        (name, broker) for name in sorted(table) if cluster in (None, name) for broker in sorted(table[name])
+    ]
