@@ -1,11 +1,13 @@
 """The real seams: the event loop's timers, and threads by kind of work."""
 
 import asyncio
+import contextlib
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from libramq.kernel.effect import Thread
 from libramq.runtime.seams import Timer
@@ -37,36 +39,80 @@ SWITCH_S: Final = 0.0005
 
 
 class WorkerThreads:
-    """A thread pool for each kind of work, created on first use."""
+    """The threads of each kind of work, started on first use."""
 
     def __init__(self) -> None:
         sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
-        self._pools: dict[Thread, ThreadPoolExecutor] = {}
+        self._crews: dict[Thread, _Crew] = {}
 
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run work; `done` gets its result or its exception, on the event loop."""
         loop = asyncio.get_running_loop()
-        pool = self._pools.get(thread)
-        if pool is None:
-            name = f"libra-{thread.value}"
-            pool = self._pools[thread] = ThreadPoolExecutor(THREADS[thread], thread_name_prefix=name)
-
-        def finished(future: Future[Any]) -> None:
-            error = future.exception()
-            result = error if error is not None else future.result()
-            loop.call_soon_threadsafe(done, result)
-
+        crew = self._crews.get(thread)
+        if crew is None:
+            crew = self._crews[thread] = _Crew(f"libra-{thread.value}", THREADS[thread])
         try:
-            future = pool.submit(work)
-        except (
-            RuntimeError
-        ) as error:  # The system allows no more threads; the waiting request must be answered.
+            crew.submit(_Job(work, done, loop))
+        except RuntimeError as error:  # The system allows no threads; the waiting request must be answered.
             loop.call_soon(done, error)
-        else:
-            future.add_done_callback(finished)
 
     async def close(self) -> None:
         """Wait for the work under way, which must not overlap with another writer."""
-        pools, self._pools = list(self._pools.values()), {}
-        for pool in pools:
-            await asyncio.to_thread(pool.shutdown)
+        crews, self._crews = list(self._crews.values()), {}
+        for crew in crews:
+            await asyncio.to_thread(crew.close)
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
+    loop: asyncio.AbstractEventLoop
+
+
+class _Crew:
+    """Up to so many threads that share a queue of jobs, first in, first out.
+
+    A job of concurrent.futures costs 20 µs more, and every send under SYNC_FLUSH waits for one. The threads
+    are daemons, so that an interpreter that ends without `close` does not wait for them: what they do may be
+    interrupted at any moment, as by a kill.
+    """
+
+    def __init__(self, name: str, threads_max: int) -> None:
+        self._name = name
+        self._threads_max = threads_max
+        self._threads: list[threading.Thread] = []
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+
+    def submit(self, job: _Job) -> None:
+        """Have a job run; raises RuntimeError if there is no thread for it, and none can be started."""
+        if len(self._threads) < self._threads_max:
+            self._start_another()
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Wait until all jobs are done and the threads have ended."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _start_another(self) -> None:
+        name = f"{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result = job.work()
+            except BaseException as error:
+                result = error
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits for it any more.
+                job.loop.call_soon_threadsafe(job.done, result)
+            del job, result  # While this thread waits, it keeps nothing alive.

@@ -105,7 +105,12 @@ class CommitLog:
         segments = self.segments
         if not segments.starts:
             return []
-        last = segments.path(segments.starts[-1])
+        last_start = segments.starts[-1]
+        last = segments.path(last_start)
+        if self.flushed > last_start:  # Nearly always, and then these ten microseconds are a send's.
+            only = self._files.held_only(last)
+            if only is not None:
+                return [only]
         return self._files.hold(dict.fromkeys([*segments.paths_between(self.flushed, self.end), last]))
 
     def read(self, offset: int, size: int) -> bytes | None:

@@ -56,6 +56,10 @@ class OpenFiles:
             self._files[path] = self._held.pop(path)
         return [self._held[path] for path in wanted]
 
+    def held_only(self, path: Path) -> int | None:
+        """Return the descriptor of a file if it is held, and no other is."""
+        return self._held.get(path) if len(self._held) == 1 else None
+
     def forget(self, path: Path) -> None:
         """Close a file that is about to be removed."""
         for files in (self._files, self._held):
