@@ -32,13 +32,16 @@ class BatchItem(NamedTuple):
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
     """Encode the body of a batch send."""
-    parts: list[bytes] = []
-    for flag, body, properties in items:
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise InvalidMessage(f"{len(properties)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
-        size = ITEM_BYTES_MIN + len(body) + len(properties)
-        parts += (_ITEM.pack(size, 0, 0, flag, len(body)), body, len(properties).to_bytes(2), properties)
-    return b"".join(parts)
+    return b"".join([encode_batch_item(*item) for item in items])
+
+
+def encode_batch_item(flag: int, body: bytes, properties: bytes) -> bytes:
+    """Encode one message of a batch."""
+    length = len(properties)
+    if length > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"{length} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
+    size = ITEM_BYTES_MIN + len(body) + length
+    return b"".join((_ITEM.pack(size, 0, 0, flag, len(body)), body, length.to_bytes(2), properties))
 
 
 def has_more_items(data: bytes, count: int) -> bool:
@@ -69,14 +72,31 @@ def decode_batch(data: bytes) -> list[BatchItem]:
 
 
 def iterate_batch(data: bytes) -> Iterator[BatchItem]:
-    """Decode the messages of a batch send one by one."""
-    start = 0
-    while start < len(data):
-        decoded = decode_item(data, start)
-        if decoded is None:
-            raise RemoteProtocolError(f"the last item of a batch of {len(data)} bytes is cut off at {start}")
-        yield decoded[0]
-        start = decoded[1]
+    """Decode the messages of a batch send one by one.
+
+    As `decode_item`, for data that is complete; without its calls, a message takes 0.5 µs.
+    """
+    start, length = 0, len(data)
+    unpack, head_bytes = _ITEM.unpack_from, _ITEM.size
+    while start < length:
+        body_start = start + head_bytes
+        if body_start > length:
+            raise _cut_off(length, start)
+        size, _, _, flag, body_length = unpack(data, start)
+        end, body_end = start + size, body_start + body_length
+        if size < ITEM_BYTES_MIN or not 0 <= body_length <= size - ITEM_BYTES_MIN:
+            raise RemoteProtocolError(f"an item of {size} bytes with a body of {body_length}")
+        if end > length:
+            raise _cut_off(length, start)
+        properties_start = body_end + 2
+        if properties_start + (data[body_end] << 8 | data[body_end + 1]) != end:
+            raise RemoteProtocolError("the parts of a batch item do not add up to its size")
+        yield BatchItem(flag, data[body_start:body_end], data[properties_start:end])
+        start = end
+
+
+def _cut_off(length: int, start: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"the last item of a batch of {length} bytes is cut off at {start}")
 
 
 def decode_item(data: bytes, start: int) -> tuple[BatchItem, int] | None:

@@ -51,7 +51,7 @@ class Message:
             self.delay_level
             or self.delay_ms
             or self.deliver_at is not None
-            or any(name in self.properties for name in names.TIMER_REQUESTS)
+            or (self.properties and any(name in self.properties for name in names.TIMER_REQUESTS))
         )
 
     def all_properties(self) -> dict[str, str]:
@@ -74,9 +74,10 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
     """Raise InvalidName or InvalidMessage for a message that no broker would accept."""
     if not isinstance(message, Message):
         raise InvalidMessage(f"what is sent is a Message, not a {type(message).__name__}")
-    validate_topic(message.topic)
-    if message.topic in NOT_ALLOWED_SEND_TOPICS:
-        raise InvalidMessage(f"sending to topic {message.topic} is not allowed: it is the broker's own")
+    if isinstance(message.topic, str):
+        _validate_sendable(message.topic)
+    else:
+        validate_topic(message.topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):
         raise InvalidMessage(f"the body must be bytes, not {type(message.body).__name__}")
     if not 0 < len(message.body) <= body_bytes_max:
@@ -91,6 +92,18 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         raise InvalidMessage(f"the delay level is between 0 and {DELAY_LEVEL_MAX}, not {message.delay_level}")
     if message.delay_ms or message.deliver_at is not None:
         _validate_delay(message)
+    if message.properties or message.keys or message.tags is not None:
+        _validate_texts(message)
+
+
+@lru_cache(maxsize=1024)
+def _validate_sendable(topic: str) -> None:
+    validate_topic(topic)
+    if topic in NOT_ALLOWED_SEND_TOPICS:
+        raise InvalidMessage(f"sending to topic {topic} is not allowed: it is the broker's own")
+
+
+def _validate_texts(message: Message) -> None:
     for name in message.properties:
         if name in names.RESERVED and name not in names.SETTABLE:
             raise InvalidMessage(f"the property {name} is reserved; choose another name")

@@ -137,6 +137,13 @@ class Appending:
                 f"message of {len(body)} bytes; maxMessageSize is {self._message_bytes_max}",
             )
 
+    def completed_plain(self, properties: bytes) -> tuple[bytes, bool] | None:
+        """Return encoded properties as they are stored, and whether they may have a tag.
+
+        None for those that `completed` and the checks before it must see.
+        """
+        return self._properties.added_to_plain(properties)
+
     def completed(self, text: str) -> tuple[str, str]:
         """Return properties with those that every stored message has, and the message's unique key."""
         stored_properties.require_storable(text)

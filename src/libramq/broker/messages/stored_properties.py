@@ -12,6 +12,17 @@ from libramq.errors import broker_error
 from libramq.message import properties as p
 
 _END: Final = p.PROPERTY_SEPARATOR
+_END_BYTES: Final = _END.encode()
+_TAGS_BYTES: Final = p.TAGS.encode()
+_UNIQ_KEY_BYTES: Final = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}".encode()
+_INNER_UNIQ_KEY_BYTES: Final = _END_BYTES + _UNIQ_KEY_BYTES
+_EMPTY_UNIQ_KEY_BYTES: Final = _UNIQ_KEY_BYTES + _END_BYTES
+#: What the broker refuses, replaces or takes away.
+_SPECIAL: Final = re.compile(
+    "|".join([
+        p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON,
+    ]).encode()
+)  # fmt: skip
 
 
 @cache
@@ -86,6 +97,7 @@ class BrokerProperties:
         self.trace_on = "true" if trace_on else "false"
         pairs = ((p.MSG_REGION, region), (p.TRACE_ON, self.trace_on), (p.CLUSTER, cluster))
         self._suffix = "".join(f"{name}{p.NAME_VALUE_SEPARATOR}{value}{_END}" for name, value in pairs)
+        self._suffix_bytes = self._suffix.encode("utf-8", "replace")
         self._pairs = pairs
 
     def added_to(self, text: str) -> str:
@@ -96,3 +108,19 @@ class BrokerProperties:
                 text = with_property(text, name, value)
             return text
         return (text if text.endswith(_END) else _terminated(text)) + self._suffix
+
+    def added_to_plain(self, properties: bytes) -> tuple[bytes, bool] | None:
+        """Return encoded properties with the broker's own, and whether they may have a tag.
+
+        None where something in them may have to be refused, changed or added before; `added_to` and the checks
+        decide then. A batch has many messages, and hardly ever one of those: this takes 0.5 µs, they 1.6.
+        """
+        if (
+            not properties.isascii()
+            or _SPECIAL.search(properties) is not None
+            or not (properties.startswith(_UNIQ_KEY_BYTES) or _INNER_UNIQ_KEY_BYTES in properties)
+            or _EMPTY_UNIQ_KEY_BYTES in properties
+            or not properties.endswith(_END_BYTES)
+        ):
+            return None
+        return properties + self._suffix_bytes, _TAGS_BYTES in properties

@@ -9,8 +9,9 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.batch import BatchItem, iterate_batch
+from libramq.message.batch import iterate_batch
 from libramq.message.ids import born_host
+from libramq.message.sys_flag import TRANSACTION_MASK
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.request import Request
@@ -36,15 +37,31 @@ class SentBatch:
         self._appending = appending
 
     def __iter__(self) -> Iterator[StoreMessage]:
-        """Make the messages anew: a large batch is iterated twice rather than held."""
-        return map(self._message, iterate_batch(self._request.command.body))
+        """Make the messages anew: a large batch is iterated twice rather than held.
 
-    def _message(self, item: BatchItem) -> StoreMessage:
+        Properties in which nothing is special, as nearly all are, are completed without being decoded.
+        """
         header = self._header
-        text = item.properties.decode("utf-8", "replace")
+        is_plain = not header.sys_flag & TRANSACTION_MASK
+        completed, born = self._appending.completed_plain, born_host(self._request.peer.address)
+        topic, queue_id, sys_flag, born_ms = (
+            self._topic, self._queue_id, header.sys_flag, header.born_timestamp,
+        )  # fmt: skip
+        times = max(header.reconsume_times or 0, 0)  # Attempts are counted from here to the dead letters.
+        for flag, body, properties in iterate_batch(self._request.command.body):
+            plain = completed(properties) if is_plain else None
+            if plain is None or len(plain[0]) > p.PROPERTIES_BYTES_MAX:
+                stored, code = self._checked(properties)
+            else:
+                stored, code = plain[0], _tag_code(properties.decode()) if plain[1] else 0
+            yield StoreMessage(topic, queue_id, body, stored, code, flag, sys_flag, born_ms, born, times)
+
+    def _checked(self, encoded: bytes) -> tuple[bytes, int]:
+        """Return a message's properties as they are stored, and its tag code; raises BrokerError."""
+        text = encoded.decode("utf-8", "replace")
         if half.is_marked(text, 0):
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
-        half.require_queued(text, header.sys_flag, 0)
+        half.require_queued(text, self._header.sys_flag, 0)
         if "TIMER_D" in text and any(
             text_properties.find(text, name) is not None for name in p.TIMER_REQUESTS
         ):
@@ -60,15 +77,8 @@ class SentBatch:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"{len(properties)} bytes of properties in a batch; at most {p.PROPERTIES_BYTES_MAX} fit",
             )
-        return StoreMessage(
-            self._topic,
-            self._queue_id,
-            item.body,
-            properties,
-            tag_code(text_properties.find(text, p.TAGS)),
-            item.flag,
-            header.sys_flag,
-            header.born_timestamp,
-            born_host(self._request.peer.address),
-            max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
-        )
+        return properties, _tag_code(text)
+
+
+def _tag_code(text: str) -> int:
+    return tag_code(text_properties.find(text, p.TAGS))

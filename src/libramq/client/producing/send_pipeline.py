@@ -233,7 +233,10 @@ class SendPipeline:
             else:
                 for callback, result in zip(callbacks, outcome, strict=True):
                     if callback is not None:
-                        self._complete(callback, result)
+                        try:
+                            callback(result)
+                        except Exception:
+                            log.exception("a send callback failed")
             self._finished(size)
             self._dispatch()
 
