@@ -112,8 +112,8 @@ class BrokerProperties:
     def added_to_plain(self, properties: bytes) -> tuple[bytes, bool] | None:
         """Return encoded properties with the broker's own, and whether they may have a tag.
 
-        None where something in them may have to be refused, changed or added before; `added_to` and the checks
-        decide then. A batch has many messages, and hardly ever one of those: this takes 0.5 µs, they 1.6.
+        None where something in them may have to be refused, changed or added before: `added_to` and the
+        checks decide then. Hardly any message of a batch is one of those; this takes 0.5 µs, they take 1.6.
         """
         if (
             not properties.isascii()

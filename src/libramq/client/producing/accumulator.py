@@ -6,7 +6,7 @@ Upstream: impl/producer/ProduceAccumulator.java.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -62,11 +62,14 @@ class Accumulator(Generic[T]):
         batch.size += len(message.item)
         return bool(self._ready)
 
-    def take(self, *, only_full: bool = False) -> Batch[T] | None:
-        """Return the next batch, full ones first; those of one queue are in order. None if nothing waits."""
+    def take(self, *, only_full: bool = False, held: Collection[str] = ()) -> Batch[T] | None:
+        """Return the next batch, full ones first; those of one queue are in order. None if nothing waits.
+
+        held: topics whose messages without a fixed queue wait on until their batch is full.
+        """
         if not self._ready and not only_full:
-            self._ready.extend(self._open.values())
-            self._open.clear()
+            for key in [each for each in self._open if each not in held]:
+                self._ready.append(self._open.pop(key))
         return self._ready.popleft() if self._ready else None
 
     @property

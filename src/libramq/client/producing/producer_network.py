@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from libramq.client.options import instance_of, whole_number
+from libramq.client.producing.batch_sender import BatchSender
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, FaultStrategy
+from libramq.client.producing.gathered_sends import GatheredSends
 from libramq.client.producing.half_messages import Check, HalfMessages
 from libramq.client.producing.master_requests import MasterRequests
 from libramq.client.producing.queue_selector import QueueSelector
@@ -133,8 +135,13 @@ class ProducerNetwork:
             retries=settings.retries,
             retry_when_not_safe=settings.retry_when_not_safe,
         )
+        batches = BatchSender(self.sender, clock)
+        self.gathered = GatheredSends(
+            self.sender, batches, timers, next_id, compress_over_bytes=settings.compress_over_bytes
+        )
         self.pipeline = SendPipeline(
             self.sender,
+            batches,
             self.routes,
             timers,
             next_id,
@@ -162,6 +169,7 @@ class ProducerNetwork:
             if timer is not None:
                 timer.cancel()
         self.pipeline.close()
+        self.gathered.send_now()
         self.routes.close()
 
         def unregistered() -> None:
@@ -181,8 +189,14 @@ class ProducerNetwork:
         timeout_ms: int,
         is_half: bool = False,
     ) -> None:
-        """Send a message to a queue of its topic, or to the one chosen for it. is_half: in a transaction."""
+        """Send a message to a queue of its topic, or to the one chosen for it. is_half: in a transaction.
+
+        One without a chosen queue travels with the others of this turn of the loop.
+        """
         settings, queue = self._settings, wanted_queue(message, info, queue, selector)
+        if queue is None and not is_half and self.gathered.takes(message):
+            self.gathered.send(message, info, sent, timeout_ms=timeout_ms)
+            return
         half_of = settings.group if is_half else None
         prepared = prepare_one(
             message, self._next_id, compress_over_bytes=settings.compress_over_bytes, half_of=half_of

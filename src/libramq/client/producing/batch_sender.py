@@ -1,0 +1,80 @@
+"""The batch sender: sends encoded messages of a topic in one request, and finds those that a broker refuses.
+
+    refused as illegal ─► first half ─► second half      until the illegal message is alone
+
+A broker stores a batch as a whole or not at all, so one message that it does not accept, or a batch over its
+maxMessageSize, would fail its neighbours, which strangers may have sent. Halves keep their order.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from libramq.client.producing.accumulator import Waiting
+from libramq.client.producing.send_request import prepare_batch
+from libramq.client.producing.send_result import SendResult
+from libramq.client.producing.sender import Sender
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.clock import Clock, MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.message.queue import MessageQueue
+
+#: What became of each message, in the order of the batch.
+Outcomes = Sequence[SendResult | LibraError]
+
+
+class BatchSender:
+    """Sends batches to any queue of their topic, or to a given one."""
+
+    def __init__(self, sender: Sender, clock: Clock) -> None:
+        self._sender = sender
+        self._clock = clock
+
+    def send(
+        self,
+        topic: str,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        messages: Sequence[Waiting[Any]],
+        sent: Callable[[Outcomes], None],
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """Send messages; `sent` is called once, with an outcome for each."""
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        self._send(topic, info, queue, messages, sent, deadline_ms)
+
+    def _send(
+        self,
+        topic: str,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        messages: Sequence[Waiting[Any]],
+        sent: Callable[[Outcomes], None],
+        deadline_ms: MonotonicMs,
+    ) -> None:
+        def answered(outcome: list[SendResult] | LibraError) -> None:
+            if not isinstance(outcome, LibraError):
+                sent(outcome)
+            elif len(messages) > 1 and _is_refusal(outcome) and self._clock.monotonic_ms() < deadline_ms:
+                half = len(messages) // 2
+
+                def first_sent(first: Outcomes) -> None:
+                    self._send(
+                        topic, info, queue, messages[half:],
+                        lambda second: sent([*first, *second]), deadline_ms,
+                    )  # fmt: skip
+
+                self._send(topic, info, queue, messages[:half], first_sent, deadline_ms)
+            else:
+                sent([outcome] * len(messages))
+
+        prepared = prepare_batch(
+            topic, [each.unique_id for each in messages], [each.item for each in messages]
+        )
+        left_ms = max(1, deadline_ms - self._clock.monotonic_ms())
+        self._sender.send(prepared, info, queue, answered, timeout_ms=left_ms)
+
+
+def _is_refusal(error: LibraError) -> bool:
+    return isinstance(error, BrokerError) and error.response_code == ResponseCode.MESSAGE_ILLEGAL

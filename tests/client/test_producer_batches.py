@@ -1,0 +1,136 @@
+"""Which messages of a producer travel together, and what becomes of them."""
+
+import asyncio
+import random
+
+import pytest
+
+from libramq.client import Producer
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import MessageIllegal
+from libramq.message import Message, MessageQueue
+from libramq.message.record import decode_records
+from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
+
+
+class Fastidious(FakeBroker):
+    """Refuses whatever has a bad message in it, and bodies over a size."""
+
+    body_bytes_max = 1 << 20
+
+    def send_message_v2(self, peer, request):
+        if b"bad" in request.body or len(request.body) > self.body_bytes_max:
+            self.answer(peer, request, ResponseCode.MESSAGE_ILLEGAL, remark="the message is illegal")
+        else:
+            super().send_message_v2(peer, request)
+
+    send_batch_message = send_message_v2
+
+
+@pytest.fixture
+async def fastidious(start):
+    broker = await start(Fastidious("a", T=4))
+    return broker, await start(FakeNameServer(broker))
+
+
+def producer(namesrv, **options):
+    return Producer(group="p", namesrv=namesrv.address, randomness=random.Random(1), **options)
+
+
+def bodies(broker):
+    return [
+        message.body
+        for _, records in sorted(broker.queues.items())
+        for message in decode_records(b"".join(records))
+    ]
+
+
+async def test_sends_awaited_together_travel_together(namesrv, broker):
+    """Each gets its own place, and the next ones take the next queue."""
+    async with producer(namesrv) as sender:
+        await sender.publish_queues("T")
+        for _ in range(2):
+            results = await asyncio.gather(*[sender.send(Message("T", b"%d" % n)) for n in range(10)])
+            assert len({result.queue for result in results}) == 1
+            assert [result.queue_offset for result in results] == list(range(10))
+    assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_BATCH_MESSAGE] * 2
+    assert len({request.ext["e"] for request in broker.of(*SENDS)}) == 2
+    assert len(set(bodies(broker))) == 10
+
+
+async def test_a_send_by_itself_is_no_batch(namesrv, broker):
+    """As sends of any other client; and so are those with a queue, a delay or a large body."""
+    queue = MessageQueue("T", "a", 1)
+    async with producer(namesrv, compress_over_bytes=100) as sender:
+        await sender.send(Message("T", b"alone"))
+        await asyncio.gather(
+            sender.send(Message("T", b"x"), queue=queue),
+            sender.send(Message("T", b"y"), selector=lambda queues, _: queues[0]),
+            sender.send(Message("T", b"z", delay_level=1)),
+            sender.send(Message("T", bytes(1000))),
+            sender.send(Message("T", b"the only one of its kind")),
+        )
+    assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_MESSAGE_V2] * 6
+
+
+async def test_a_refused_message_fails_alone(fastidious):
+    """Its neighbours are sent again, in halves, until it is by itself."""
+    broker, namesrv = fastidious
+    messages = [Message("T", b"%d" % n) for n in range(20)]
+    messages[7] = Message("T", b"bad")
+    async with producer(namesrv) as sender:
+        await sender.publish_queues("T")
+        outcomes = await asyncio.gather(*map(sender.send, messages), return_exceptions=True)
+        assert [n for n, each in enumerate(outcomes) if isinstance(each, MessageIllegal)] == [7]
+        heard = {}
+        for number, message in enumerate(messages):
+            sender.send_nowait(message, lambda outcome, number=number: heard.update({number: outcome}))
+        await sender.flush()
+    assert [n for n in range(20) if isinstance(heard[n], MessageIllegal)] == [7]
+    assert len(bodies(broker)) == 38
+    assert b"bad" not in bodies(broker)
+
+
+async def test_a_batch_too_large_for_the_broker_is_halved_in_order(fastidious):
+    """Whatever its maxMessageSize is; a queue's messages keep their order."""
+    broker, namesrv = fastidious
+    broker.body_bytes_max = 1_000
+    async with producer(namesrv) as sender:
+        for number in range(100):
+            sender.send_nowait(Message("T", b"%d" % number), queue=MessageQueue("T", "a", 2))
+        await sender.flush()
+    assert [int(body) for body in bodies(broker)] == list(range(100))
+
+
+async def test_batches_grow_while_answers_are_awaited(namesrv, broker, until):
+    """Five of a topic are under way; what comes then waits together, and leaves with the next answer."""
+    heard = []
+    async with producer(namesrv, linger_ms=0, send_timeout_ms=60_000) as sender:
+        await sender.publish_queues("T")
+        broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=5)
+        for number in range(1, 6):
+            sender.send_nowait(Message("T", b"unanswered"))
+            await until(lambda number=number: broker.count(*SENDS) == number)
+        for _ in range(50):
+            sender.send_nowait(Message("T", b"x"), heard.append)
+            await asyncio.sleep(0)
+        broker.cut(RequestCode.SEND_MESSAGE_V2)
+        await sender.send(Message("T", b"alone"))  # The connection ends, and all six are sent again.
+        await sender.flush()
+    assert len(heard) == 50
+    assert broker.count(RequestCode.SEND_BATCH_MESSAGE) == 5 + 5 + 1
+    assert len(bodies(broker)) == 56
+
+
+async def test_queues_that_were_chosen_do_not_wait_for_each_other(namesrv, broker, until):
+    """Only batches whose queue is free are held back."""
+    async with producer(namesrv, linger_ms=0, send_timeout_ms=60_000) as sender:
+        queues = await sender.publish_queues("T")
+        broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=8)
+        for number in range(8):
+            sender.send_nowait(Message("T", b"x"), queue=queues[number % 4])
+            await until(lambda number=number: broker.count(*SENDS) == number + 1)
+        broker.cut(RequestCode.SEND_MESSAGE_V2)
+        await sender.send(Message("T", b"alone"))  # The connection ends, and all are sent again.
+        await sender.flush()
+    assert len(bodies(broker)) == 9
