@@ -14,8 +14,8 @@ TOPIC, COUNT, FIRST_LEFT = "T", 30, 20
 
 def inside(broker: Broker) -> BrokerEngine:
     """The broker itself; it runs on this test's loop."""
-    assert broker._server is not None
-    return broker._server.broker
+    (server,) = broker._servers
+    return server.broker
 
 
 async def fill(broker: Broker) -> None:
