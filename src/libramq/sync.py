@@ -11,29 +11,23 @@ arguments and errors. The methods may be called from any thread.
 
 import asyncio
 import contextlib
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import CancelledError
-from typing import Any, Final, Literal, Unpack
+from typing import Unpack
 
-from libramq.client.awaiting import awaited
 from libramq.client.blocking_admin import Admin
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming import push_consumer as asynchronous_push_consumer
+from libramq.client.consuming.fetching.blocking_consumer import Consumer
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
+from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
 from libramq.client.consuming.handling.handlers import Handler
-from libramq.client.network_thread import run_on_thread
 from libramq.client.options import PushConsumerOptions
 from libramq.client.producing.blocking_producer import Producer
 from libramq.filter.selector import Sql
 from libramq.message.queue import MessageQueue
 
-__all__ = ["Admin", "Producer", "PushConsumer"]
-
-#: The options that are called with queues; plain functions among them run on threads that may wait.
-HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], ...]] = (
-    "on_assigned", "on_revoked", "on_lost", "on_error",
-)  # fmt: skip
+__all__ = ["Admin", "Consumer", "Producer", "PushConsumer"]
 
 
 class PushConsumer(BlockingClient):
@@ -100,14 +94,3 @@ class PushConsumer(BlockingClient):
 
     async def _stop(self) -> None:
         await self._consumer.stop(timeout_ms=self._stop_timeout_ms)
-
-
-def on_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a plain function so that it runs on a thread; a coroutine function is returned as it is."""
-    if not callable(hook) or inspect.iscoroutinefunction(hook):
-        return hook
-
-    async def call(*arguments: Any) -> Any:
-        return await awaited(await run_on_thread(hook, *arguments))
-
-    return call

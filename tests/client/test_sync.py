@@ -22,7 +22,7 @@ from libramq.errors import (
     NoPermission,
 )
 from libramq.message import Message
-from libramq.sync import Admin, Producer, PushConsumer
+from libramq.sync import Admin, Consumer, Producer, PushConsumer
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
 
@@ -442,3 +442,67 @@ def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
     stopping.start()
     stopping.join(60)
     assert not stopping.is_alive()
+
+
+def test_a_blocking_consumer_fetches_and_commits(cluster):
+    """In batches, one by one, and after a seek; what is in hand at the end is committed."""
+    namesrv, broker = cluster
+    for number in range(6):
+        broker.put("T", 0, b"%d" % number)
+    consumer = Consumer(group="g", namesrv=namesrv.address, consume_from="earliest")
+    with pytest.raises(LocalProtocolError, match="does not run"):
+        consumer.getmany()
+    with consumer:
+        (queue, *_) = consumer.queues("T")
+        consumer.assign([queue])
+        taken = consumer.getmany(timeout_ms=60_000, max_records=2)
+        assert [message.body for message in taken[queue]] == [b"0", b"1"]
+        consumer.commit()
+        assert consumer.committed(queue) == consumer.position(queue) == 2
+        assert consumer.lag(queue) == 4
+        consumer.seek(queue, 4)
+        assert [next(consumer).body, consumer.getone().body] == [b"4", b"5"]
+        assert consumer.getmany(timeout_ms=20) == {}
+        consumer.pause()
+        consumer.resume([queue])
+        assert consumer.assignment() == [queue]
+    assert broker.offsets["g", "T", 0] == 6
+
+
+def test_a_blocking_loop_ends_when_another_thread_stops_the_consumer(cluster):
+    """After the message in hand, which is committed."""
+    namesrv, broker = cluster
+    consumer = Consumer(
+        group="g", namesrv=namesrv.address, consume_from="earliest", auto_commit_interval_ms=60_000
+    )
+    consumer.subscribe("T")
+    consumer.start()
+    for body in (b"first", b"second"):
+        broker.put("T", 0, body)
+    bodies = []
+    stopping = threading.Thread(target=consumer.stop)
+    for message in consumer:
+        bodies.append(message.body)
+        if message.body == b"second":
+            stopping.start()
+    stopping.join()
+    assert bodies == [b"first", b"second"]
+    assert broker.offsets["g", "T", 0] == 2
+
+
+def test_what_is_in_hand_when_a_blocking_block_fails_is_read_again(cluster):
+    namesrv, broker = cluster
+    for body in (b"good", b"bad"):
+        broker.put("T", 0, body)
+
+    def read():
+        consumer = Consumer(group="g", namesrv=namesrv.address, consume_from="earliest")
+        consumer.subscribe("T")
+        with consumer:
+            for message in consumer:
+                if message.body == b"bad":
+                    raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        read()
+    assert broker.offsets["g", "T", 0] == 1

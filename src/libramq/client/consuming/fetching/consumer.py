@@ -46,7 +46,7 @@ PULL_THRESHOLD_FOR_ALL: Final = 10_000
 #: Ours: how long `commit` waits for the brokers, as long as Java's client for each request.
 COMMIT_TIMEOUT_MS: Final = 5_000
 #: No limit on the messages of one call: what may be buffered is limited anyway.
-_ALL: Final = 1 << 31
+ALL: Final = 1 << 31
 #: Ours: after so many messages that were there at once the loop's other tasks have their turn.
 MESSAGES_A_TURN: Final = 64
 
@@ -199,7 +199,7 @@ class Consumer(Positions):
         await asyncio.sleep(0)  # Hooks are tasks of this loop, and must have their turn.
         deadline = waiting.now() + timeout_ms / 1000
         while True:
-            taken = waiting.buffer.take(_ALL if max_records is None else max_records)
+            taken = waiting.buffer.take(ALL if max_records is None else max_records)
             if taken:
                 return taken
             if not await waiting.wait(deadline):
@@ -230,30 +230,36 @@ class Consumer(Positions):
         try:
             return await self.getone()
         except LocalProtocolError:
-            if self._run is None or not self._is_over:
+            if self._run is None or not self.is_over:
                 raise
             raise StopAsyncIteration from None
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Return whether it was stopped, or is being stopped."""
         return self._run is not None and self._run.stage in (Stage.STOPPING, Stage.ENDED)
 
     def _fetching(self) -> FetchWaiting:
-        """Return where messages come from; raises what keeps them away."""
-        waiting = self._waiting
-        if self._is_over and waiting is not None:
-            waiting.buffer.finish()
-            raise LocalProtocolError("this consumer was stopped")
-        run = self._running()
-        assert waiting is not None, "a run has a receiver"
+        """Return where messages come from, for the current task; raises what keeps them away."""
+        waiting = self.source()
         if waiting.is_awaited:
             raise LocalProtocolError(
                 "another task waits for messages of this consumer; one at a time fetches"
             )
+        self._task = asyncio.current_task()
+        return waiting
+
+    def source(self) -> FetchWaiting:
+        """Return where messages come from; raises what keeps them away. For `libramq.sync`."""
+        waiting = self._waiting
+        if self.is_over and waiting is not None:
+            waiting.buffer.finish()
+            raise LocalProtocolError("this consumer was stopped")
+        run = self._running()
+        assert waiting is not None, "a run has a receiver"
         if run.problem is not None:
             waiting.buffer.finish()
             raise run.problem
-        self._task = asyncio.current_task()
         return waiting
 
     def _finish(self, *, is_done: bool) -> None:
@@ -323,7 +329,7 @@ class Consumer(Positions):
             if not isinstance(queue, MessageQueue):
                 raise ConfigError(f"what is assigned is a MessageQueue, not {queue!r}")
         filters = dict.fromkeys((queue.topic for queue in chosen), selector(expression))
-        if self._run is None or self._is_over:
+        if self._run is None or self.is_over:
             self._filters = filters
         else:
             await self._running().call(lambda network: self._filters.update(filters))

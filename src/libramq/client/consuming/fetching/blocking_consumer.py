@@ -1,0 +1,198 @@
+"""The blocking consumer: the asyncio one with its event loop on a thread of its own.
+
+Messages that are there are taken on the caller's thread; only waiting for others needs the loop.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import CancelledError
+from datetime import datetime
+from typing import Self, TypeVar, Unpack
+
+from libramq.client.blocking_client import BlockingClient
+from libramq.client.consuming.fetching import consumer as asynchronous_consumer
+from libramq.client.consuming.fetching.consumer import POLL_TIMEOUT_MS
+from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
+from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
+from libramq.client.options import ConsumerOptions, whole_number
+from libramq.errors import LocalProtocolError
+from libramq.filter.selector import Sql
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+
+T = TypeVar("T")
+
+
+class Consumer(BlockingClient):
+    """Returns messages to a program that asks for them; see libramq.client.Consumer.
+
+    One thread fetches at a time; others wait for it. What it was given last is in its hands: if another
+    thread stops the consumer, that is waited for. Plain hooks run on threads, and may call its methods.
+    """
+
+    _advice = "make the hook a plain function: it runs on a thread that may wait"
+
+    def __init__(self, **options: Unpack[ConsumerOptions]) -> None:
+        super().__init__("consumer")
+        for name in HOOKS:
+            hook = options.get(name)
+            if hook is not None:
+                options[name] = on_thread(hook)
+        self._consumer = asynchronous_consumer.Consumer(**options)
+        self._stop_timeout_ms = STOP_TIMEOUT_MS
+        self._lock = threading.RLock()
+        #: The thread that fetched last: it has messages in hand.
+        self._fetcher: threading.Thread | None = None
+
+    @property
+    def client_id(self) -> str:
+        """Return the client id by which brokers know it."""
+        return self._consumer.client_id
+
+    def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
+        """Read a topic with the group: "*" for all, "tagA || tagB", or Sql("a > 3") by properties."""
+        self._consumer.subscribe(topic, expression)
+
+    # Messages.
+
+    def getmany(self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None) -> Taken:
+        """Return messages by queue, in order; an empty dict if none has come within the time."""
+        if max_records is not None:
+            whole_number("max_records", max_records, 1)
+        count_max = asynchronous_consumer.ALL if max_records is None else max_records
+        return self._fetch("getmany", lambda buffer: buffer.take(count_max), timeout_ms / 1000) or {}
+
+    def getone(self) -> MessageExt:
+        """Return the next message, when there is one. The message returned before is done."""
+        message = self._fetch("getone", FetchBuffer.take_one, None)
+        assert message is not None, "it waits without end"
+        return message
+
+    def __iter__(self) -> Self:
+        """Return itself: an iterator of messages that ends when the consumer is stopped."""
+        return self
+
+    def __next__(self) -> MessageExt:
+        """Return the next message, as `getone`."""
+        try:
+            return self.getone()
+        except LocalProtocolError:
+            if not self._consumer.is_over:
+                raise
+            raise StopIteration from None
+
+    def _fetch(self, what: str, take: Callable[[FetchBuffer], T], seconds: float | None) -> T | None:
+        until = None if seconds is None else time.monotonic() + seconds
+        with self._lock:
+            self._running(what)
+            while True:
+                waiting = self._consumer.source()
+                self._fetcher = threading.current_thread()
+                taken = take(waiting.buffer)
+                if taken:
+                    return taken
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._wait_for_messages(what, left)
+
+    def _wait_for_messages(self, what: str, seconds: float | None) -> None:
+        async def wait() -> None:
+            waiting = self._consumer.source()
+            await waiting.wait(None if seconds is None else waiting.now() + seconds)
+
+        future = self._running(what).run(wait())
+        try:
+            future.result()
+        except (CancelledError, asyncio.CancelledError):
+            raise LocalProtocolError("this consumer was stopped") from None
+        finally:
+            future.cancel()  # Ctrl-C: nobody waits any more.
+
+    def _finish(self, *, is_done: bool) -> None:
+        """Note what became of what was returned, unless another thread is still at work on it."""
+        fetcher = self._fetcher
+        if fetcher is None or (fetcher is not threading.current_thread() and fetcher.is_alive()):
+            return
+        with contextlib.suppress(LocalProtocolError):
+            self._consumer.source().buffer.finish(is_done=is_done)
+
+    # Start and stop.
+
+    def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
+        """Commit, unless auto_commit is off, leave the group, and close. What was returned counts as done."""
+        self._finish(is_done=True)
+        self._stop_timeout_ms = timeout_ms
+        super().stop()
+
+    def __exit__(self, *raised: object) -> None:
+        self._finish(is_done=raised[0] is None)
+        self._stop_timeout_ms = STOP_TIMEOUT_MS
+        super().stop()
+
+    async def _start(self) -> None:
+        self._fetcher = None
+        await self._consumer.start()
+
+    async def _stop(self) -> None:
+        await self._consumer.stop(timeout_ms=self._stop_timeout_ms)
+
+    # Queues and offsets, as libramq.client.Consumer's.
+
+    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit what was returned, or these offsets, and wait until the brokers have acknowledged it."""
+        if offsets is None:
+            self._finish(is_done=True)
+        self._wait("commit", self._consumer.commit(offsets))
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue at an offset of a queue."""
+        self._wait("seek", self._consumer.seek(queue, offset))
+
+    def seek_to_beginning(self, *queues: MessageQueue) -> None:
+        """Continue at the oldest messages of queues; of all that are assigned, if none is given."""
+        self._wait("seek_to_beginning", self._consumer.seek_to_beginning(*queues))
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Continue with the messages that come from now on."""
+        self._wait("seek_to_end", self._consumer.seek_to_end(*queues))
+
+    def seek_to_time(self, time: datetime | int, *queues: MessageQueue) -> None:
+        """Continue at the first messages stored at a time (a datetime with its zone, or ms) or later."""
+        self._wait("seek_to_time", self._consumer.seek_to_time(time, *queues))
+
+    def position(self, queue: MessageQueue) -> int | None:
+        """Return the offset of the next message to be returned; None while the queue is being opened."""
+        return self._wait("position", self._consumer.position(queue))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset."""
+        return self._wait("committed", self._consumer.committed(queue))
+
+    def lag(self, queue: MessageQueue) -> int | None:
+        """Return how many messages the position is behind the queue's end; None without a position."""
+        return self._wait("lag", self._consumer.lag(queue))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic, sorted; raises RouteNotFound."""
+        return self._wait("queues", self._consumer.queues(topic))
+
+    def assign(self, queues: Iterable[MessageQueue], expression: str | Sql = "*") -> None:
+        """Read these queues and no others, from their committed offsets on."""
+        self._wait("assign", self._consumer.assign(queues, expression))
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that this consumer owns now; none while it does not run."""
+        return [] if self._thread is None else self._wait("assignment", self._consumer.assignment())
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Return no more messages of the given queues, or of any; the queues stay assigned."""
+        self._wait("pause", self._consumer.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Continue the given queues, or all."""
+        self._wait("resume", self._consumer.resume(queues))
