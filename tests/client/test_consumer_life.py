@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from libramq.client import ConsumeFrom, PushConsumer
+from libramq.client.network_share import THREAD_NAME
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LocalProtocolError, LoopClosed, NoPermission
 from tests.client.fake_cluster import FakeBroker, FakeNameServer
@@ -17,7 +18,7 @@ def consumer(namesrv, **options):
 
 
 def network_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "libramq-g"]
+    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
 
 
 async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):

@@ -10,7 +10,7 @@ import pytest
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
-from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
+from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer, network_share
 from libramq.client.consuming.membership import membership
 from libramq.clock import SystemClock
 from libramq.errors import MemberReplaced, UnknownMember
@@ -281,16 +281,20 @@ async def test_a_broker_that_restarts_moves_nothing(home, group, watch):
     assert one.events["lost"] == two.events["lost"] == []
 
 
-async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_nothing(home, group, watch):
+async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_nothing(
+    home, group, watch, monkeypatch
+):
     """Its queues were served meanwhile; only what it had begun is handled twice."""
     one = await group.join(session_ms=1_000)
+    # As if in another process: the first one's network goes on.
+    monkeypatch.setattr(network_share, "_shared", network_share.SharedThread())
     two = await group.join(session_ms=1_000, threads=1)
     await group.shared(one, two)
     two.block = asyncio.Event()
     await home.send(3)
     await watch.until(lambda: two.waiting and len(one.bodies) == 3 * QUEUES // 2)
     asleep = threading.Event()
-    two.consumer._run._thread.loop.call_soon_threadsafe(asleep.wait)
+    two.consumer._run._thread.call_soon(asleep.wait)
     await group.handled()
     two.block.set()
     await watch.until(lambda: two.bodies)

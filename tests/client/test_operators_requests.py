@@ -36,7 +36,7 @@ async def test_a_consumers_running_info(broker, watch):
             assert {queue.queue_id for queue in info.mq_table if queue.topic == "T"} == {0, 1}
             assert info.properties["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
             assert {each.topic for each in info.subscription_set} == {"T", "%RETRY%G"}
-            assert "libramq-G" in (info.jstack or "")
+            assert "libramq-network" in (info.jstack or "")
             assert (await admin.running_info("G", consumer.client_id)).jstack is None
             with pytest.raises(BrokerError, match="not online"):
                 await admin.running_info("G", "nobody")

@@ -1,10 +1,10 @@
-"""The run of a push consumer, from its start to its end: its network thread, handlers and hooks.
+"""The run of a push consumer, from its start to its end: its share of the network thread, handlers and hooks.
 
     STARTING ─► RUNNING ─► STOPPING ─► ENDED
                                       └──► ENDED: the loop that it was started on was closed
 
-Two loops are at work: the user's, where handlers and hooks run, and the network's own. `ended` is resolved
-when everything is closed, with the reason unless that was `stop`.
+Two loops are at work: the user's, where handlers and hooks run, and the network's, which the consumers of the
+process share. `ended` is resolved when everything is closed, with the reason unless that was `stop`.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
 from libramq.client.consuming.ownership.owned_queue import Delivery
-from libramq.client.network_thread import NetworkThread
+from libramq.client.network_share import NetworkShare
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -117,7 +117,7 @@ class ConsumerRun:
 
     async def start(self) -> None:
         """Join the group; raises NameServerUnavailable, after which everything is closed."""
-        self._thread = NetworkThread(f"libramq-{self._group}")
+        self._thread = NetworkShare()
         try:
             await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
         except BaseException:  # Cancelled just when it had joined: it leaves again.
