@@ -24,6 +24,7 @@ METRICS_OFF: Final = ("DISABLE", "0")
 METRICS_SERVED: Final = ("PROM", "2")
 #: The bounds of numbers, by our names; without an entry, one or more.
 _BOUNDS: Final = {
+    "access_message_in_memory_max_ratio": (-1, 100),
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
     "ha_listen_port": (0, 65_535),

@@ -1,5 +1,6 @@
 """The options of the store, under the names of Apache's MessageStoreConfig: files, flushes, retention."""
 
+import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,6 +9,7 @@ from libramq.broker.timer_config import TimerConfig
 from libramq.errors import ConfigError
 from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.frame import HEADER_BYTES_MAX
+from libramq.store.config import IN_MEMORY_BYTES
 
 #: ScheduleMessageService, MessageStoreConfig.messageDelayLevel.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -51,6 +53,12 @@ class MessageStoreConfig(TimerConfig):
         6_000_000,
         "mappedFileSizeConsumeQueue",
         "The size of a consume queue file: 20 bytes for each message.",
+    )
+    access_message_in_memory_max_ratio: int = option(  # Apache's default is 40.
+        -1,
+        "accessMessageInMemoryMaxRatio",
+        "How many of the newest messages count as being in memory, in % of the machine's. Behind them pulls "
+        "get less at a time, and with `slaveReadEnable` are sent to a slave. -1: 2 GiB of messages.",
     )
     max_hash_slot_num: int = option(
         5_000_000,
@@ -108,6 +116,14 @@ class MessageStoreConfig(TimerConfig):
         "From this use of the disk on, in percent, producers are refused while consumers continue; 100: "
         "never.",
     )
+
+    @property
+    def in_memory_bytes(self) -> int:
+        """Return how many of the newest bytes of the commit log count as being in memory."""
+        percent = self.access_message_in_memory_max_ratio
+        if percent < 0:
+            return IN_MEMORY_BYTES
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * percent // 100
 
     def check_store(self) -> None:
         """Raise ConfigError for values that there are not."""

@@ -33,8 +33,8 @@ class ReplicationConfig(MessageStoreConfig):
     slave_read_enable: bool = option(
         False,
         "slaveReadEnable",
-        "At a slave: let consumers read. At a master: send consumers that are more than 2 GiB behind to a "
-        "slave (`whichBrokerWhenConsumeSlowly` of their group).",
+        "At a slave: let consumers read. At a master: send consumers that are further behind than "
+        "`accessMessageInMemoryMaxRatio` to a slave (`whichBrokerWhenConsumeSlowly` of their group).",
     )
     in_sync_replicas: int = option(
         1,

@@ -12,6 +12,8 @@ from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.record import RECORD_BYTES_MIN
 
 PAGE_BYTES = 4096  # UtilAll / OS_PAGE_SIZE upstream
+#: Ours: MessageStoreConfig.accessMessageInMemoryMaxRatio makes it 40 % of the machine's memory.
+IN_MEMORY_BYTES = 2 << 30
 UNIT_BYTES = 20  # ConsumeQueue.CQ_STORE_UNIT_SIZE
 
 
@@ -54,7 +56,7 @@ class StoreConfig:
     bulk_transfer_bytes: int = 4 << 20
     bulk_transfer_count: int = 32_768
     max_filter_message_size: int = 16_000
-    in_memory_bytes: int = 2 << 30  # Upstream: accessMessageInMemoryMaxRatio, 40 % of the machine's memory.
+    in_memory_bytes: int = IN_MEMORY_BYTES
     tail_bytes: int = 16 << 20  # Ours: how many of the newest bytes are kept in memory for reading.
     queue_slice_cost: int = 256  # Ours: queues written at once, or 32 new ones: 3 to 10 ms of the event loop.
     is_copy: bool = False  # Whether it is a slave's: it takes nothing but its master's log.

@@ -53,6 +53,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         flush_interval_commit_log_ms=config.flush_interval_ms,
         # maxMessageSize binds producers. What was accepted is stored again whatever it is by then.
         max_message_size=MESSAGE_BYTES_MAX,
+        in_memory_bytes=config.in_memory_bytes,
         is_copy=config.is_slave,
         damaged=Damaged(config.damaged) if config.damaged else None,
     )
