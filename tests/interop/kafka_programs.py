@@ -104,7 +104,7 @@ class KafkaClients:
 
 
 def tool(main: str, *arguments: str, home: Path) -> str:
-    """Run one of Kafka's tools; return what it printed."""
+    """Run one of Kafka's tools; return what it printed. They exit with 0 whatever happened."""
     command = [*_java(f"org.apache.kafka.tools.{main}", home=home), *arguments]
     done = subprocess.run(
         command, cwd=home, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False

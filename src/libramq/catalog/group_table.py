@@ -45,6 +45,8 @@ class GroupTable:
         self.data_version = loaded.data_version if loaded else DataVersion()
         self._record = record
         self._record_by_use = RecordByUse()
+        #: Groups with members of another protocol, and whose.
+        self._taken: dict[str, str] = {}
         for group in names.SYSTEM_GROUPS:
             self._groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
 
@@ -99,6 +101,23 @@ class GroupTable:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist"
             )
         return config
+
+    def take(self, group: str, protocol: str) -> None:
+        """Keep a group for members of another protocol than RocketMQ's; protocol: whose, for the refusal."""
+        self._taken[group] = protocol
+
+    def release(self, group: str) -> None:
+        """Let members of RocketMQ's protocol into a group again."""
+        self._taken.pop(group, None)
+
+    def require_not_taken(self, group: str) -> None:
+        """Raise BrokerError if a group has members of another protocol: they divide queues by other rules."""
+        protocol = self._taken.get(group)
+        if protocol is not None:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                f"group {group} has members of {protocol} clients: stop those first, or use another group",
+            )
 
     def put(self, config: SubscriptionGroupConfig, wall_ms: WallMs) -> None:
         """Create or change a group; raises InvalidName, or InvalidParameter for invalid numbers."""

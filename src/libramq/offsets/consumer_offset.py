@@ -94,6 +94,20 @@ class ConsumerOffset:
         """Remove a group."""
         return self._remove([key for key in self._offsets if _parts(key)[1] == group])
 
+    def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> list[OffsetRecord]:
+        """Remove a group's offsets in some queues of a topic."""
+        key = topic + SEPARATOR + group
+        offsets, resets = dict(self._offsets.get(key, {})), dict(self._resets.get(key, {}))
+        if not offsets.keys() & queue_ids:
+            return []
+        changes = self._remove([key])
+        for queue_id, offset in offsets.items():
+            if queue_id not in queue_ids:
+                kind = RecordKind.RESET if queue_id in resets else RecordKind.COMMIT
+                changes.append(OffsetRecord(kind, key, queue_id, offset))
+                self.apply(changes[-1])
+        return changes
+
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
         """Remove a topic's offsets."""
         return self._remove([key for key in self._offsets if _parts(key)[0] == topic])

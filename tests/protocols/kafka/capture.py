@@ -15,7 +15,14 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
@@ -62,9 +69,28 @@ def librdkafka(address: str) -> None:
     assert message is not None, "nothing was consumed"
     consumer.commit(asynchronous=False)
     consumer.offsets_for_times([TopicPartition("orders", 0, 1)], timeout=TIMEOUT_S)
+    admin.list_consumer_groups().result(TIMEOUT_S)
+    admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     consumer.close()
+    administer(admin)
     admin.delete_topics(["orders"])["orders"].result(TIMEOUT_S)
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(TIMEOUT_S)
+
+
+def administer(admin: AdminClient) -> None:
+    """Ask for what changes topics and groups; some of it is refused."""
+    admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
+    admin.create_partitions([NewPartitions("orders", 3)])["orders"].result(TIMEOUT_S)
+    (deleted,) = admin.delete_records([TopicPartition("orders", 0, 0)]).values()
+    deleted.result(TIMEOUT_S)
+    entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ConfigResource.Type.TOPIC, "orders", incremental_configs=[entry])
+    whole = ConfigResource(ConfigResource.Type.TOPIC, "orders", set_config={"retention.ms": "1"})
+    for future in (
+        *admin.incremental_alter_configs([change]).values(),
+        *admin.alter_configs([whole]).values(),
+    ):
+        assert future.exception(TIMEOUT_S) is not None
 
 
 async def aiokafka(address: str) -> None:

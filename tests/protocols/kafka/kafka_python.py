@@ -3,7 +3,7 @@
 import sys
 import time
 
-from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 
 TIMEOUT_S = 60
 
@@ -28,6 +28,10 @@ def main(address: str) -> None:
     assert values == {b"%d" % number for number in range(20)}
     assert in_a_group(address) == values
     assert in_a_group(address) == set(), "it has committed"
+    admin = KafkaAdminClient(bootstrap_servers=address)
+    assert admin.delete_group_offsets("readers", [TopicPartition("orders", 0)])
+    assert {each.partition for each in admin.list_group_offsets("readers")["readers"]} == {1}
+    admin.close()
     print(len(values), "records")
 
 

@@ -50,8 +50,12 @@ class Member:
             self.member_id = refused.member_id
         self.rejoin()
 
-    def rejoin(self) -> None:
-        self.peer.tell(join_request(self.group, self.member_id), self.version)
+    def rejoin(self, **fields: Any) -> None:
+        self.peer.tell(join_request(self.group, self.member_id, **fields), self.version)
+
+    def leave(self) -> None:
+        leaving = LeavingMember(member_id=self.member_id)
+        assert self.peer.ask(LeaveGroupRequest(group_id=self.group, members=(leaving,))).error_code == 0
 
     def joined(self) -> JoinGroupResponse:
         """The answer to the join, which has come."""

@@ -44,6 +44,14 @@ MODULES = {
     "delete_topics": (1, 5, 4),
     "describe_configs": (1, 4, 4),
     "init_producer_id": (0, 5, 2),
+    "describe_groups": (0, 6, 5),
+    "list_groups": (0, 5, 3),
+    "delete_records": (0, 2, 2),
+    "alter_configs": (0, 2, 2),
+    "create_partitions": (0, 3, 2),
+    "delete_groups": (0, 2, 2),
+    "incremental_alter_configs": (0, 1, 1),
+    "offset_delete": (0, 0, 1),
 }
 
 

@@ -84,6 +84,10 @@ class OffsetCommits:
         self._unwritten += self._ledger.offsets.remove_group(group)
         self.pull_offsets.remove_group(group)
 
+    def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
+        """Remove a group's offsets in some queues of a topic."""
+        self._unwritten += self._ledger.offsets.remove_queues(group, topic, queue_ids)
+
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets in a deleted topic.
 

@@ -12,6 +12,7 @@ from libramq.broker.messages.pull_filters import PullFilters
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import BrokerError
 from libramq.formats.document import encode_body
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, Member
@@ -86,12 +87,18 @@ class ClientManagement:
         for producer in data.producer_data_set:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
+        refused: BrokerError | None = None
         is_changed = data.heartbeat_fingerprint == 0  # Version 1 always gets this, and ignores it.
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
                 yield
             if not request.peer.is_open:  # It has disconnected meanwhile.
                 break
+            try:
+                self._groups.require_not_taken(consumer.group_name)
+            except BrokerError as taken:
+                refused = taken  # The client's other groups are kept.
+                continue
             config = self._groups.find(consumer.group_name, request.wall_ms)
             if config is None:
                 continue  # Upstream skips groups that may not be created.
@@ -112,6 +119,8 @@ class ClientManagement:
                 is_changed = _fingerprint_changed(group, data.heartbeat_fingerprint) or is_changed
                 # A client that omits its subscriptions must send them again after this broker's restart.
                 is_changed = is_changed or (data.without_sub and not group.subscriptions)
+        if refused is not None:
+            raise refused
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
             "IS_SUB_CHANGE": "true" if is_changed else "false",

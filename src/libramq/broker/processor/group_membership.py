@@ -58,6 +58,7 @@ class GroupRequests:
 
     def _join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> Outcome:
         self._coordination.require_here(header.consumer_group)
+        self._groups.require_not_taken(header.consumer_group)
         group = self._groups.require(header.consumer_group, request.wall_ms)
         self._topics.for_retries(group, request.wall_ms)
         join = rq.Join(

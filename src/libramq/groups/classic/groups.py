@@ -23,6 +23,10 @@ class ClassicGroups:
     def __len__(self) -> int:
         return len(self._groups)
 
+    def names(self) -> list[str]:
+        """Return the names of all groups."""
+        return list(self._groups)
+
     def get(self, name: str) -> ClassicGroup | None:
         """Return a group; None if it has no members."""
         return self._groups.get(name)

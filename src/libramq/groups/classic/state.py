@@ -45,6 +45,7 @@ class Member:
 
     __slots__ = (
         "assignment",
+        "client_host",
         "client_id",
         "expires_ms",
         "instance_id",
@@ -70,6 +71,7 @@ class Member:
     def take(self, join: Join) -> None:
         """Take over what a join says; its request is parked."""
         self.client_id = join.client_id
+        self.client_host = join.client_host
         self.session_ms = join.session_ms
         self.rebalance_ms = min(max(join.rebalance_ms, join.session_ms), REBALANCE_MS_MAX)
         self.protocols: Sequence[Protocol] = tuple(join.protocols)

@@ -44,6 +44,7 @@ class Join(NamedTuple):
     protocols: Sequence[Protocol]
     must_come_back: bool = True
     may_skip: bool = False
+    client_host: str = ""
 
 
 class Sync(NamedTuple):

@@ -75,6 +75,7 @@ class GroupRequests:
         self._authorizer = broker.authorizer
         self._consumers = broker.consumers
         self._coordination = broker.coordination
+        self._table = broker.groups
         self._node = node
         self._secret_bits = secret_bits
         self.groups = ClassicGroups()
@@ -120,7 +121,9 @@ class GroupRequests:
     def join(self, request: JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
-        refusal = self.refusal(name) or self._foreign_members(name)
+        refusal = self.refusal(name)
+        if refusal is None and self.has_foreign_members(name):
+            refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if len(request.group_instance_id or "") > _NAME_CHARACTERS_MAX:
             refusal = ErrorCode.INVALID_REQUEST
         if refusal is not None:
@@ -149,6 +152,7 @@ class GroupRequests:
             protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
             must_come_back=version >= _COMES_BACK_FROM,
             may_skip=version >= _SKIPS_FROM,
+            client_host="/" + slot.connection.address.rpartition(":")[0],
         )
         answers = group.join(join, self._clock.monotonic_ms())
         self.groups.charge(name)
@@ -229,14 +233,13 @@ class GroupRequests:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
 
-    def _foreign_members(self, name: str) -> ErrorCode | None:
-        """Refuse a group that has members of RocketMQ's protocol: they divide the queues by other rules."""
+    def has_foreign_members(self, name: str) -> bool:
+        """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""
         group = self._consumers.group(name)
-        has_stock = group is not None and bool(self._consumers.client_ids(group))
         view = self._coordination.group(name)
-        if has_stock or (view is not None and bool(view.members)):
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return None
+        return bool(group is not None and self._consumers.client_ids(group)) or bool(
+            view is not None and view.members
+        )
 
     # What follows.
 
@@ -245,12 +248,14 @@ class GroupRequests:
         for answer in answers:
             _send(answer)
         if self.groups.forget_unused(name):
+            self._table.release(name)
             deadline = self._due.pop(name, None)
             if deadline is not None:
                 deadline.cancel()
             return
         group = self.groups.get(name)
         assert group is not None, "it is not forgotten"
+        self._table.take(name, "Kafka's")
         deadline = self._due.get(name)
         if deadline is None:
             deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "classic group")

@@ -42,7 +42,7 @@ from libramq.wire.kafka.error_code import ErrorCode
 
 #: What every topic has, whether it is asked for or not; other values of these, and other settings, are
 #: refused.
-_ALWAYS: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+ALWAYS: Final = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
 _REPLICATION_FACTOR: Final = 1
 _DEFAULT: Final = -1
 
@@ -110,7 +110,7 @@ class TopicRequests:
                 "the replication factor is 1: slaves copy a whole broker, not a topic",
             )
         for setting in wanted.configs:
-            if setting.value != _ALWAYS.get(setting.name):
+            if setting.value != ALWAYS.get(setting.name):
                 raise _Refused(
                     ErrorCode.INVALID_CONFIG, f"{setting.name}={setting.value} is not supported for topics"
                 )
@@ -181,7 +181,7 @@ class TopicRequests:
 
     def _topic_settings(self) -> Mapping[str, str]:
         config = self._config
-        return _ALWAYS | {
+        return ALWAYS | {
             "retention.ms": str(config.file_reserved_hours * 3_600_000),
             "max.message.bytes": str(config.max_message_size),
         }

@@ -16,6 +16,7 @@ from libramq.kernel.effect import Thread
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.fetch import Fetches
+from libramq.protocols.kafka.group_admin import GroupAdministration
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.list_offsets import OffsetLists
 from libramq.protocols.kafka.metadata import Metadata
@@ -23,6 +24,7 @@ from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
+from libramq.protocols.kafka.topic_changes import TopicChanges
 from libramq.protocols.kafka.topics import TopicRequests
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Call, UnservedVersion, decode_call
@@ -69,6 +71,8 @@ class KafkaTranslator:
             TopicRequests(broker),
             self.groups,
             OffsetRequests(broker, self.groups),
+            GroupAdministration(broker, self.groups),
+            TopicChanges(broker),
         ):
             served: Mapping[type, Serve] = services.apis()
             self._apis.update(served)

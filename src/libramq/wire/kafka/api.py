@@ -7,19 +7,27 @@ by ids.
 from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
+from libramq.wire.kafka.apis.alter_configs import AlterConfigsRequest
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
+from libramq.wire.kafka.apis.create_partitions import CreatePartitionsRequest
 from libramq.wire.kafka.apis.create_topics import CreateTopicsRequest
+from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
+from libramq.wire.kafka.apis.delete_records import DeleteRecordsRequest
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest
+from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
 from libramq.wire.kafka.apis.fetch import FetchRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
+from libramq.wire.kafka.apis.incremental_alter_configs import IncrementalAlterConfigsRequest
 from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupRequest
 from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest
+from libramq.wire.kafka.apis.list_groups import ListGroupsRequest
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsRequest
 from libramq.wire.kafka.apis.metadata import MetadataRequest
 from libramq.wire.kafka.apis.offset_commit import OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_delete import OffsetDeleteRequest
 from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest
 from libramq.wire.kafka.apis.produce import ProduceRequest
 from libramq.wire.kafka.apis.sync_group import SyncGroupRequest
@@ -72,6 +80,14 @@ APIS: Final = {
         _api(20, DeleteTopicsRequest, 1, 5, 4),
         _api(22, InitProducerIdRequest, 0, 5, 2),
         _api(32, DescribeConfigsRequest, 1, 4, 4),
+        _api(15, DescribeGroupsRequest, 0, 6, 5),
+        _api(16, ListGroupsRequest, 0, 5, 3),
+        _api(21, DeleteRecordsRequest, 0, 2, 2),
+        _api(33, AlterConfigsRequest, 0, 2, 2),
+        _api(37, CreatePartitionsRequest, 0, 3, 2),
+        _api(42, DeleteGroupsRequest, 0, 2, 2),
+        _api(44, IncrementalAlterConfigsRequest, 0, 1, 1),
+        _api(47, OffsetDeleteRequest, 0, 0, 1),
     )
 }
 

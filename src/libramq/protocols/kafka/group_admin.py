@@ -1,0 +1,256 @@
+"""The administration of groups: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+
+Groups are those of this broker's table, whoever made them:
+
+    a Kafka group with members       its state, and the protocol type of its members
+    a group without members          Empty: its committed offsets are kept
+    members of RocketMQ's protocol   Stable, with the protocol type `rocketmq`, which Kafka's tools skip
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.principal import ANONYMOUS
+from libramq.auth.resource import Action, group
+from libramq.broker.broker import Broker
+from libramq.errors import BrokerError
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.state import Member, Status
+from libramq.message.names import SYSTEM_GROUPS
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.groups import GroupRequests
+from libramq.wire.kafka.apis.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from libramq.wire.kafka.apis.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from libramq.wire.kafka.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from libramq.wire.kafka.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
+
+STATES: Final[Mapping[Status, str]] = {
+    Status.EMPTY: "Empty",
+    Status.PREPARING_REBALANCE: "PreparingRebalance",
+    Status.COMPLETING_REBALANCE: "CompletingRebalance",
+    Status.STABLE: "Stable",
+}
+DEAD: Final = "Dead"
+#: The protocol type of groups with members of RocketMQ's protocol.
+ROCKETMQ: Final = "rocketmq"
+#: The type of every group here, as a filter names it.
+CLASSIC: Final = "classic"
+#: The first version of DescribeGroups with an error for a group that does not exist.
+_NOT_FOUND_FROM: Final = 6
+#: Ours: groups that are listed in one step, at some microseconds each.
+GROUPS_PER_STEP: Final = 500
+
+
+class GroupAdministration:
+    """Answers requests about groups."""
+
+    def __init__(self, broker: Broker, groups: GroupRequests) -> None:
+        self._groups = groups
+        self._table = broker.groups
+        self._offsets = broker.offsets
+        self._committing = broker.committing
+        self._coordination = broker.coordination
+        self._authorizer = broker.authorizer
+        self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {
+            ListGroupsRequest: self.list,
+            DescribeGroupsRequest: self.describe,
+            DeleteGroupsRequest: self.delete,
+            OffsetDeleteRequest: self.delete_offsets,
+        }
+
+    def list(self, request: ListGroupsRequest, slot: Slot) -> None:
+        """Answer with the groups that fit the filters; of many, some in each turn."""
+        states = {state.lower() for state in request.states_filter}
+        types = {kind.lower() for kind in request.types_filter}
+        names = self._names() if not types or CLASSIC in types else []
+        found: list[ListedGroup] = []
+
+        def look(some: Iterable[str]) -> None:
+            for name in some:
+                state, protocol_type = self._state(name)
+                if (not states or state.lower() in states) and self._groups.refusal(name) is None:
+                    found.append(
+                        ListedGroup(
+                            group_id=name, protocol_type=protocol_type, group_state=state, group_type=CLASSIC
+                        )
+                    )
+
+        def steps() -> Any:
+            for start in range(0, len(names), GROUPS_PER_STEP):
+                look(names[start : start + GROUPS_PER_STEP])
+                yield
+            slot.answer(ListGroupsResponse(groups=tuple(found)))
+
+        if len(names) > GROUPS_PER_STEP:
+            self._effects.proceed(slot.connection, steps())
+        else:
+            look(names)
+            slot.answer(ListGroupsResponse(groups=tuple(found)))
+
+    def _names(self) -> Sequence[str]:
+        ours = (name for name in self._table.names() if name not in SYSTEM_GROUPS)
+        return sorted({*ours, *self._groups.groups.names()})
+
+    def _exists(self, name: str) -> bool:
+        return self._groups.groups.get(name) is not None or (
+            name in self._table and name not in SYSTEM_GROUPS
+        )
+
+    def _state(self, name: str) -> tuple[str, str]:
+        """Return the state of a group, and its protocol type."""
+        found = self._groups.groups.get(name)
+        if found is not None:
+            return STATES[found.status], found.protocol_type or ""
+        if self._groups.has_foreign_members(name):
+            return STATES[Status.STABLE], ROCKETMQ
+        return STATES[Status.EMPTY], ""
+
+    def describe(self, request: DescribeGroupsRequest, slot: Slot) -> None:
+        """Answer with the groups and their members."""
+        assert slot.call is not None, "a request has a call"
+        has_error = slot.call.header.version >= _NOT_FOUND_FROM
+        describe = partial(self._described, has_error=has_error)
+        slot.answer(DescribeGroupsResponse(groups=tuple(map(describe, request.groups))))
+
+    def _described(self, name: str, *, has_error: bool) -> DescribedGroup:
+        refusal = self._groups.refusal(name)
+        if refusal is not None:
+            return DescribedGroup(group_id=name, error_code=refusal)
+        if not self._exists(name):
+            code = ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.NONE
+            return DescribedGroup(
+                group_id=name, error_code=code, error_message=f"there is no group {name}", group_state=DEAD
+            )
+        state, protocol_type = self._state(name)
+        found = self._groups.groups.get(name)
+        return DescribedGroup(
+            group_id=name,
+            group_state=state,
+            protocol_type=protocol_type,
+            protocol_data=_strategy(found),
+            members=tuple(_member(found, each) for each in found.members.values()) if found else (),
+        )
+
+    def delete(self, request: DeleteGroupsRequest, slot: Slot) -> None:
+        """Delete groups without members."""
+        codes = {name: self._deleted(name) for name in request.groups_names}
+        if ErrorCode.NONE in codes.values():
+            failed = self._write()
+            codes = {name: code or failed for name, code in codes.items()}
+        results = tuple(
+            DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names
+        )
+        slot.answer(DeleteGroupsResponse(results=results))
+
+    def _deleted(self, name: str) -> ErrorCode:
+        refusal = self._groups.refusal(name) or self._may_not_delete(name)
+        if refusal is not None:
+            return refusal
+        if not self._exists(name):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if self._groups.groups.get(name) is not None or self._groups.has_foreign_members(name):
+            return ErrorCode.NON_EMPTY_GROUP
+        self._table.delete(name, self._clock.wall_ms())
+        self._offsets.remove_group(name)
+        self._coordination.group_removed(name, may_return=self._table.creates_on_use)
+        return ErrorCode.NONE
+
+    def _may_not_delete(self, name: str) -> ErrorCode | None:
+        try:
+            require_permission(self._authorizer, Manage(ANONYMOUS, Action.DELETE, (group(name),)))
+        except BrokerError:
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return None
+
+    def delete_offsets(self, request: OffsetDeleteRequest, slot: Slot) -> None:
+        """Delete committed offsets in topics that no member reads."""
+        name = request.group_id
+        found = self._groups.groups.get(name)
+        refusal = self._groups.refusal(name) or self._may_not_delete(name)
+        if refusal is None and not self._exists(name):
+            refusal = ErrorCode.GROUP_ID_NOT_FOUND
+        if refusal is None and (self._groups.has_foreign_members(name) or not _are_consumers(found)):
+            refusal = ErrorCode.NON_EMPTY_GROUP
+        if refusal is not None:
+            slot.answer(OffsetDeleteResponse(error_code=refusal))
+            return
+        topics = tuple(self._without_offsets(name, each, found) for each in request.topics)
+        slot.answer(OffsetDeleteResponse(error_code=self._write(), topics=topics))
+
+    def _without_offsets(
+        self, name: str, wanted: OffsetDeleteRequestTopic, found: ClassicGroup | None
+    ) -> OffsetDeleteResponseTopic:
+        queues = {each.partition_index for each in wanted.partitions}
+        code = ErrorCode.NONE
+        if found is not None and any(wanted.name in _topics(found, each) for each in found.members.values()):
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            self._offsets.remove_queues(name, wanted.name, queues)
+        partitions = (
+            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each in wanted.partitions
+        )
+        return OffsetDeleteResponseTopic(name=wanted.name, partitions=tuple(partitions))
+
+    def _write(self) -> ErrorCode:
+        """Journal what was removed; return why that is not acknowledged."""
+        try:
+            self._committing.write()
+        except BrokerError:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
+        return ErrorCode.NONE
+
+
+def _is_stable(found: ClassicGroup | None) -> bool:
+    return found is not None and found.status is Status.STABLE
+
+
+def _strategy(found: ClassicGroup | None) -> str:
+    return (found.protocol_name or "") if found is not None and _is_stable(found) else ""
+
+
+def _are_consumers(found: ClassicGroup | None) -> bool:
+    """Return whether members, if there are any, say which topics they read."""
+    return found is None or found.protocol_type == CONSUMER
+
+
+def _topics(found: ClassicGroup, member: Member) -> frozenset[str]:
+    """Return the topics of a member."""
+    return frozenset().union(*(subscribed_topics(each.metadata) for each in member.protocols))
+
+
+def _member(found: ClassicGroup, member: Member) -> DescribedGroupMember:
+    is_stable = _is_stable(found)
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(found.protocol_name) if is_stable else b"",
+        member_assignment=member.assignment if is_stable else b"",
+    )

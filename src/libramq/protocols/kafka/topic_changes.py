@@ -1,0 +1,241 @@
+"""Changes of topics: CreatePartitions, DeleteRecords, AlterConfigs, IncrementalAlterConfigs.
+
+No topic has settings of its own: a change of one is refused, unless it sets what every topic has.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.principal import ANONYMOUS
+from libramq.auth.resource import Action, cluster, topic
+from libramq.broker.broker import Broker
+from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.errors import BrokerError
+from libramq.kernel.effect import Thread
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.refusals import code_of
+from libramq.protocols.kafka.topics import ALWAYS
+from libramq.store.segments import ColdRead
+from libramq.wire.kafka.apis.alter_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from libramq.wire.kafka.apis.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from libramq.wire.kafka.apis.delete_records import (
+    HIGH_WATERMARK,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from libramq.wire.kafka.apis.describe_configs import BROKER, TOPIC
+from libramq.wire.kafka.apis.incremental_alter_configs import (
+    SET,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+
+_Result = tuple[ErrorCode, str | None]
+_DONE: _Result = (ErrorCode.NONE, None)
+
+
+class TopicChanges:
+    """Answers requests that change topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._topics = broker.topics
+        self._store = broker.store
+        self._authorizer = broker.authorizer
+        self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {
+            CreatePartitionsRequest: self.create_partitions,
+            DeleteRecordsRequest: self.delete_records,
+            AlterConfigsRequest: self.alter,
+            IncrementalAlterConfigsRequest: self.alter_some,
+        }
+
+    def create_partitions(self, request: CreatePartitionsRequest, slot: Slot) -> None:
+        """Add partitions to topics; those that are refused leave the others alone."""
+        results = []
+        for each in request.topics:
+            code, message = self._more_partitions(each, validate_only=request.validate_only)
+            results.append(
+                CreatePartitionsTopicResult(name=each.name, error_code=code, error_message=message)
+            )
+        slot.answer(CreatePartitionsResponse(results=tuple(results)))
+
+    def _more_partitions(self, wanted: CreatePartitionsTopic, *, validate_only: bool) -> _Result:
+        refusal = self._refusal(Action.UPDATE, wanted.name)
+        if refusal is not None:
+            return refusal
+        config = self._topics.get(wanted.name)
+        assert config is not None, "it is there"
+        if wanted.assignments is not None:
+            return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers"
+        count = wanted.count
+        if not config.read_queue_nums < count <= QUEUES_MAX:
+            return ErrorCode.INVALID_PARTITIONS, (
+                f"topic {wanted.name} has {config.read_queue_nums} partitions and gets more only, at most"
+                f" {QUEUES_MAX}; {count} were asked for"
+            )
+        if not validate_only:
+            more = msgspec.structs.replace(config, read_queue_nums=count, write_queue_nums=count)
+            try:
+                self._topics.put(more, self._clock.wall_ms())
+            except BrokerError as refused:
+                return code_of(refused), str(refused)
+        return _DONE
+
+    def alter(self, request: AlterConfigsRequest, slot: Slot) -> None:
+        """Refuse settings."""
+        responses = tuple(
+            self._altered(
+                each.resource_type,
+                each.resource_name,
+                [f"{setting.name}={setting.value}" for setting in each.configs if not _is_always(setting)],
+            )
+            for each in request.resources
+        )
+        slot.answer(AlterConfigsResponse(responses=responses))
+
+    def alter_some(self, request: IncrementalAlterConfigsRequest, slot: Slot) -> None:
+        """Refuse changes of settings."""
+        responses = tuple(
+            self._altered(
+                each.resource_type,
+                each.resource_name,
+                [
+                    f"{setting.name}={setting.value}"
+                    for setting in each.configs
+                    if setting.config_operation != SET or not _is_always(setting)
+                ],
+            )
+            for each in request.resources
+        )
+        slot.answer(IncrementalAlterConfigsResponse(responses=responses))
+
+    def _altered(self, kind: int, name: str, refused: Sequence[str]) -> AlterConfigsResourceResponse:
+        code, message = self._alteration(kind, name, refused)
+        return AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=kind, resource_name=name
+        )
+
+    def _alteration(self, kind: int, name: str, refused: Sequence[str]) -> _Result:
+        if kind == TOPIC:
+            refusal = self._refusal(Action.UPDATE, name)
+            if refusal is not None:
+                return refusal
+            if not refused:
+                return _DONE
+            return ErrorCode.INVALID_CONFIG, f"{', '.join(refused)}: not supported for topics"
+        if kind != BROKER:
+            return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here"
+        try:
+            require_permission(self._authorizer, Manage(ANONYMOUS, Action.UPDATE, (cluster(),)))
+        except BrokerError as denied:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, str(denied)
+        return (
+            ErrorCode.INVALID_CONFIG,
+            "a broker's settings are in its broker.conf",
+        )
+
+    # DeleteRecords.
+
+    def delete_records(self, request: DeleteRecordsRequest, slot: Slot) -> None:
+        """Have partitions begin later; a thread reads what is not in memory.
+
+        As in Kafka, a power cut at once may bring the records back: the next flush has the beginnings.
+        """
+        self._delete_from([], request, slot)
+
+    def _delete_from(
+        self, done: list[DeleteRecordsPartitionResult], request: DeleteRecordsRequest, slot: Slot
+    ) -> None:
+        wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
+        try:
+            for name, partition in wanted[len(done) :]:
+                done.append(self._begin_later(name, partition))
+        except ColdRead as cold:
+            self._effects.run(
+                Thread.READ,
+                partial(self._store.warm, (cold.stretch,)),
+                lambda _: self._delete_from(done, request, slot),
+                slot.connection,
+            )
+            return
+        results = iter(done)
+        slot.answer(
+            DeleteRecordsResponse(
+                topics=tuple(
+                    DeleteRecordsTopicResult(name=each.name, partitions=_some(results, len(each.partitions)))
+                    for each in request.topics
+                )
+            )
+        )
+
+    def _begin_later(self, name: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+        index = wanted.partition_index
+        refusal = self._refusal(Action.DELETE, name)
+        if refusal is not None:
+            return DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
+        config = self._topics.get(name)
+        assert config is not None, "it is there"
+        if not 0 <= index < config.read_queue_nums:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+        end = self._store.max_offset(name, index)
+        offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
+        if not 0 <= offset <= end:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+            return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+        try:
+            with self._store.without_waiting():
+                beginning = self._store.raise_min_offset(name, index, offset)
+        except ColdRead:
+            raise
+        except OSError:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
+        return DeleteRecordsPartitionResult(partition_index=index, low_watermark=beginning)
+
+    def _refusal(self, action: Action, name: str) -> _Result | None:
+        """Return why a topic may not be changed, if so."""
+        try:
+            require_permission(self._authorizer, Manage(ANONYMOUS, action, (topic(name),)))
+        except BrokerError as denied:
+            return code_of(denied), str(denied)
+        if name not in self._topics or not is_visible(name):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
+        return None
+
+
+def _is_always(setting: AlterableConfig | IncrementalConfig) -> bool:
+    """Return whether a setting has the value that it has in every topic."""
+    return ALWAYS.get(setting.name) == setting.value
+
+
+def _some(
+    results: Iterable[DeleteRecordsPartitionResult], count: int
+) -> tuple[DeleteRecordsPartitionResult, ...]:
+    iterator = iter(results)
+    return tuple(next(iterator) for _ in range(count))

@@ -1,0 +1,208 @@
+"""Groups are listed, described and deleted, whichever protocol their members speak."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.codes import ResponseCode as C
+from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
+from libramq.wire.kafka.apis.describe_groups import DescribedGroup, DescribeGroupsRequest
+from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
+from libramq.wire.kafka.apis.list_groups import ListGroupsRequest
+from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.primitives import encode_int16, encode_int32
+from libramq.wire.kafka.subscription import subscribed_topics
+from tests.auth.guards import Guard
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer
+from tests.protocols.kafka.test_groups import Member, pair
+
+
+def subscription(*topics: str) -> bytes:
+    names = b"".join(encode_int16(len(topic)) + topic.encode() for topic in topics)
+    return encode_int16(1) + encode_int32(len(topics)) + names + encode_int32(-1)
+
+
+def listed(peer: KafkaPeer, version: int = 5, **filters: Any) -> dict[str, tuple[str, str]]:
+    response = peer.ask(ListGroupsRequest(**filters), version)
+    assert response.error_code == 0
+    return {each.group_id: (each.protocol_type, each.group_state) for each in response.groups}
+
+
+def described(peer: KafkaPeer, group: str, version: int = 6) -> DescribedGroup:
+    (found,) = peer.ask(DescribeGroupsRequest(groups=(group,)), version).groups
+    assert isinstance(found, DescribedGroup)
+    return found
+
+
+def commit(peer: KafkaPeer, group: str, *partitions: int) -> None:
+    """Commit 0 in partitions of T, by nobody's membership."""
+    of_topic = CommittedTopic(
+        name="T",
+        partitions=tuple(CommittedPartition(partition_index=each, committed_offset=0) for each in partitions),
+    )
+    response = peer.ask(OffsetCommitRequest(group_id=group, topics=(of_topic,)))
+    assert {each.error_code for each in response.topics[0].partitions} == {0}
+
+
+def delete(peer: KafkaPeer, group: str) -> int:
+    (result,) = peer.ask(DeleteGroupsRequest(groups_names=(group,))).results
+    code: int = result.error_code
+    return code
+
+
+def delete_offset(peer: KafkaPeer, group: str, partition: int = 0) -> int:
+    """Return the error of the partition, or else of the request."""
+    partitions = (OffsetDeleteRequestPartition(partition_index=partition),)
+    topics = (OffsetDeleteRequestTopic(name="T", partitions=partitions),)
+    response = peer.ask(OffsetDeleteRequest(group_id=group, topics=topics))
+    code: int = response.error_code or response.topics[0].partitions[0].error_code
+    return code
+
+
+def test_groups_of_both_protocols_are_listed(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    pair(endpoint)
+    endpoint.talk.beat(FakePeer(), "stock", "R")
+    commit(peer, "Idle", 0)
+    everything = {"G": ("consumer", "Stable"), "R": ("rocketmq", "Stable"), "Idle": ("", "Empty")}
+    assert listed(peer) == everything
+    assert listed(peer, states_filter=("stable",)).keys() == {"G", "R"}
+    assert listed(peer, types_filter=("Classic",)) == everything
+    assert listed(peer, types_filter=("consumer",)) == {}
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_version_lists_groups(endpoint: KafkaEndpoint, version: int):
+    pair(endpoint)
+    assert listed(endpoint.peer(), version).keys() == {"G"}
+
+
+def test_more_groups_than_one_turn_lists(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("libramq.protocols.kafka.group_admin.GROUPS_PER_STEP", 2)
+    peer = endpoint.peer()
+    for number in range(7):
+        commit(peer, f"G{number}", 0)
+    assert listed(peer).keys() == {f"G{number}" for number in range(7)}
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_members_and_their_shares_are_described(endpoint: KafkaEndpoint, version: int):
+    first, second = pair(endpoint)
+    found = described(endpoint.peer(), "G", version)
+    assert (found.group_state, found.protocol_type, found.protocol_data) == ("Stable", "consumer", "range")
+    assert {each.member_id: each.member_assignment for each in found.members} == {
+        first.member_id: b"A",
+        second.member_id: b"B",
+    }
+    assert {(each.client_id, each.client_host) for each in found.members} == {("test", "/127.0.0.1")}
+    assert {each.member_metadata for each in found.members} == {b"topics"}
+
+
+def test_a_group_is_described_in_each_of_its_states(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    first, second = pair(endpoint)
+    Member(endpoint)
+    found = described(peer, "G")
+    assert found.group_state == "PreparingRebalance"
+    assert {each.member_assignment for each in found.members} == {b""}
+    first.rejoin()
+    second.rejoin()
+    assert described(peer, "G").group_state == "CompletingRebalance"
+    assert (described(peer, "None", 5).error_code, described(peer, "None", 5).group_state) == (0, "Dead")
+    assert described(peer, "None", 6).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert described(peer, "a.b").error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_a_group_with_members_is_not_deleted(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    pair(endpoint)
+    endpoint.talk.beat(FakePeer(), "stock", "R")
+    assert delete(peer, "G") == delete(peer, "R") == ErrorCode.NON_EMPTY_GROUP
+    assert delete(peer, "None") == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_deleted_group_has_no_offsets_after_a_restart_either(tmp_path: Path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", queues=2)
+    peer = KafkaEndpoint(talk).peer()
+    commit(peer, "Idle", 0, 1)
+    assert delete(peer, "Idle") == 0
+    assert listed(peer) == {}
+    talk.kill()
+    talk = Conversation(tmp_path)
+    assert listed(KafkaEndpoint(talk).peer()) == {}
+    assert talk.broker.offsets.query("Idle", "T", 0) is None
+    talk.close()
+
+
+def test_offsets_in_some_partitions_are_deleted_for_good(tmp_path: Path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", queues=2)
+    peer = KafkaEndpoint(talk).peer()
+    commit(peer, "Idle", 0, 1)
+    assert delete_offset(peer, "Idle", 0) == 0
+    assert talk.broker.offsets.offsets("Idle", "T") == {1: 0}
+    talk.kill()
+    talk = Conversation(tmp_path)
+    assert talk.broker.offsets.offsets("Idle", "T") == {1: 0}
+    talk.close()
+
+
+def test_offsets_of_subscribed_topics_are_kept(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    member = Member(endpoint)
+    endpoint.talk.advance(1_000)
+    member.joined()
+    assert delete_offset(peer, "G") == 0, "its metadata names no topic"
+    protocols = (JoinGroupProtocol(name="range", metadata=subscription("T", "Other")),)
+    member.rejoin(protocols=protocols)
+    assert delete_offset(peer, "G") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert delete_offset(peer, "None") == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_subscription_names_its_topics():
+    assert subscribed_topics(subscription("T", "Other")) == {"T", "Other"}
+    for end in range(len(subscription("T"))):
+        assert subscribed_topics(subscription("T")[:end]) <= {"T"}
+    assert subscribed_topics(encode_int16(0) + encode_int32((1 << 31) - 1)) == frozenset()
+
+
+def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: KafkaEndpoint):
+    """They would divide its queues a second time."""
+    talk = endpoint.talk
+    first, second = pair(endpoint)
+    stock = FakePeer()
+    refused = talk.beat(stock, "stock", "G")
+    assert refused.code == C.NO_PERMISSION
+    assert "group G has members of Kafka's clients" in (refused.remark or "")
+    assert not endpoint.translator.groups.has_foreign_members("G")
+    assert talk.beat(stock, "stock", "Other").code == C.SUCCESS
+    for member in (first, second):
+        member.leave()
+    assert talk.beat(stock, "stock", "G").code == C.SUCCESS
+
+
+def test_groups_are_authorised(tmp_path: Path):
+    guard = Guard()
+    talk = Conversation(tmp_path, authorizer=guard)
+    talk.create_topic("T", queues=2)
+    peer = KafkaEndpoint(talk).peer()
+    commit(peer, "Idle", 0)
+    guard.denied = {"Group:Idle"}
+    assert listed(peer) == {}
+    denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert [described(peer, "Idle").error_code, delete(peer, "Idle"), delete_offset(peer, "Idle")] == [
+        denied
+    ] * 3
+    guard.denied = set()
+    assert listed(peer).keys() == {"Idle"}
+    talk.close()
