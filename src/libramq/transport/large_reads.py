@@ -4,7 +4,8 @@ One read brings up to 256 KiB, and a loop reads everything that a socket has: wh
 MiB each, another client's ping waited until all of that was copied, joined and processed.
 
 The frame that began first is read first. If all advanced together, all would be held nearly complete, and
-their sum is bounded (`unfinished`).
+their sum is bounded (`unfinished`). None is read on while too many whole frames wait to be processed
+(`waiting_frames`).
 """
 
 from collections.abc import Callable
@@ -29,11 +30,18 @@ class Reading(Protocol):
 class LargeReads:
     """Connections in the order in which their frames were begun.
 
-    soon: calls a function in the loop's next round.
+    soon: calls a function in the loop's next round. has_room: returns whether another frame may be completed;
+    without room, nothing is read until `resume`.
     """
 
-    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        soon: Callable[[Callable[[], None]], object],
+        *,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._soon = soon
+        self._has_room = has_room
         self._waiting: list[tuple[int, Reading]] = []
         self._numbers = count()
         self._is_scheduled = False
@@ -45,15 +53,17 @@ class LargeReads:
     def wait(self, connection: Reading, number: int) -> None:
         """Make a connection read once more, after those whose frames began before."""
         heappush(self._waiting, (number, connection))
-        self._schedule()
+        self.resume()
 
-    def _schedule(self) -> None:
-        if self._waiting and not self._is_scheduled:
+    def resume(self) -> None:
+        """Continue if there is room, and connections wait for it."""
+        if self._waiting and not self._is_scheduled and self._has_room():
             self._is_scheduled = True
             self._soon(self._next_round)
 
     def _next_round(self) -> None:
         self._is_scheduled = False
-        for _ in range(min(READS_PER_ROUND, len(self._waiting))):
-            heappop(self._waiting)[1].read_on()
-        self._schedule()
+        if self._has_room():
+            for _ in range(min(READS_PER_ROUND, len(self._waiting))):
+                heappop(self._waiting)[1].read_on()
+        self.resume()

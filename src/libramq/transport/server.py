@@ -15,9 +15,11 @@ from libramq.errors import ConfigError, LibraError, ProtocolError
 from libramq.kernel.connection import NUMBERS, Connection
 from libramq.logs import get_logger
 from libramq.remoting.connection import FrameReader
+from libramq.transport import waiting_frames
 from libramq.transport.descriptors import for_connections
 from libramq.transport.large_reads import LARGE_FRAME_BYTES, LargeReads
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
+from libramq.transport.waiting_frames import WaitingFrames
 
 log = get_logger(__name__)
 
@@ -81,7 +83,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = server.reader()
         self._transport: asyncio.Transport | None = None
         self._is_congested = self._is_paused = self._waits_to_read_on = False
-        self._has_unfinished = False
+        self._unfinished_bytes = 0
         self._large_frame: int | None = None
         self.address = ""
         self.number = next(NUMBERS)
@@ -112,8 +114,9 @@ class ServerConnection(asyncio.Protocol):
             self.close(str(error))
             return
         unfinished_bytes = self._reader.partial_bytes
-        if unfinished_bytes or self._has_unfinished:
-            self._has_unfinished = unfinished_bytes > 0
+        whole_bytes = self._unfinished_bytes + len(data) - unfinished_bytes
+        if unfinished_bytes or self._unfinished_bytes:
+            self._unfinished_bytes = unfinished_bytes
             self._server.holds_unfinished(self, unfinished_bytes, is_another=bool(requests))
             self._wait_to_read_on(unfinished_bytes, is_another=bool(requests))
         if requests:
@@ -122,6 +125,8 @@ class ServerConnection(asyncio.Protocol):
             except Exception:
                 log.exception("handler failed; connection closed", peer=self.address)
                 self.close("handler failed")
+            if self._is_paused and self.is_open:
+                self._server.holds_waiting(self, whole_bytes)
 
     def give_up_frame(self, reason: str) -> None:
         """End the connection, and keep nothing of the frame whose rest has not come."""
@@ -170,6 +175,7 @@ class ServerConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         """Read again, unless the client must read first."""
         self._is_paused = False
+        self._server.holds_none_waiting(self)
         self._read_or_not()
 
     def _read_or_not(self) -> None:
@@ -236,7 +242,11 @@ class Server:
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
-        self.large_reads = LargeReads(lambda work: asyncio.get_running_loop().call_soon(work))
+        self._waiting: WaitingFrames[ServerConnection] = WaitingFrames()
+        self._stuck_check: asyncio.TimerHandle | None = None
+        self.large_reads = LargeReads(
+            lambda work: asyncio.get_running_loop().call_soon(work), has_room=lambda: self._waiting.has_room
+        )
 
     @property
     def connection_count(self) -> int:
@@ -296,9 +306,38 @@ class Server:
                 unfinished.forget(each)
                 each.give_up_frame(f"this connection held the most for the longest of {held}")
 
+    def holds_waiting(self, connection: ServerConnection, size: int) -> None:
+        """Record whole frames of a connection whose requests wait; without room, large ones are not read."""
+        self._waiting.add(connection, size)
+        if not self._waiting.has_room and self._stuck_check is None:
+            self._check_stuck_later()
+
+    def holds_none_waiting(self, connection: ServerConnection) -> None:
+        """Record that a connection's requests are processed."""
+        self._waiting.forget(connection)
+        if self._waiting.has_room:
+            if self._stuck_check is not None:
+                self._stuck_check.cancel()
+                self._stuck_check = None
+            self.large_reads.resume()
+
+    def _check_stuck_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._stuck_check = loop.call_later(waiting_frames.STUCK_MS / 1000, self._end_stuck)
+
+    def _end_stuck(self) -> None:
+        """End a connection that keeps the room for large frames because its client does not read."""
+        self._stuck_check = None
+        stuck = self._waiting.stuck()
+        if stuck is not None:
+            held = f"{self._waiting.total_bytes} bytes of requests wait"
+            stuck.abort(f"{held}, and this client leaves {stuck.unsent_bytes} bytes of its answers unread")
+        self._check_stuck_later()
+
     def discard(self, connection: ServerConnection) -> None:
         """Handle the end of a connection."""
         self._unfinished.forget(connection)
+        self.holds_none_waiting(connection)
         if connection in self._connections:
             self._connections.discard(connection)
             if not self._connections:
@@ -309,6 +348,8 @@ class Server:
         """Stop listening and close every connection."""
         if self._idle_check is not None:
             self._idle_check.cancel()
+        if self._stuck_check is not None:
+            self._stuck_check.cancel()
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
