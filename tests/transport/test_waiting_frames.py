@@ -1,6 +1,4 @@
-"""Whole frames that wait to be processed: no more of them are read than there is room for, over all connections."""
-
-import asyncio
+"""Whole frames that wait to be processed: those of all connections together are bounded."""
 
 import pytest
 
@@ -21,7 +19,7 @@ BYTES_MAX = WAITING_BYTES_MAX + 4 * len(BODY)
 
 
 class Slow:
-    """Processes large requests later, one after the other, as if threads worked; answers small ones at once."""
+    """Processes large requests one after the other, when the test says so, and small ones at once."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[ServerConnection, Command]] = []
