@@ -4,6 +4,7 @@ Upstream: impl/producer/TopicPublishInfo.java, MQClientInstance.topicRouteData2T
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from libramq.errors import RemoteProtocolError
@@ -13,6 +14,8 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: how many queues of one topic a broker may claim; upstream's system topic BenchmarkTest has 1024.
 QUEUES_MAX: Final = 65_536
+#: Ours: of how many topics and brokers a process keeps the queues for its next client.
+SHARED_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +33,10 @@ def publish_info(topic: str, route: TopicRouteData) -> TopicPublishInfo:
     masters = {broker.broker_name for broker in route.broker_datas if broker.master_address}
     return TopicPublishInfo(
         tuple(
-            MessageQueue(topic, data.broker_name, queue_id)
+            queue
             for data in sorted(route.queue_datas, key=_broker_name)
             if data.perm & PERM_WRITE and data.broker_name in masters
-            for queue_id in range(_bounded(data.write_queue_nums))
+            for queue in _queues(topic, data.broker_name, data.write_queue_nums)
         )
     )
 
@@ -41,10 +44,10 @@ def publish_info(topic: str, route: TopicRouteData) -> TopicPublishInfo:
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
     """Return the queues to read from: readable, including those of slaves without a master."""
     return tuple(
-        MessageQueue(topic, data.broker_name, queue_id)
+        queue
         for data in sorted(route.queue_datas, key=_broker_name)
         if data.perm & PERM_READ
-        for queue_id in range(_bounded(data.read_queue_nums))
+        for queue in _queues(topic, data.broker_name, data.read_queue_nums)
     )
 
 
@@ -68,19 +71,21 @@ def _narrowed(data: QueueData, queue_count_max: int) -> QueueData:
 
 
 def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
-    queues = []
+    queues: list[MessageQueue] = []
     for pair in text.split(";"):
         broker_name, _, count = pair.partition(":")
         if not broker_name or not count.isdecimal() or len(count) > 5:
             raise RemoteProtocolError(f"the order of topic {topic} reads {text!r}, not broker:count;…")
-        queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(_bounded(int(count)))]
+        queues += _queues(topic, broker_name, int(count))
     return queues
 
 
-def _bounded(count: int) -> int:
+@lru_cache(maxsize=SHARED_MAX)
+def _queues(topic: str, broker_name: str, count: int) -> tuple[MessageQueue, ...]:
+    """Return a topic's queues at a broker; the clients of a process share them."""
     if count > QUEUES_MAX:
         raise RemoteProtocolError(f"a route with {count} queues at one broker; {QUEUES_MAX} are allowed")
-    return count
+    return tuple(MessageQueue(topic, broker_name, queue_id) for queue_id in range(count))
 
 
 def _broker_name(data: QueueData) -> str:
