@@ -39,7 +39,7 @@ PROBE_SECONDS: Final = 0.05
 
 
 class Fault(enum.Enum):
-    """What happens in a round; the text goes into its line."""
+    """The events of a round; the text goes into its line."""
 
     MASTER = "killed the master"
     SLAVE = "killed the slave"

@@ -44,7 +44,7 @@ class ReadingTuning(TypedDict, total=False):
 
 
 class ConsumerTuning(ReadingTuning, total=False):
-    """Those of a PushConsumer."""
+    """The options of a PushConsumer."""
 
     consume_timeout_ms: int
     max_reconsume_times: int
@@ -55,7 +55,7 @@ class ConsumerTuning(ReadingTuning, total=False):
 
 
 class FetchTuning(ReadingTuning, total=False):
-    """Those of a Consumer."""
+    """The options of a Consumer."""
 
     pull_threshold_for_all: int
 

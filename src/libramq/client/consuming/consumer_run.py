@@ -50,7 +50,7 @@ class Stage(Enum):
 
 
 class Receiver(Protocol):
-    """What passes messages to the user's code. The first three are called on the network thread."""
+    """The side that passes messages to the user's code. The first three are called on the network thread."""
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take messages."""

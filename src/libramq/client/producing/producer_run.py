@@ -23,7 +23,7 @@ from libramq.transport.asyncio_remotes import SocketDialer
 
 
 class ProducerIdentity:
-    """What a process's producer is known by: its client id, and the ids of its messages."""
+    """The identity of a process's producer: its client id, and the ids of its messages."""
 
     def __init__(self, name_server_addresses: Sequence[str], clock: Clock, randomness: random.Random) -> None:
         ip = local_address(first_server(name_server_addresses))

@@ -63,7 +63,7 @@ class StoredBatch(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a producer stored in a partition: its last batches, the newest last."""
+    """The batches that a producer stored in a partition: its last batches, the newest last."""
 
     epoch: int
     used_ms: int

@@ -14,7 +14,7 @@ NEVER: Final = None
 
 
 class Deliveries:
-    """What was promised of a topic's messages. is_once: none may be delivered twice."""
+    """The promises about a topic's messages. is_once: none may be delivered twice."""
 
     def __init__(self, name: str, *, is_once: bool) -> None:
         self.promised_count = self.twice_count = 0

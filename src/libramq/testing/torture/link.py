@@ -18,7 +18,7 @@ PIECE_BYTES: Final = 64 * 1024
 
 
 class Cut(enum.Enum):
-    """How a link is cut."""
+    """The ways to cut a link."""
 
     SILENT = "silent"
     REFUSED = "refused"

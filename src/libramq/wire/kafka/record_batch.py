@@ -58,7 +58,7 @@ class InvalidBatch(RemoteProtocolError):
 
 
 class Budget:
-    """What the batches of one request may still unpack to."""
+    """The room that the batches of one request may still unpack to."""
 
     __slots__ = ("bytes", "headers", "records")
 

@@ -36,7 +36,7 @@ class AlterConfigsRequest(Request, frozen=True, kw_only=True):
 
 
 class AlterConfigsResourceResponse(Message, frozen=True, kw_only=True):
-    """What became of a resource."""
+    """The result for a resource."""
 
     error_code: Int16 = 0
     error_message: Remark = None

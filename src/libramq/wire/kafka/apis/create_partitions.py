@@ -26,7 +26,7 @@ class CreatePartitionsRequest(Request, frozen=True, kw_only=True):
 
 
 class CreatePartitionsTopicResult(Message, frozen=True, kw_only=True):
-    """What became of a topic."""
+    """The result for a topic."""
 
     name: String
     error_code: Int16 = 0

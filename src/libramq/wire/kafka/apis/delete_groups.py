@@ -10,7 +10,7 @@ class DeleteGroupsRequest(Request, frozen=True, kw_only=True):
 
 
 class DeletableGroupResult(Message, frozen=True, kw_only=True):
-    """What became of a group."""
+    """The result for a group."""
 
     group_id: String
     error_code: Int16 = 0

@@ -30,7 +30,7 @@ class DeleteRecordsRequest(Request, frozen=True, kw_only=True):
 
 
 class DeleteRecordsPartitionResult(Message, frozen=True, kw_only=True):
-    """Where a partition begins now."""
+    """The new beginning of a partition."""
 
     partition_index: Int32
     low_watermark: Int64 = -1
@@ -38,7 +38,7 @@ class DeleteRecordsPartitionResult(Message, frozen=True, kw_only=True):
 
 
 class DeleteRecordsTopicResult(Message, frozen=True, kw_only=True):
-    """What became of a topic's partitions."""
+    """The results for a topic's partitions."""
 
     name: String
     partitions: tuple[DeleteRecordsPartitionResult, ...]

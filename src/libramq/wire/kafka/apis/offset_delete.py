@@ -24,14 +24,14 @@ class OffsetDeleteRequest(Request, frozen=True, kw_only=True):
 
 
 class OffsetDeleteResponsePartition(Message, frozen=True, kw_only=True):
-    """What became of a partition's offset."""
+    """The result for a partition's offset."""
 
     partition_index: Int32
     error_code: Int16 = 0
 
 
 class OffsetDeleteResponseTopic(Message, frozen=True, kw_only=True):
-    """What became of a topic's offsets."""
+    """The results for a topic's offsets."""
 
     name: String
     partitions: tuple[OffsetDeleteResponsePartition, ...]
