@@ -2,6 +2,8 @@
 
 import pytest
 
+from libramq.message import Message, MessageExt
+from libramq.sync import Producer, PushConsumer
 from tests.interop.cluster import Cluster
 from tests.interop.process import Program
 
@@ -46,3 +48,38 @@ def test_a_reply_to_a_client_that_has_left_is_reported(cluster: Cluster) -> None
     assert answered["status"] == "FAILED", answered
     assert "not found" in answered["error"], answered
     replier.finish()
+
+
+def test_our_request_is_answered_by_apaches_client(cluster: Cluster) -> None:
+    """With a broker of either kind between them."""
+    topic = cluster.fresh_name("Asked")
+    cluster.create_topic(topic, 2)
+    replier = asking(cluster, replies=topic)
+    with Producer(group=cluster.fresh_name("asking"), namesrv=cluster.namesrv) as requester:
+        for body in ("one", "two"):
+            reply = requester.request(Message(topic, body.encode()), timeout_ms=TIMEOUT_MS)
+            assert reply.body == body.upper().encode()
+            answered = replier.wait_event("answered", body=body.upper())
+            assert answered["status"] == "SEND_OK", answered
+    replier.finish()
+
+
+def test_our_handler_answers_apaches_client(cluster: Cluster) -> None:
+    """The reply's properties are those that Java's client looks for."""
+    topic = cluster.fresh_name("Asked")
+    cluster.create_topic(topic, 2)
+    requester = asking(cluster)
+    with Producer(group=cluster.fresh_name("replying"), namesrv=cluster.namesrv) as replier:
+
+        def handle(messages: list[MessageExt]) -> None:
+            for message in messages:
+                replier.reply(message, message.body.upper(), timeout_ms=TIMEOUT_MS)
+
+        group = cluster.fresh_name("repliers")
+        consumer = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from="earliest")
+        consumer.subscribe(topic, "*", handle)
+        with consumer:
+            for body in ("one", "two"):
+                replied = ask(requester, topic, body)
+                assert replied.get("body") == body.upper(), replied
+    requester.finish()

@@ -89,9 +89,14 @@ def _send_reply(reply: Command) -> SendReply:
     )
 
 
-def send_message(header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = False) -> Call[SendReply]:
-    """Send one message, or a batch if the header says so."""
-    code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
+def send_message(
+    header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = False, is_reply: bool = False
+) -> Call[SendReply]:
+    """Send one message, or a batch if the header says so. is_reply: to a request of another client."""
+    if is_reply:
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+    else:
+        code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
     return Call(code, _send_reply, h.encode_header(header), body, oneway, _STORED)
 
 

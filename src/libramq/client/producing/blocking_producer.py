@@ -21,7 +21,7 @@ from libramq.client.producing.transaction import Transaction, deciding
 from libramq.client.producing.transactions import log_unknown_end
 from libramq.errors import BufferFull, LocalProtocolError
 from libramq.logs import get_logger
-from libramq.message.message import Message
+from libramq.message.message import Message, MessageExt
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
@@ -84,6 +84,30 @@ class Producer(BlockingClient):
         return self._wait(
             "send", self._producer.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
         )
+
+    def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> MessageExt:
+        """Send a message as a request, and return the reply that a consumer of its topic sends."""
+        asked = self._producer.request(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        return self._wait("request", asked)
+
+    def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: dict[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Reply to a message that a client sent as a request."""
+        replied = self._producer.reply(request, body, properties=properties, timeout_ms=timeout_ms)
+        self._wait("reply", replied)
 
     @contextlib.contextmanager
     def transaction(

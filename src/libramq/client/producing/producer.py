@@ -30,6 +30,7 @@ from libramq.client.producing.producer_network import (
 )
 from libramq.client.producing.producer_run import ProducerIdentity, ProducerRun
 from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.replies import reply_topic
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
 from libramq.client.producing.send_request import check_batch, encode_item, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
@@ -37,7 +38,7 @@ from libramq.client.producing.transaction import CheckTransaction, Transaction, 
 from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BufferFull, ConfigError
-from libramq.message.message import BODY_BYTES_MAX, Message, validate
+from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt, validate
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.message.recall_handle import decode_recall_handle
@@ -167,6 +168,46 @@ class Producer:
         )
         results: list[SendResult] = await answer_of(send)
         return results[0]
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int | None = None,
+    ) -> MessageExt:
+        """Send a message as a request, and return the reply that a consumer of its topic sends (`reply`).
+
+        Raises RequestTimeout if none has come in time, send_timeout_ms by default, and what `send` raises.
+        """
+        validate(message, self._settings.body_bytes_max)
+        began_ms = self._clock.monotonic_ms()
+        info = await self._run.publish_info(message.topic)
+        left_ms = self._run.left_ms(timeout_ms, began_ms)
+        request = partial(
+            self._run.network.request, message, info, queue=queue, selector=selector, timeout_ms=left_ms
+        )
+        return await answer_of(request)
+
+    async def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        properties: dict[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Reply to a message that a client sent as a request; returns when that client has the reply.
+
+        Raises ConfigError if it is no request, and BrokerError if its client has left or does not answer.
+        """
+        message = Message(reply_topic(request), body, properties=properties or {})
+        validate(message, self._settings.body_bytes_max)
+        began_ms = self._clock.monotonic_ms()
+        info = await self._run.publish_info(message.topic)
+        left_ms = self._run.left_ms(timeout_ms, began_ms)
+        await answer_of(partial(self._run.network.reply, request, message, info, timeout_ms=left_ms))
 
     @asynccontextmanager
     async def transaction(

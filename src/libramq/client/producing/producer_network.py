@@ -17,6 +17,8 @@ from libramq.client.producing.gathered_sends import GatheredSends
 from libramq.client.producing.half_messages import Check, HalfMessages
 from libramq.client.producing.master_requests import MasterRequests
 from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.replies import reply_properties
+from libramq.client.producing.requests import Replied, Requests
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
 from libramq.client.producing.send_request import SendSettings, prepare_one
 from libramq.client.producing.send_result import SendResult
@@ -25,10 +27,12 @@ from libramq.client.routing.name_servers import NameServers
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes
 from libramq.clock import Clock
-from libramq.errors import ConfigError, LibraError, RemoteError
+from libramq.codes import RequestCode
+from libramq.errors import ConfigError, ConnectionLost, LibraError, RemoteError
 from libramq.formats.route import MASTER_ID
 from libramq.logs import get_logger
-from libramq.message.message import Message
+from libramq.message.message import Message, MessageExt
+from libramq.message.properties import CORRELATION_ID
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
 from libramq.remoting.body.route import ClusterInfo
@@ -38,7 +42,7 @@ from libramq.rpc.name_server_calls import cluster_info
 from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages, log_failed_request
-from libramq.transport.remotes import Remotes
+from libramq.transport.remotes import STOPPED, Remotes
 
 log = get_logger(__name__)
 
@@ -152,6 +156,7 @@ class ProducerNetwork:
         )
         self.requests = MasterRequests(self._remotes, self.routes.table)
         self.half_messages = HalfMessages(self._remotes, self.requests, settings.group, check)
+        self.waiting_requests = Requests(timers, settings.client_id)
         self._answers_checks = check is not None
         self._refreshing: Timer | None = None
         self._heartbeat_timer: Timer | None = None
@@ -170,6 +175,7 @@ class ProducerNetwork:
                 timer.cancel()
         self.pipeline.close()
         self.gathered.send_now()
+        self.waiting_requests.close(ConnectionLost(STOPPED))
         self.routes.close()
 
         def unregistered() -> None:
@@ -205,6 +211,44 @@ class ProducerNetwork:
             sent = self._registering(sent)
         self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
 
+    def request(
+        self,
+        message: Message,
+        info: TopicPublishInfo,
+        replied: Replied,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        timeout_ms: int,
+    ) -> None:
+        """Send a message as a request; `replied` is called once, with the reply or the error."""
+        queue = wanted_queue(message, info, queue, selector)
+        self._contact(self.routes.table.masters() - self._contacted)  # They pass the reply on.
+        added = self.waiting_requests.begin(message.topic, replied, timeout_ms=timeout_ms)
+
+        def sent(outcome: list[SendResult] | LibraError) -> None:
+            if isinstance(outcome, LibraError):
+                self.waiting_requests.end(added[CORRELATION_ID], outcome)
+
+        prepared = prepare_one(
+            message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes, added=added
+        )
+        self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+
+    def reply(
+        self, request: MessageExt, message: Message, info: TopicPublishInfo, sent: Sent, *, timeout_ms: int
+    ) -> None:
+        """Send a message as the reply to a request, through the broker that has it: its sender is there."""
+        prepared = prepare_one(
+            message,
+            self._next_id,
+            compress_over_bytes=self._settings.compress_over_bytes,
+            added=reply_properties(request),
+            is_reply=True,
+        )
+        queue = next((each for each in info.queues if each.broker_name == request.broker_name), None)
+        self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+
     def _registering(self, sent: Sent) -> Sent:
         """Wrap `sent` so that the broker that has the half message knows whom it can ask about it."""
 
@@ -218,7 +262,11 @@ class ProducerNetwork:
         return stored
 
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        if not self._is_stopped:
+        if self._is_stopped:
+            return
+        if request.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            answer(self.waiting_requests.reply_received(request))
+        else:
             self.half_messages.request_received(address, request, answer)
 
     def _refresh_later(self) -> None:

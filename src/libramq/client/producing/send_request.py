@@ -3,7 +3,7 @@
 Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClientIDSetter.java.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from libramq.rpc.call import Call
 
 #: Upstream sets it in every message: wait until it is stored as safely as the broker is configured.
 WAIT_VALUE: Final = "true"
+NONE_ADDED: Final[Mapping[str, str]] = {}
 _WAITS: Final = names.PROPERTY_SEPARATOR + properties_to_text({names.WAIT: WAIT_VALUE})
 
 
@@ -47,18 +48,26 @@ class Prepared:
     sys_flag: int = 0
     flag: int = 0
     is_batch: bool = False
+    is_reply: bool = False
     reconsume_times: int | None = None
     max_reconsume_times: int | None = None
 
 
 def prepare_one(
-    message: Message, next_id: Callable[[], str], *, compress_over_bytes: int, half_of: str | None = None
+    message: Message,
+    next_id: Callable[[], str],
+    *,
+    compress_over_bytes: int,
+    half_of: str | None = None,
+    added: Mapping[str, str] = NONE_ADDED,
+    is_reply: bool = False,
 ) -> Prepared:
     """Prepare one message; its body is compressed if it is large and that helps.
 
-    half_of: the producer group whose transaction it belongs to, if any.
+    half_of: the producer group whose transaction it belongs to, if any. added: properties of our own.
     """
     properties, unique_id = _properties(message, next_id)
+    properties |= added
     body, sys_flag = bytes(message.body), 0
     if len(body) >= compress_over_bytes:
         compressed = compress_body(body)
@@ -74,6 +83,7 @@ def prepare_one(
         body=body,
         sys_flag=sys_flag,
         flag=message.flag,
+        is_reply=is_reply,
     )
 
 
@@ -151,7 +161,7 @@ def send_call(
         max_reconsume_times=prepared.max_reconsume_times,
         batch=prepared.is_batch,
     )
-    return send_message(header, prepared.body, oneway=oneway)
+    return send_message(header, prepared.body, oneway=oneway, is_reply=prepared.is_reply)
 
 
 def _properties(message: Message, next_id: Callable[[], str]) -> tuple[dict[str, str], str]:

@@ -1,0 +1,117 @@
+"""Requests that are sent as messages, and their replies: the side that asks.
+
+    request ─ message with CORRELATION_ID, REPLY_TO_CLIENT, TTL ─► topic ─► a consumer, which replies
+    reply ◄── PUSH_REPLY_MESSAGE_TO_CLIENT, found by its CORRELATION_ID ── broker ◄─┘
+
+Brokers know the asking client by its heartbeats.
+Upstream: RequestFutureHolder.java, RequestResponseFuture.java, ClientRemotingProcessor.receiveReplyMessage.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.codes import ResponseCode
+from libramq.errors import LibraError, RemoteProtocolError, RequestTimeout
+from libramq.logs import get_logger
+from libramq.message import properties as names
+from libramq.message.compression import decompress_body
+from libramq.message.message import MessageExt
+from libramq.message.sys_flag import COMPRESSED
+from libramq.remoting.command import Command, reply_to
+from libramq.remoting.headers import decode_header
+from libramq.remoting.reply_header import PushReplyHeader
+from libramq.runtime.seams import Timer, Timers
+from libramq.secret_bits import SYSTEM_SECRETS
+from libramq.transport.address import split_address
+
+log = get_logger(__name__)
+
+#: Ours: as in Java's random UUIDs.
+CORRELATION_BYTES: Final = 16
+
+#: Called with the reply, or with the error.
+Replied = Callable[[MessageExt | LibraError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    replied: Replied
+    timer: Timer
+
+
+class Requests:
+    """The requests that wait for their replies."""
+
+    def __init__(self, timers: Timers, client_id: str) -> None:
+        self._timers = timers
+        self._client_id = client_id
+        self._waiting: dict[str, _Waiting] = {}
+
+    def begin(self, topic: str, replied: Replied, *, timeout_ms: int) -> dict[str, str]:
+        """Wait for a reply; return the properties by which it will be found. `replied` is called once."""
+        correlation_id = SYSTEM_SECRETS.token_hex(CORRELATION_BYTES)
+
+        def expired() -> None:
+            remark = f"no reply in time to a request in {topic}; does a consumer of it reply?"
+            self.end(correlation_id, RequestTimeout(remark))
+
+        self._waiting[correlation_id] = _Waiting(replied, self._timers.after(timeout_ms, expired))
+        return {
+            names.CORRELATION_ID: correlation_id,
+            names.REPLY_TO_CLIENT: self._client_id,
+            names.TTL: str(timeout_ms),
+        }
+
+    def end(self, correlation_id: str, outcome: MessageExt | LibraError) -> bool:
+        """Report the reply or the error; return whether the request still waited."""
+        waiting = self._waiting.pop(correlation_id, None)
+        if waiting is None:
+            return False
+        waiting.timer.cancel()
+        waiting.replied(outcome)
+        return True
+
+    def close(self, error: LibraError) -> None:
+        """Fail what still waits."""
+        for correlation_id in list(self._waiting):
+            self.end(correlation_id, error)
+
+    def reply_received(self, request: Command) -> Command:
+        """Handle PUSH_REPLY_MESSAGE_TO_CLIENT; return the answer, which the replier is waiting for."""
+        try:
+            reply = _reply(request)
+        except (LibraError, ValueError) as error:
+            log.warning("a reply cannot be read", reason=str(error))
+            return reply_to(request, ResponseCode.SYSTEM_ERROR, remark=f"the reply cannot be read: {error}")
+        if not self.end(reply.properties.get(names.CORRELATION_ID, ""), reply):
+            log.info("a reply came to a request that waits no longer", topic=reply.topic)
+        return reply_to(request, ResponseCode.SUCCESS)
+
+
+def _reply(request: Command) -> MessageExt:
+    header = decode_header(request, PushReplyHeader)
+    body = request.body
+    if header.sys_flag & COMPRESSED:
+        body = decompress_body(body, header.sys_flag)
+    properties = names.properties_from_text(header.properties or "")
+    if names.CORRELATION_ID not in properties:
+        raise RemoteProtocolError(f"a reply has no {names.CORRELATION_ID}")
+    return MessageExt(
+        topic=header.topic,
+        queue_id=header.queue_id,
+        queue_offset=0,
+        physical_offset=0,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_timestamp_ms=header.born_timestamp,
+        born_host=split_address(header.born_host),
+        store_timestamp_ms=header.store_timestamp,
+        store_host=split_address(header.store_host),
+        reconsume_times=header.reconsume_times or 0,
+        prepared_transaction_offset=0,
+        body=body,
+        properties=properties,
+        store_size=0,
+        body_crc=0,
+    )
