@@ -7,7 +7,12 @@ READ_WRITE = 6
 
 
 def route(
-    queues: int = 4, *, brokers: tuple[str, ...] = ("a",), perm: int = READ_WRITE, slaves: bool = False
+    queues: int = 4,
+    *,
+    brokers: tuple[str, ...] = ("a",),
+    perm: int = READ_WRITE,
+    slaves: bool = False,
+    masters: bool = True,
 ) -> TopicRouteData:
     """A topic with so many queues at each broker; broker "a" is at "a:1", its slave at "a:2"."""
     return TopicRouteData(
@@ -19,7 +24,7 @@ def route(
             BrokerData(
                 cluster="c",
                 broker_name=name,
-                broker_addrs={0: f"{name}:1"} | ({1: f"{name}:2"} if slaves else {}),
+                broker_addrs=({0: f"{name}:1"} if masters else {}) | ({1: f"{name}:2"} if slaves else {}),
             )
             for name in brokers
         ],

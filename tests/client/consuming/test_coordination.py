@@ -224,6 +224,44 @@ def test_a_revoked_queue_is_released_after_ten_seconds():
     assert released(q(0), is_committed=False) in talk.at(10_000)
 
 
+def without_master(**settings):
+    """One that has handled a message of queue 0, whose master is gone, and that is to give up the queue."""
+    talk = Member(session_ms=60_000, **settings).holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.routes(T=route(slaves=True, masters=False))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    return talk
+
+
+def test_a_queue_whose_master_has_just_come_back_is_committed_before_it_is_released():
+    """The coordinator has seen the master already, and we have not: its next owner would begin too early."""
+    talk = without_master()
+    assert talk.of(fx.ReleaseQueues) == talk.of(fx.Lost) == []
+    talk.at(1_500)
+    talk.routes(T=route(slaves=True))
+    (commit,) = [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)]
+    assert (commit.queue, commit.offset) == (q(0), 1)
+    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in [*talk.commit_answered(commit), *talk.at(2_010)]
+
+
+def test_a_queue_whose_master_stays_away_is_released_after_ten_seconds():
+    talk = without_master()
+    assert talk.of(fx.Lost) == []
+    assert released(q(0), is_committed=False) not in talk.at(9_999)
+    effects = [*talk.at(10_000), *talk.at(10_010)]
+    assert fx.Lost((q(0),)) in effects
+    assert released(q(0), is_committed=False) in effects
+
+
+def test_a_member_that_stops_waits_for_no_master():
+    """Before the stop or in it."""
+    talk = without_master()
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.LeaveGroup) != []
+
+
 def test_the_listener_runs_before_a_queue_is_released():
     """on_revoked."""
     talk = Member(has_revoke_hook=True).holding(q(0))

@@ -6,6 +6,8 @@
 Upstream: RebalancePushImpl.removeUnnecessaryMessageQueue.
 """
 
+from typing import Final
+
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.due import DrainOver, RevokeOver
@@ -19,6 +21,9 @@ from libramq.logs import get_logger
 from libramq.remoting.body.coordination import QueueGrant
 
 log = get_logger(__name__)
+
+#: Ours: how often a member checks whether it knows the master of a revoked queue by now.
+MASTER_LOOK_MS: Final = 200
 
 
 def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
@@ -48,9 +53,10 @@ def revoke_unlocked(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms
 
 
 def hurry_draining(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
-    """Wait for handlers no longer, if their time is over."""
+    """Wait for handlers no longer, if their time is over; for a master neither when the consumer stops."""
     owned.is_wanted_again = False
-    return [] if event.drain_ms else end_draining(own, owned, event, now_ms)
+    may_wait = owned.work.is_under_way or not own.closing
+    return [] if event.drain_ms and may_wait else end_draining(own, owned, event, now_ms)
 
 
 def hurry(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
@@ -68,6 +74,9 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
     """Commit, and let the listener finish."""
     queue, settings = owned.queue, own.settings
     has_no_master = not settings.broadcasting and own.master(owned) is None
+    if has_no_master and _may_have_a_master(own, owned, event, now_ms):
+        own.timers.at(now_ms + MASTER_LOOK_MS, DrainOver(queue, owned.generation))
+        return [sg.BrokerMissing()]
     if owned.lock.is_in_doubt or has_no_master:
         return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]
     steps: Steps = [*own.commits.commit([owned]), fx.Revoked((queue,))]
@@ -78,6 +87,22 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
         own.timers.at(since_ms + settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
         return steps
     return steps + leave(own, owned, event, now_ms)
+
+
+def _may_have_a_master(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> bool:
+    """Return whether to wait for a master that the coordinator, which revokes the queue, may see before us.
+
+    What was handled is not committed yet, and would be redelivered to the next owner.
+    """
+    is_hurried = isinstance(event, ev.Revoked) and not event.drain_ms
+    return (
+        owned.state is QueueState.DRAINING
+        and owned.is_revoked_by_coordinator
+        and not is_hurried
+        and not own.closing
+        and not _is_committed(own, owned)
+        and now_ms < owned.revoked_ms + own.settings.revoke_timeout_ms
+    )
 
 
 def stop_waiting(own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, now_ms: MonotonicMs) -> Steps:

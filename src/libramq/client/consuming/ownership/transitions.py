@@ -166,7 +166,7 @@ TABLE: Final[Transitions] = {
         G: _to(release.drain, G, V, E, Z),
         **_stay(ignore, M, V, E),
     },
-    ev.DrainTimedOut: {**IGNORED, G: _to(release.end_draining, V, E, Z)},
+    ev.DrainTimedOut: {**IGNORED, G: _to(release.end_draining, G, V, E, Z)},
     ev.ListenerDone: {**IGNORED, V: _to(release.leave, E, Z)},
     ev.ListenerTimedOut: {**IGNORED, V: _to(release.stop_waiting, E, Z)},
     ev.MayCommit: {
