@@ -1,5 +1,7 @@
 """Name servers from a page: what it may hold, when it is fetched again, and who follows it."""
 
+import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,6 +12,7 @@ from libramq.client.identity import name_server_addresses
 from libramq.client.routing.lookup import first_server, look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.errors import ConfigError, NameServerUnavailable
+from libramq.transport import name_server_lookup
 from libramq.transport.address import is_lookup
 from libramq.transport.name_server_lookup import REFRESH_SECONDS, NameServerLookup, fetch
 
@@ -19,12 +22,13 @@ class Page:
 
     def __init__(self) -> None:
         self.status, self.body = 200, b"10.0.0.1:9876;10.0.0.2:9876\n"
+        self.announced: int | None = None
         page = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 self.send_response(page.status)
-                self.send_header("Content-Length", str(len(page.body)))
+                self.send_header("Content-Length", str(page.announced or len(page.body)))
                 self.end_headers()
                 self.wfile.write(page.body)
 
@@ -61,6 +65,40 @@ def page() -> Iterator[Page]:
 )
 def test_a_url_with_a_path_is_looked_up(namesrv, is_one):
     assert is_lookup(namesrv) is is_one
+
+
+def test_half_a_page_is_none(page):
+    """Half of its last address would be another address."""
+    page.body = b"10.0.0.1:9876;" * 5_000
+    with pytest.raises(NameServerUnavailable, match="more than 65536 bytes"):
+        fetch(page.url)
+    page.body, page.announced = b"10.0.0.1:98", 13
+    with pytest.raises(NameServerUnavailable, match="2 bytes early"):
+        fetch(page.url)
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_page_that_comes_byte_by_byte_is_given_up(start, monkeypatch):
+    """Each byte came within the timeout of the socket, so a client waited for as long as there were any."""
+    monkeypatch.setattr(name_server_lookup, "PAGE_SECONDS_MAX", 0.3)
+    given_up = threading.Event()
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(start)
+            while not given_up.wait(0.02):
+                connection.sendall(b"1")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            with pytest.raises(NameServerUnavailable, match=r"slowly|not whole"):
+                fetch(f"http://127.0.0.1:{server.getsockname()[1]}/nsaddr")
+        finally:
+            given_up.set()
+            thread.join()
 
 
 def test_the_first_line_of_the_page_counts(page):

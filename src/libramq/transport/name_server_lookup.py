@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
+from queue import Empty, SimpleQueue
 from typing import Final, overload
 from urllib.parse import urlsplit
 
@@ -25,6 +26,8 @@ log = get_logger(__name__)
 REFRESH_SECONDS: Final = 120.0
 #: DefaultTopAddressing.fetchNSAddr.
 TIMEOUT_SECONDS: Final = 3.0
+#: Ours: the whole of a page, redirections included.
+PAGE_SECONDS_MAX: Final = 10.0
 #: Ours: some thousand addresses.
 PAGE_BYTES_MAX: Final = 64 * 1024
 #: The address servers of a cluster are not beyond a proxy.
@@ -33,13 +36,57 @@ _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 def fetch(url: str) -> tuple[str, ...]:
     """Return the name servers in the first line of a page; NameServerUnavailable if there are none."""
+    page = _page_in_time(url)
     try:
-        with _OPENER.open(url, timeout=TIMEOUT_SECONDS) as page:
-            text = page.read(PAGE_BYTES_MAX).decode()
-        return split_name_servers((text.strip().splitlines() or [""])[0])
-    except (OSError, HTTPException, ValueError, ConfigError) as error:
-        reason = f"no list of name servers at {url}: {error}. Check the URL (namesrv, NAMESRV_ADDR)"
-        raise NameServerUnavailable(reason) from None
+        if isinstance(page, bytes):
+            return split_name_servers((page.decode().strip().splitlines() or [""])[0])
+        reason = page
+    except (ValueError, ConfigError) as error:
+        reason = str(error)
+    raise NameServerUnavailable(
+        f"no list of name servers at {url}: {reason}. Check the URL (namesrv, NAMESRV_ADDR)"
+    )
+
+
+def _page_in_time(url: str) -> bytes | str:
+    """Return a page, or why there is none. It is fetched on another thread: a server that sends a byte now
+    and then meets every timeout of a socket.
+    """
+    pages: SimpleQueue[bytes | str] = SimpleQueue()
+    fetching = threading.Thread(
+        target=lambda: pages.put(_page_or_reason(url)), name="libra-name-servers-page", daemon=True
+    )
+    fetching.start()
+    try:
+        return pages.get(timeout=PAGE_SECONDS_MAX)
+    except Empty:
+        return f"the page is not whole after {PAGE_SECONDS_MAX:.0f} s"
+
+
+def _page_or_reason(url: str) -> bytes | str:
+    try:
+        return _page(url)
+    except urllib.error.HTTPError as refused:
+        refused.close()
+        return str(refused)
+    except (OSError, HTTPException, ValueError) as error:
+        return str(error)
+
+
+def _page(url: str) -> bytes:
+    """Return a page; raises ValueError for one that is too long or cut short: half an address is another."""
+    ends_at = time.monotonic() + PAGE_SECONDS_MAX
+    data = b""
+    with _OPENER.open(url, timeout=TIMEOUT_SECONDS) as page:
+        while piece := page.read1(PAGE_BYTES_MAX):
+            data += piece
+            if len(data) > PAGE_BYTES_MAX:
+                raise ValueError(f"the page has more than {PAGE_BYTES_MAX} bytes")
+            if time.monotonic() > ends_at:
+                raise TimeoutError("the page came too slowly")
+        if page.length:
+            raise ValueError(f"the page ends {page.length} bytes early")
+    return data
 
 
 class NameServerLookup(Sequence[str]):
