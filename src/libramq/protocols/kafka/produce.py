@@ -57,8 +57,15 @@ class Batch(NamedTuple):
     stamp: Stamp | None
 
 
+class Refused(NamedTuple):
+    """Why a partition's batch is refused: not the exception, which holds what was decoded, in a cycle."""
+
+    code: ErrorCode
+    remark: str
+
+
 #: A partition's batch, or why it is refused.
-Found = Batch | InvalidBatch
+Found = Batch | Refused
 #: What becomes of a partition, named by the positions of topic and partition in the request.
 Place = tuple[int, int]
 
@@ -103,9 +110,10 @@ class Produces:
         production = _Production(request, slot)
         for place, batch in batches.items():
             topic = request.topics[place[0]]
+            if isinstance(batch, Refused):
+                production.refuse(place, batch.code, batch.remark)
+                continue
             try:
-                if isinstance(batch, InvalidBatch):
-                    raise batch
                 require_permission(self._authorizer, Send(ANONYMOUS, topic.name))
                 _require_visible(topic.name)
                 self._store_batch(batch, topic.name, topic.partitions[place[1]].index, production, place)
@@ -164,7 +172,7 @@ def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Fo
                 drafts = _drafts(topic.name, partition.index, records, timestamp_ms_max)
                 found = Batch(drafts, stamp_of(data))
             except InvalidBatch as invalid:
-                found = invalid
+                found = Refused(invalid.code, str(invalid))
             batches[topic_at, partition_at] = found
     return batches
 
