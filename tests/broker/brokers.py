@@ -7,6 +7,7 @@ from pathlib import Path
 
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode
 from libramq.filter.subscription import SubscriptionData
@@ -52,6 +53,7 @@ class Conversation:
         clock: ManualClock | None = None,
         authorizer: Authorizer = ALLOW_ALL,
         dialer: Dialer | None = None,
+        fetch_name_servers: Fetch | None = None,
         **options: object,
     ) -> None:
         defaults: dict[str, object] = {
@@ -70,6 +72,7 @@ class Conversation:
             randomness=random.Random(7),
             authorizer=authorizer,
             process_id=1,
+            fetch_name_servers=fetch_name_servers,
         )
         self.threads = ManualThreads()
         self.performer = QuestionKeeper(

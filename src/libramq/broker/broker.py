@@ -24,6 +24,7 @@ from libramq.broker.administration import (
     replication_services,
     replies,
 )
+from libramq.broker.cluster.name_server_list import Fetch, NameServerList
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
@@ -75,7 +76,6 @@ from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor, served_by
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
-from libramq.transport.address import split_name_servers
 from libramq.waits import HeldPulls
 
 
@@ -97,6 +97,7 @@ class Broker:
         authorizer: Authorizer = ALLOW_ALL,
         process_id: int = 0,
         recorded: Callable[[RebalanceEvent], None] | None = None,
+        fetch_name_servers: Fetch | None = None,
     ) -> None:
         self.config = config
         self.authorizer = authorizer
@@ -106,7 +107,7 @@ class Broker:
             self._name_files()
             self.kernel = Kernel(clock)
             self.purgatory = self.kernel.purgatory
-            self._build_gates()
+            self._build_gates(fetch_name_servers)
             self._build_groups(secret_bits)
             self._build_timed_services()
             unique_id = UniqueIdGenerator(config.broker_ip, process_id, clock, randomness)
@@ -150,11 +151,11 @@ class Broker:
         self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals)
         self.events = EventLog(self.store)
 
-    def _build_gates(self) -> None:
+    def _build_gates(self, fetch: Fetch | None) -> None:
         config, kernel = self.config, self.kernel
-        name_servers = split_name_servers(config.namesrv_addr) if config.namesrv_addr else ()
+        self._name_servers = NameServerList(config, kernel, fetch)
         self._durability = Durability(self.store, self._files.filesystem, kernel, self.tables.journals)
-        self.registration = Registration(config, self.topics, name_servers, kernel)
+        self.registration = Registration(config, self.topics, self._name_servers, kernel)
         self.replication = Replication(
             config, self._files, self.offsets, self._durability, self.registration, kernel
         )
@@ -165,7 +166,7 @@ class Broker:
     def _build_groups(self, secret_bits: SecretBits) -> None:
         tables, offsets = self.tables, self.offsets
         parts = self._group_parts = GroupParts(
-            self.config, tables, offsets, self.kernel, secret_bits=secret_bits, record=self._record
+            self.config, tables, offsets, self.kernel, self._name_servers, secret_bits, record=self._record
         )
         self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
         self.coordination, self.assigner, self.cluster = parts.coordination, parts.assigner, parts.cluster

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
+from libramq.broker.name_server_config import NameServerConfig
 from libramq.broker.option import option
-from libramq.broker.replication_config import ReplicationConfig
 from libramq.broker.role import check_role
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
@@ -48,7 +48,7 @@ CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(ReplicationConfig):
+class BrokerConfig(NameServerConfig):
     """The options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted."""
 
     broker_name: str = option(
@@ -82,11 +82,6 @@ class BrokerConfig(ReplicationConfig):
     kafka_listen_port: int = option(  # Ours alone.
         0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
     )
-    namesrv_addr: str | None = option(
-        None,
-        "namesrvAddr",
-        "Name servers, `HOST:PORT` separated by `;`. Default: `$NAMESRV_ADDR` or `127.0.0.1:9876`.",
-    )
     auto_create_topic_enable: bool = option(
         True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."
     )
@@ -106,11 +101,6 @@ class BrokerConfig(ReplicationConfig):
         "flushConsumerOffsetInterval",
         "How often committed offsets are written to `consumerOffset.json`, in ms. Between two writes they "
         "are in a journal, which survives a kill.",
-    )
-    register_name_server_period_ms: int = option(
-        30_000,
-        "registerNameServerPeriod",
-        "How often the broker registers with all its topics, in ms, between 10,000 and 60,000.",
     )
     long_polling_enable: bool = option(
         True, "longPollingEnable", "Hold a pull that finds no message until one arrives or its time is up."

@@ -1,6 +1,6 @@
 """The parts of a broker that deal with groups: consumers, coordinator, assigner, and the other brokers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.cluster.peer_brokers import PeerBrokers
@@ -20,7 +20,6 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
 from libramq.rpc.question import signing
 from libramq.secret_bits import SecretBits
-from libramq.transport.address import split_name_servers
 
 
 class GroupParts:
@@ -32,8 +31,9 @@ class GroupParts:
         tables: Tables,
         offsets: OffsetCommits,
         kernel: Kernel,
-        *,
+        name_servers: Sequence[str],
         secret_bits: SecretBits,
+        *,
         record: Callable[[RebalanceEvent], None],
     ) -> None:
         clock, name = kernel.clock, config.broker_name
@@ -84,7 +84,7 @@ class GroupParts:
         )
         tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
         is_among_others = config.namesrv_addr and not config.is_slave  # A slave coordinates nothing.
-        self.cluster = self._open_cluster(config, kernel, peers) if is_among_others else None
+        self.cluster = self._open_cluster(config, kernel, peers, name_servers) if is_among_others else None
 
     def _open_peers(self, config: BrokerConfig, view: ClusterView, kernel: Kernel) -> PeerBrokers:
         return PeerBrokers(
@@ -95,11 +95,13 @@ class GroupParts:
             ask=signing(kernel.effects.ask, config.credentials),
         )
 
-    def _open_cluster(self, config: BrokerConfig, kernel: Kernel, peers: PeerBrokers) -> Cluster:
+    def _open_cluster(
+        self, config: BrokerConfig, kernel: Kernel, peers: PeerBrokers, name_servers: Sequence[str]
+    ) -> Cluster:
         return Cluster(
             broker_name=config.broker_name,
             peers=peers,
-            name_servers=split_name_servers(config.namesrv_addr or ""),
+            name_servers=name_servers,
             coordination=self.coordination,
             consumers=self.consumers,
             assigner=self.assigner,

@@ -24,6 +24,7 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
+from libramq.transport.name_server_lookup import fetch
 from libramq.transport.server import Handler, Server
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             process_id=os.getpid(),
             recorded=self._metrics.record if self._metrics is not None else None,
+            fetch_name_servers=fetch,
         )
         self._performer = Performer(
             self._broker.engine,

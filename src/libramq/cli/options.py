@@ -88,13 +88,18 @@ AllowPublic = Annotated[
 
 def name_servers(option: str | None) -> str:
     """Return the name servers to use: the option's, else the environment's, else this machine's."""
-    namesrv = option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+    namesrv = chosen_name_servers(option)
     if "/" not in namesrv:
         return namesrv
     from libramq.transport.address import is_lookup
     from libramq.transport.name_server_lookup import fetch
 
     return ";".join(fetch(namesrv)) if is_lookup(namesrv) else namesrv
+
+
+def chosen_name_servers(option: str | None) -> str:
+    """Return the name servers to use, or the URL of their list."""
+    return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
 
 
 def session(namesrv: str | None) -> "AdminSession":

@@ -73,6 +73,9 @@ class ClusterWatch:
         """Perform everything that is due."""
         if self._is_asking or now_ms < self._due_ms:
             return
+        if not self._name_servers:  # Their list has not been read yet.
+            self._due_ms = now_ms + LOOK_MS
+            return
         self._is_asking = True
         self._looked_at_ms = now_ms
         self._ask(
@@ -90,7 +93,7 @@ class ClusterWatch:
 
     def look_at(self, topic: str) -> None:
         """Fetch a topic's route, unless that is under way."""
-        if topic in self._requested_topics:
+        if topic in self._requested_topics or not self._name_servers:
             return
         self._requested_topics.add(topic)
 
@@ -120,7 +123,7 @@ class ClusterWatch:
                 )  # fmt: skip
             self._position += 1
             # The other topics follow at once, one after the other.
-            is_last = self._failures % len(self._name_servers) == 0
+            is_last = self._failures % max(1, len(self._name_servers)) == 0
             self._due_ms = now_ms + (LOOK_MS if is_last else 0)
             return
         self._failures = 0

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from libramq.broker.cluster.name_server_list import NameServerList
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import TopicTable
 from libramq.clock import MonotonicMs
@@ -123,7 +124,7 @@ class Registration:
         self,
         config: BrokerConfig,
         topics: TopicTable,
-        name_servers: Sequence[str],
+        name_servers: NameServerList,
         kernel: Kernel,
     ) -> None:
         #: Called with a name server and what it answered: a slave's master, if there is one.
@@ -134,9 +135,10 @@ class Registration:
         self._effects = kernel.effects
         self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._purgatory = kernel.purgatory
-        self._name_servers = {
-            address: _NameServer(address, kernel.deadlines, self) for address in name_servers
-        }
+        self._list = name_servers
+        self._list.changed = self._list_changed
+        self._new_name_server = partial(_NameServer, deadlines=kernel.deadlines, registration=self)
+        self._name_servers = {address: self._new_name_server(address) for address in name_servers}
         self._waiting: dict[Gated, tuple[int, set[str]]] = {}
         self._encoded: tuple[DataVersion, Call[object]] | None = None
         self._when_tried: Callable[[], None] | None = None
@@ -150,6 +152,22 @@ class Registration:
         now_ms = self._clock.monotonic_ms()
         for name_server in self._name_servers.values():
             name_server.register.at(now_ms)
+        self._list.begin()
+        self._look_whether_tried()
+
+    def _list_changed(self) -> None:
+        """Register at the name servers that are new in the list, and forget those that it lacks."""
+        now_ms = self._clock.monotonic_ms()
+        for address in [each for each in self._name_servers if each not in self._list]:
+            gone = self._name_servers.pop(address)
+            gone.register.cancel()
+            gone.beat.cancel()
+            gone.is_linked, gone.has_failed = False, True  # Nobody waits for it any more.
+            self._release(gone, gone.known)
+        for address in self._list:
+            if address not in self._name_servers:
+                added = self._name_servers[address] = self._new_name_server(address)
+                added.register.at(now_ms)
         self._look_whether_tried()
 
     def announce(self) -> None:
@@ -184,6 +202,7 @@ class Registration:
     def leave(self, left: Callable[[], None]) -> None:
         """Unregister from every name server; `left` is called once all have answered or failed to."""
         self._is_begun = False
+        self._list.end()
         header = UnregisterBrokerHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._config.address,
@@ -223,7 +242,7 @@ class Registration:
             return
 
         def encoded(call: object) -> None:
-            if not self._is_begun:  # It would be listed again after its departure.
+            if not self._is_wanted(name_server):  # It would be listed again after its departure.
                 return
             if isinstance(call, Call):
                 self._encoded = (version, call)
@@ -234,11 +253,15 @@ class Registration:
         work = partial(introduction, self._config, tuple(self._topics), version)
         self._effects.run(Thread.COMPUTE, work, encoded)
 
+    def _is_wanted(self, name_server: _NameServer) -> bool:
+        """Return whether this broker is to be registered at a name server, still."""
+        return self._is_begun and self._name_servers.get(name_server.address) is name_server
+
     def _ask(self, name_server: _NameServer, call: Call[object], answered: Callable[[object], None]) -> None:
         self._ask_signed(Question(name_server.address, call, answered, REGISTER_TIMEOUT_MS))
 
     def _registered(self, name_server: _NameServer, counter: int, outcome: object) -> None:
-        if not self._is_begun:
+        if not self._is_wanted(name_server):
             return
         now_ms = self._clock.monotonic_ms()
         name_server.requested_ms, name_server.tried = None, True
@@ -272,7 +295,9 @@ class Registration:
                     parked.succeed()
 
     def _look_whether_tried(self) -> None:
-        if self._when_tried is not None and all(each.tried for each in self._name_servers.values()):
+        if self._when_tried is None or self._list.is_awaited:
+            return
+        if all(each.tried for each in self._name_servers.values()):
             tried, self._when_tried = self._when_tried, None
             tried()
 

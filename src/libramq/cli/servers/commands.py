@@ -15,7 +15,7 @@ from typing import Any, Final
 from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option, read_properties
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.shell import BrokerServer
-from libramq.cli.options import Damaged, LogLevel, name_servers
+from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
 from libramq.cli.servers.kafka import check_kafka_port, kafka_servers
@@ -144,7 +144,7 @@ async def broker(
     else:
         config, unknown = load_broker_config(config_file, **overrides)
     if config.namesrv_addr is None:
-        config = replace(config, namesrv_addr=name_servers(None))
+        config = replace(config, namesrv_addr=config.address_server_url or chosen_name_servers(None))
     for name in unknown:
         near = nearest_option(name)
         advice = f"; did you mean {near}?" if near else ""
