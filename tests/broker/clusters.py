@@ -115,6 +115,7 @@ class Cluster:
         for name in self._queues:
             await self.start(name)
         await until(self.sees_all)
+        await until(self.is_routed)
         await self.new_producer()
         return self
 
@@ -194,6 +195,12 @@ class Cluster:
         """Whether all brokers that run see each other, and nobody else."""
         views = [server.broker.cluster.view.names for server in self.servers.values()]
         return all(view == self.names for view in views)
+
+    def is_routed(self) -> bool:
+        """Whether the name server has every broker's topic, which is announced after it was made."""
+        route = self.namesrv.route_info.route(TOPIC)
+        routed = {each.broker_name for each in route.queue_datas} if route is not None else set()
+        return routed == {name for name in self.names if self._queues[name]}
 
     def queues(self, *names: str) -> list[MessageQueue]:
         """The topic's queues, of these brokers; of all that run, if none are named."""
