@@ -119,7 +119,7 @@ class Appending:
         self._requirements.queue_to_write(draft.topic, draft.queue_id)
         self.check_size(draft.body)
         text, _ = self.completed(draft.properties)
-        return StoreMessage(
+        message = StoreMessage(
             draft.topic,
             draft.queue_id,
             draft.body,
@@ -128,6 +128,8 @@ class Appending:
             born_timestamp_ms=int(wall_ms) if draft.born_ms is None else draft.born_ms,
             born_host=born_host(sender),
         )
+        self._log.require_storable(message)  # Later the others would be stored without it.
+        return message
 
     def check_size(self, body: bytes) -> None:
         """Refuse a body that is too large."""

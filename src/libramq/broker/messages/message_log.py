@@ -9,7 +9,14 @@ from typing import Final
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.message import properties as p
-from libramq.store.append import AppendResult, AppendStatus, StoreMessage
+from libramq.message.record import BLANK_BYTES, HOST_BITS, record_size
+from libramq.store.append import (
+    MESSAGE_ILLEGAL,
+    PROPERTIES_SIZE_EXCEEDED,
+    AppendResult,
+    AppendStatus,
+    StoreMessage,
+)
 from libramq.store.config import FlushDiskType
 from libramq.store.message_store import MessageStore
 
@@ -36,6 +43,15 @@ class MessageLog:
     def append(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
         """Store messages by one write."""
         return self._store.append_batch(messages)
+
+    def require_storable(self, message: StoreMessage) -> None:
+        """Raise BrokerError for a message that the store would refuse, whatever the disk does."""
+        if len(message.properties_text) > p.PROPERTIES_BYTES_MAX:
+            raise self.refused(PROPERTIES_SIZE_EXCEEDED)
+        # As with hosts of IPv6, which are 24 bytes longer.
+        size = record_size(message.topic, len(message.body), len(message.properties_text), HOST_BITS)
+        if size > self._store.config.mapped_file_size_commit_log - BLANK_BYTES:
+            raise self.refused(MESSAGE_ILLEGAL)
 
     def refused(self, result: AppendResult) -> BrokerError:
         """Return the error for a message that was not stored."""
