@@ -3,11 +3,19 @@
 import gc
 import gzip
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import google_crc32c
 import pytest
 
+from libramq.broker.messages.fetching import (
+    PACE_MS,
+    READS_AT_ONCE_MAX,
+    READS_PER_MS,
+    READS_PER_STEP,
+    Fetch,
+    QueueRead,
+)
 from libramq.codes import ResponseCode as C
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
@@ -152,6 +160,57 @@ def test_a_fetch_reads_several_partitions_within_its_limits(endpoint: KafkaEndpo
     assert 1 <= len(first) < 10
     assert len(second) == 10
     assert [len(each) for each in both(peer, 1 << 20, 1 << 20, bytes_max=1)] == [1, 0], "KIP-74: one at least"
+
+
+def many_partitions(offset: int = 0, **fields: Any) -> FetchRequest:
+    """A fetch of as many partitions of a topic as are read in steps."""
+    wanted = tuple(
+        FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for number in range(READS_AT_ONCE_MAX + 1)
+    )
+    topics = (FetchTopic(topic="Many", partitions=wanted),)
+    return FetchRequest(**({"min_bytes": 1, "max_wait_ms": 0, "topics": topics} | fields))
+
+
+def test_a_fetch_of_many_partitions_is_read_in_steps(endpoint: KafkaEndpoint):
+    """One of 10,000 kept the broker from answering others for 0.4 s, fifty times a second."""
+    endpoint.talk.create_topic("Many", queues=READS_AT_ONCE_MAX + 1)
+    peer = endpoint.peer()
+    peer.produce(record(b"last"), topic="Many", partition=READS_AT_ONCE_MAX)
+    fetching = endpoint.talk.broker.fetching
+    read: list[None] = []
+    reading = fetching._read_each(
+        Fetch(
+            waiter=cast(Any, None),
+            reads=[QueueRead("Many", number, 0, 1) for number in range(READS_AT_ONCE_MAX + 1)],
+            bytes_min=1,
+            bytes_max=1,
+            hold_ms=0,
+        ),
+        cast(Any, read),
+        may_wait=False,
+    )
+    next(reading)
+    assert len(read) == READS_PER_STEP
+    response = peer.ask(many_partitions())
+    counts = [len(fetched(partition)) for partition in response.responses[0].partitions]
+    assert counts == [0] * READS_AT_ONCE_MAX + [1]
+
+
+def test_a_fetch_of_many_partitions_finds_what_arrives_while_it_waits(endpoint: KafkaEndpoint):
+    endpoint.talk.create_topic("Many", queues=READS_AT_ONCE_MAX + 1)
+    consumer, producer = endpoint.peer("127.0.0.1:60001"), endpoint.peer()
+    consumer.tell(many_partitions(max_wait_ms=5_000))
+    assert consumer.answers() == []
+    producer.produce(record(b"new"), topic="Many")
+    endpoint.talk.advance(1 + max(PACE_MS, READS_AT_ONCE_MAX // READS_PER_MS))
+    consumer.compute()
+    (response,) = consumer.answers()
+    assert [each.value for each in fetched(response.responses[0].partitions[0])] == [b"new"]
+    consumer.tell(many_partitions(1, max_wait_ms=5_000, min_bytes=1 << 20))
+    consumer.end()
+    endpoint.talk.advance(10_000)
+    assert len(endpoint.talk.broker.purgatory) == 0
 
 
 def test_a_fetch_beyond_the_ends_is_out_of_range(endpoint: KafkaEndpoint):

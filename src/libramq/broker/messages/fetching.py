@@ -8,7 +8,7 @@ A held pull (`reading`) waits for one queue on behalf of a group; a fetch waits 
 whoever reads commits by other requests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,6 +34,12 @@ GAPS_MAX: Final = 64
 #: Ours: how long a fetch that has some bytes, but too few, waits before it looks again: reading them at each
 #: arrival would cost their square.
 PACE_MS: Final = 20
+#: Ours: queues that are read at once, some microseconds each if they are empty, 35 if not; more in steps.
+READS_AT_ONCE_MAX: Final = 256
+READS_PER_STEP: Final = 32
+#: Ours: queues of a fetch for each millisecond that it waits before it looks again: looking at empty ones
+#: takes less than a tenth of that.
+READS_PER_MS: Final = 10
 
 
 class QueueRead(msgspec.Struct, frozen=True):
@@ -125,7 +131,39 @@ class Fetching:
             fetch.waiter.refuse(error)
 
     def _read(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs, *, warmings: int = 0) -> None:
-        results = self._read_all(fetch, may_wait=warmings >= WARMINGS_MAX)
+        results: list[ReadResult | BrokerError] = []
+        reading = self._read_each(fetch, results, may_wait=warmings >= WARMINGS_MAX)
+        if len(fetch.reads) > READS_AT_ONCE_MAX:
+            steps = self._steps(reading, fetch, results, until_ms, warmings)
+            self._effects.proceed(fetch.waiter.connection, steps)
+            return
+        for _ in reading:
+            continue
+        self._finish(fetch, results, until_ms, now_ms, warmings)
+
+    def _steps(
+        self,
+        reading: Generator[None],
+        fetch: Fetch,
+        results: Sequence[ReadResult | BrokerError],
+        until_ms: MonotonicMs,
+        warmings: int,
+    ) -> Generator[None]:
+        try:
+            yield from reading
+            self._finish(fetch, results, until_ms, self._clock.monotonic_ms(), warmings)
+        except Exception as error:
+            fetch.waiter.refuse(error)
+
+    def _finish(
+        self,
+        fetch: Fetch,
+        results: Sequence[ReadResult | BrokerError],
+        until_ms: MonotonicMs,
+        now_ms: MonotonicMs,
+        warmings: int,
+    ) -> None:
+        """Answer with what was read, hold the fetch, or have a thread read what is not in memory."""
         cold = tuple(each for result in results if isinstance(result, ReadResult) for each in result.cold)
         if cold:
             again = partial(self._try, fetch, until_ms, warmings=warmings + 1)
@@ -138,15 +176,18 @@ class Fetching:
         if is_done or not self._hold(fetch, until_ms, now_ms, has_some=size > 0):
             fetch.waiter.answer(results)
 
-    def _read_all(self, fetch: Fetch, *, may_wait: bool) -> list[ReadResult | BrokerError]:
-        results: list[ReadResult | BrokerError] = []
+    def _read_each(
+        self, fetch: Fetch, results: list[ReadResult | BrokerError], *, may_wait: bool
+    ) -> Generator[None]:
+        """Read the queues of a fetch, some in each step."""
         left = fetch.bytes_max
         for read in fetch.reads:
             result = self._read_one(read, left, is_first=left == fetch.bytes_max, may_wait=may_wait)
             if isinstance(result, ReadResult):
                 left -= result.size
             results.append(result)
-        return results
+            if len(results) % READS_PER_STEP == 0:
+                yield
 
     def _read_one(
         self, read: QueueRead, left: int, *, is_first: bool, may_wait: bool
@@ -180,13 +221,17 @@ class Fetching:
         return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, read.offset, *ends)
 
     def _hold(self, fetch: Fetch, until_ms: MonotonicMs, now_ms: MonotonicMs, *, has_some: bool) -> bool:
-        """Park a fetch; return whether there was room."""
+        """Park a fetch; return whether there was room.
+
+        One that was read in steps waits for no queue: what arrived between them would wake nobody.
+        """
         connection = fetch.waiter.connection
         if not connection.is_open or not self._purgatory.has_room(connection):
             return False
-        if has_some:
+        count = len(fetch.reads)
+        if has_some or count > READS_AT_ONCE_MAX:
             held = _Held(self, fetch, until_ms, set())
-            self._purgatory.park(held, min(until_ms, now_ms + PACE_MS))
+            self._purgatory.park(held, min(until_ms, now_ms + max(PACE_MS, count // READS_PER_MS)))
             return True
         held = _Held(self, fetch, until_ms, {(read.topic, read.queue_id) for read in fetch.reads})
         for key in held.queues:
