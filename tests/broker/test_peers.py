@@ -745,6 +745,27 @@ def test_a_brokers_part_settles_without_the_coordinators_notice(node):
     assert (recorded(node).kind, recorded(node).loads) == ("settled", {"alice": 2})
 
 
+def test_a_brokers_part_goes_by_openings_until_its_fence_does_not(node):
+    """Stock members come while the coordinator is not heard; the queues' topic was made again before.
+
+    The fence still refuses everybody without an opening, so nobody owns the new queues.
+    """
+    client = begun_elsewhere(node)
+    open_as(node, client, 1)
+    told_to(node, members=["alice"], is_complete=True)
+    node.live(3, B)
+    assert recorded(node).loads == {"alice": 2}
+    assert node.ask(client, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T")).code == C.SUCCESS
+    node.create_topic("T", 2)
+    started = bodies.PeerStartedBody(
+        group=THERE, epoch=3, reason="broker_changed", who=THERE, members=["alice"]
+    )
+    assert node.ask(peer(B), R.PEER_STARTED, None, started).code == C.SUCCESS
+    node.beat(FakePeer("10.0.0.78:1"), "java", THERE)
+    node.live(5, B)
+    assert recorded(node).kind == "started"
+
+
 def test_a_brokers_part_recognises_a_restarted_static_member(node):
     client = begun_elsewhere(node)
     open_as(node, client, 1)

@@ -153,7 +153,10 @@ class ObservedRebalances:
                 self._unsettled.discard(name)
                 continue
             group = self._groups.get(name)
-            openings = None if self.allocates(name) else self._openings(name)
+            # The fence decides, not the members: when stock members have come, and a coordinator elsewhere
+            # has not put the fence into another mode yet, it still lets nobody read without an opening.
+            goes_by_openings = self._fences.goes_by_epochs(name) or not self.allocates(name)
+            openings = self._openings(name) if goes_by_openings else None
             queues = self._queues_of(group) if group is not None else None
             for event in rebalance.settle(queues, openings=openings, now=now):
                 self._record(event)
