@@ -453,7 +453,7 @@ def test_a_topic_on_another_disk_is_deleted_in_its_place(tmp_path: Path):
     store.delete_topic("A")
     assert [path.name for path in (tmp_path / "consumequeue").iterdir()] == ["B"]
     assert store.topics() == {"B"}
-    assert store.removal.take_work() is None
+    assert store.removal.left == []
     store.close()
 
 

@@ -29,7 +29,8 @@ class Positions:
 
     def __init__(self) -> None:
         self._positions: dict[QueueOfGroup, _Position] = {}
-        self._waiting: deque[tuple[int, QueueOfGroup, _Position, int]] = deque()
+        #: Commits that wait for the disk: the log's end, the queue, its position, the offset.
+        self.waiting: deque[tuple[int, QueueOfGroup, _Position, int]] = deque()
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -55,22 +56,17 @@ class Positions:
             known = self._positions[queue] = _Position(offset, committed)
         else:
             known.offset, known.committed = offset, committed
-        self._waiting.append((log_end, queue, known, offset))
+        self.waiting.append((log_end, queue, known, offset))
 
     def forget(self, is_gone: Callable[[QueueOfGroup], bool]) -> None:
         """Remove the positions in queues that do not exist any more; looks at every one, for rare events."""
         for queue in [queue for queue in self._positions if is_gone(queue)]:
             del self._positions[queue]
 
-    @property
-    def waits_for(self) -> int | None:
-        """Return the log's end for which the next commit waits; None: there is none."""
-        return self._waiting[0][0] if self._waiting else None
-
     def due(self, flushed_offset: int) -> Iterator[tuple[QueueOfGroup, int]]:
         """Yield the offsets whose check points are on the disk."""
-        while self._waiting and self._waiting[0][0] <= flushed_offset:
-            _, queue, position, offset = self._waiting.popleft()
+        while self.waiting and self.waiting[0][0] <= flushed_offset:
+            _, queue, position, offset = self.waiting.popleft()
             if self._positions.get(queue) is position:  # Else somebody has set it meanwhile.
                 yield queue, offset
 

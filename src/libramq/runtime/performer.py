@@ -150,7 +150,7 @@ class Performer:
         if self._effects.pending:
             self._perform()
         self._outgoing.flush()
-        if self.turns.has_put_off:
+        if self.turns.waiting_for_output:
             self.turns.enqueue_put_off()
         if self._deadlines.next_due_ms != self._due_ms:
             self._set_timer()

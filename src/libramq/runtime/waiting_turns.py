@@ -35,7 +35,8 @@ class WaitingTurns:
         self._take_turn = take_turn
         self._has_backlog = has_backlog
         self._enqueued: dict[Channel, None] = {}
-        self._put_off: list[Channel] = []
+        #: Connections whose turn ended early, until its output is written.
+        self.waiting_for_output: list[Channel] = []
         self._crowded: list[Channel] = []
         self._is_stopped = False
         #: The timer of the next turn, for tests that run turns one by one.
@@ -48,16 +49,11 @@ class WaitingTurns:
 
     def put_off(self, connection: Channel) -> None:
         """Make a connection wait whose turn ended early, until the turn's output is written."""
-        self._put_off.append(connection)
-
-    @property
-    def has_put_off(self) -> bool:
-        """Return whether the turn of a connection ended early."""
-        return bool(self._put_off)
+        self.waiting_for_output.append(connection)
 
     def enqueue_put_off(self) -> None:
         """Enqueue the connections whose turn ended early, except those whose client must read first."""
-        put_off, self._put_off = self._put_off, []
+        put_off, self.waiting_for_output = self.waiting_for_output, []
         for connection in put_off:
             if not self._has_backlog(connection) or connection.unsent_bytes > UNSENT_BYTES_HIGH:
                 continue
@@ -91,5 +87,5 @@ class WaitingTurns:
         self._unread.refresh()
         crowded, self._crowded = self._crowded, []
         if not self._is_stopped:
-            self._put_off += crowded
+            self.waiting_for_output += crowded
             self.enqueue_put_off()

@@ -36,7 +36,7 @@ class Deletions:
         self._size = 0
         self._rewrite_bytes = REWRITE_BYTES
         #: Whether the file has outdated or missing lines.
-        self._is_stale = False
+        self.is_stale = False
         #: Whether it has lines that are not on the disk yet.
         self.is_dirty = False
 
@@ -57,11 +57,11 @@ class Deletions:
                 break
             self._ends[found[0]] = max(found[1], self.end_of(found[0]))
             self._size += len(line) + 1
-        self._is_stale = self._size < len(text)
+        self.is_stale = self._size < len(text)
 
     def note(self, topic: str, end: int) -> None:
         """Note a deleted topic whose records lie before an offset; OSError if the disk refuses."""
-        if self._is_stale or self._size >= self._rewrite_bytes:
+        if self.is_stale or self._size >= self._rewrite_bytes:
             self._rewrite(self._ends | {topic: end})
             return
         data = _encode(topic, end)
@@ -88,7 +88,7 @@ class Deletions:
     def bound(self, *, first: int = 0, end: int) -> None:
         """Forget deletions before the log's first record; records from `end` on are of later topics."""
         bounded = {topic: min(at, end) for topic, at in self._ends.items() if min(at, end) > first}
-        self._is_stale = self._is_stale or bounded != self._ends
+        self.is_stale = self.is_stale or bounded != self._ends
         self._ends = bounded
 
     def save(self) -> bool:
@@ -96,16 +96,16 @@ class Deletions:
 
         Nothing may be appended before: a record of a new topic would not survive a power cut.
         """
-        if self._is_stale:
+        if self.is_stale:
             with contextlib.suppress(OSError):
                 self._rewrite(self._ends)
-        return not self._is_stale
+        return not self.is_stale
 
     def _rewrite(self, ends: dict[str, int]) -> None:
         data = b"".join(_encode(topic, end) for topic, end in ends.items())
         self._filesystem.replace_text(self._path, data.decode(), backup=False)
         self._ends = ends
-        self._is_stale = self.is_dirty = False
+        self.is_stale = self.is_dirty = False
         self._size = len(data)
         self._rewrite_bytes = max(REWRITE_BYTES, 2 * self._size)
 

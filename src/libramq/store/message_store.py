@@ -121,8 +121,8 @@ class MessageStore(VisibleContents):
             return
         self._is_open = False
         try:
-            if (remove := self.removal.take_work()) is not None:
-                remove()
+            if self.removal.left:
+                self.removal.take_work()()
             if not self._refusal.is_final:
                 self._flush_everything()
                 self._flusher.save_checkpoint()
@@ -140,7 +140,7 @@ class MessageStore(VisibleContents):
 
     def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
         """Store messages, all in one file and by one write; return one result per message."""
-        if not self._may_append():
+        if self.config.is_copy or not self._may_write():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         wall_ms = self._clock.wall_ms()
         log = self._log
@@ -315,9 +315,6 @@ class MessageStore(VisibleContents):
         if self._flusher.write_failure is not None:
             self._refusal.begin(f"a consume queue cannot be written: {self._flusher.write_failure}")
         return self._points.planned(plan) if plan is not None else None
-
-    def _may_append(self) -> bool:
-        return not self.config.is_copy and self._may_write()
 
     def _may_write(self) -> bool:
         if not self._is_open or (self._refusal.reason is not None and not self._refusal.is_over()):

@@ -126,7 +126,7 @@ class StoreOpening:
         """Set the mark of this opening if missing; return whether it is set: nothing is stored before."""
         if not self._is_marked:
             self._mark(self._points.point, self._config.root / ABORT)
-        return self._is_marked and self._deletions.save()
+        return self._is_marked and (not self._deletions.is_stale or self._deletions.save())
 
     def _mark(self, point: RecoveryPoint, abort: Path) -> None:
         try:

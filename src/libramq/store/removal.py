@@ -33,7 +33,8 @@ class Removal:
         self._root = root / DIRECTORY
         self._number = 0
         self._parents: dict[Path, None] = {}
-        self._left: list[Path] = []
+        #: What was put here since work was taken.
+        self.left: list[Path] = []
 
     def put(self, directory: Path) -> None:
         """Put a directory out of the way; a missing one is ignored. OSError if the disk refuses."""
@@ -50,15 +51,13 @@ class Removal:
             self._filesystem.remove_tree(directory)
             return
         self._parents |= dict.fromkeys((directory.parent, self._root, self._root.parent))
-        self._left.append(removed)
+        self.left.append(removed)
 
-    def take_work(self) -> Callable[[], None] | None:
+    def take_work(self) -> Callable[[], None]:
         """Return work for a thread: the removal of what was put here since the last call."""
-        if not self._left:
-            return None
-        work = partial(_remove, self._filesystem, tuple(self._parents), tuple(self._left))
+        work = partial(_remove, self._filesystem, tuple(self._parents), tuple(self.left))
         self._parents.clear()
-        self._left.clear()
+        self.left.clear()
         return work
 
     def remove_left(self) -> None:

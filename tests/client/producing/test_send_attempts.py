@@ -37,7 +37,7 @@ def attempts(*, chosen_queue=None, retries=2, timeout_ms=3000, not_safe=False, e
 def test_a_stored_message_ends_the_attempts():
     """One attempt, with the whole time."""
     send = attempts()
-    first = send.first(100)
+    first = send.next(100)
     assert first.queue in INFO.queues
     assert first.timeout_ms == 3000
     assert send.stored(105, safe=True) is None
@@ -47,7 +47,7 @@ def test_a_stored_message_ends_the_attempts():
 def test_transport_failures_alternate_brokers_until_the_attempts_are_used_up(error):
     """1 + 2 attempts, alternating brokers, in what is left of the time; then the last error itself."""
     send = attempts()
-    first = send.first(100)
+    first = send.next(100)
     second = send.failed(error, 600)
     third = send.failed(error, 1100)
     assert isinstance(second, Attempt)
@@ -61,7 +61,7 @@ def test_transport_failures_alternate_brokers_until_the_attempts_are_used_up(err
 def test_retryable_error_answers_go_to_another_broker(code):
     """retryResponseCodes."""
     send = attempts()
-    first = send.first(100)
+    first = send.next(100)
     following = send.failed(broker_error(code, "no"), 200)
     assert isinstance(following, Attempt)
     assert following.queue.broker_name != first.queue.broker_name
@@ -71,7 +71,7 @@ def test_retryable_error_answers_go_to_another_broker(code):
 def test_other_error_answers_end_the_attempts(code):
     """Another broker would say the same."""
     send = attempts()
-    send.first(100)
+    send.next(100)
     error = broker_error(code, "no")
     assert send.failed(error, 200) == Fail(error)
 
@@ -79,7 +79,7 @@ def test_other_error_answers_end_the_attempts(code):
 def test_local_errors_end_the_attempts():
     """A message that cannot be encoded is not sent twice."""
     send = attempts()
-    send.first(100)
+    send.next(100)
     error = InvalidMessage("too large")
     assert send.failed(error, 200) == Fail(error)
 
@@ -87,7 +87,7 @@ def test_local_errors_end_the_attempts():
 def test_an_exhausted_timeout_ends_the_attempts():
     """However many tries are left."""
     send = attempts(retries=9)
-    send.first(100)
+    send.next(100)
     error = RequestTimeout("x")
     assert isinstance(send.failed(error, 3099), Attempt)
     assert send.failed(error, 3100) == Fail(error)
@@ -97,7 +97,7 @@ def test_a_named_queue_is_kept():
     """Transport failures are tried again there; what the broker says is final."""
     queue = INFO.queues[1]
     send = attempts(chosen_queue=queue)
-    assert send.first(100).queue == queue
+    assert send.next(100).queue == queue
     following = send.failed(ConnectionLost("x"), 200)
     assert isinstance(following, Attempt)
     assert following.queue == queue
@@ -108,10 +108,10 @@ def test_a_named_queue_is_kept():
 def test_a_message_stored_less_safely_is_retried_only_on_request():
     """retryAnotherBrokerWhenNotStoreOK."""
     plain = attempts()
-    plain.first(100)
+    plain.next(100)
     assert plain.stored(200, safe=False) is None
     careful = attempts(not_safe=True)
-    first = careful.first(100)
+    first = careful.next(100)
     following = careful.stored(200, safe=False)
     assert following is not None
     assert following.queue.broker_name != first.queue.broker_name
@@ -126,6 +126,6 @@ def test_failures_affect_the_next_send():
         return SendAttempts(strategy, INFO, chosen_queue=None, retries=0, timeout_ms=3000, now_ms=0)
 
     send = one()
-    failed = send.first(0).queue.broker_name
+    failed = send.next(0).queue.broker_name
     send.failed(RequestTimeout("x"), 10)
-    assert all(one().first(20).queue.broker_name != failed for _ in range(10))
+    assert all(one().next(20).queue.broker_name != failed for _ in range(10))

@@ -4,6 +4,7 @@ A slave: see `slave.py`.
 """
 
 import ipaddress
+from collections.abc import Callable
 from typing import Final
 
 from libramq.broker.cluster.registration import Registration
@@ -61,13 +62,8 @@ class Replication:
         self.slave = None
         if config.is_slave:
             self.slave = Slave(config, files, offsets, durability, registration, kernel)
-
-    def settle(self) -> None:
-        """Send new bytes of the log to slaves, or report those that came from the master."""
-        if self.slave is not None:
-            self.slave.settle()
-        else:
-            self.service.settle()
+        #: Sends new bytes of the log to slaves, or reports those that came from the master.
+        self.settle: Callable[[], None] = (self.slave or self.service).settle
 
     def stalled(self, stall_ms: int, _: MonotonicMs) -> None:
         """Extend the deadlines of the other side: what it sent meanwhile is not read yet."""

@@ -51,8 +51,8 @@ class OldFiles:
 
     def settle(self) -> None:
         """Remove the files of deleted topics; schedule a check, if there may be more to remove."""
-        if (remove := self._store.removal.take_work()) is not None:
-            self._effects.run(Thread.DISK, remove, _removed)
+        if self._store.removal.left:
+            self._effects.run(Thread.DISK, self._store.removal.take_work(), _removed)
         if self._deadline.due_ms is None and self._steps is None and self._store.cleaning.may_find:
             self._deadline.at(self._clock.monotonic_ms() + CLEAN_MS)
 

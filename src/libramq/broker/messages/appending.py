@@ -147,8 +147,14 @@ class Appending:
         return self._properties.added_to_plain(properties)
 
     def completed(self, text: str) -> tuple[str, str]:
-        """Return properties with those that every stored message has, and the message's unique key."""
+        """Return properties as they are stored, and the message's unique key.
+
+        Every stored message has those that the broker adds; none has the handle of a pop, because a consumer
+        would acknowledge what that names.
+        """
         stored_properties.require_storable(text)
+        if p.POP_CK in text:
+            text = stored_properties.without(text, p.POP_CK)
         unique_key = stored_properties.find(text, p.UNIQ_KEY)
         if unique_key is None:
             unique_key = self._unique_id()

@@ -56,7 +56,9 @@ class Lane:
         is_deferred: bool = False,
     ) -> None:
         self._is_deferred = is_deferred
-        self._will_begin = self._was_vain = False
+        self._will_begin = False
+        #: Whether this event was a deferred beginning that found nothing to flush.
+        self.was_vain = False
         self._thread = thread
         self._filesystem = filesystem
         self._effects = effects
@@ -84,12 +86,7 @@ class Lane:
     def _begin_deferred(self) -> None:
         self._will_begin = False
         self.begin_at_once()
-        self._was_vain = not self._running
-
-    def take_vain(self) -> bool:
-        """Return whether this event was a deferred beginning that found nothing to flush, once."""
-        was_vain, self._was_vain = self._was_vain, False
-        return was_vain
+        self.was_vain = not self._running
 
     def begin_at_once(self) -> None:
         """Start a flush if one is due, after the flush under way and no other event."""
@@ -173,9 +170,9 @@ class Durability:
     def settle(self) -> None:
         """Flush if something may have been stored."""
         store = self._store
-        was_vain = self._log.take_vain()  # Else each such event would bring about the next.
+        was_vain, self._log.was_vain = self._log.was_vain, False
         if (self._journals.take_wanted() or store.is_flush_wanted) and not was_vain:
-            self._log.begin()
+            self._log.begin()  # Each vain event would bring about the next otherwise.
         if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
             pause_ms = SLICE_PAUSE_MS if store.is_writing_queues else POLL_MS
             self._poll.at(self._clock.monotonic_ms() + pause_ms)

@@ -80,11 +80,6 @@ def without(text: str, name: str) -> str:
     ).lstrip(_END)
 
 
-def without_handle(text: str) -> str:
-    """Return properties without the handle of a pop: a consumer would acknowledge what that names."""
-    return without(text, p.POP_CK) if p.POP_CK in text else text
-
-
 def _terminated(text: str) -> str:
     return text if not text or text.endswith(_END) else text + _END
 

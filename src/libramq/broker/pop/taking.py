@@ -175,10 +175,9 @@ class Taking:
 
     def settle(self) -> None:
         """Commit the offsets whose check points are on the disk."""
-        waits_for, flushed = self._positions.waits_for, self._store.flushed_offset
-        if waits_for is None or waits_for > flushed:
+        if not self._positions.waiting:
             return
-        for queue, offset in self._positions.due(flushed):
+        for queue, offset in self._positions.due(self._store.flushed_offset):
             group, topic, queue_id = queue
             if self._positions.may_commit(queue, self._offsets.query(group, topic, queue_id)):
                 self._offsets.commit(group, topic, queue_id, offset)

@@ -210,13 +210,16 @@ class SendMessage:
         name = topic.topic_name
         sys_flag = header.sys_flag
         is_half = half.is_marked(text, header.reconsume_times or 0)
-        self._refuse_unbuilt(text, sys_flag, is_half=is_half, reconsume_times=header.reconsume_times or 0)
+        if not is_half:
+            half.require_queued(text, sys_flag, header.reconsume_times or 0)
+        elif self._reject_transactions:
+            raise broker_error(ResponseCode.NO_PERMISSION, "sending a transaction message is rejected here")
         # Clients before 4.6.1 resend a transaction's committed message as prepared.
         if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag):
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
-        text, unique_key = self._appending.completed(text_properties.without_handle(text))
+        text, unique_key = self._appending.completed(text)
         message = StoreMessage(
             name,
             queue_id,
@@ -314,13 +317,6 @@ class SendMessage:
             text = text_properties.with_property(text, p.DELAY, "-1")
             return target.config.topic_name, target.queue_id, text
         return topic, queue_id, text
-
-    def _refuse_unbuilt(self, text: str, sys_flag: int, *, is_half: bool, reconsume_times: int) -> None:
-        """Refuse what could not be read once it is stored, or what the operator does not allow."""
-        if is_half and self._reject_transactions:
-            raise broker_error(ResponseCode.NO_PERMISSION, "sending a transaction message is rejected here")
-        if not is_half:
-            half.require_queued(text, sys_flag, reconsume_times)
 
     def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
         for result in results:

@@ -69,9 +69,7 @@ class SentBatch:
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL, "a message that waits until a time cannot be sent in a batch"
             )
-        properties = self._appending.completed(text_properties.without_handle(text))[0].encode(
-            "utf-8", "replace"
-        )
+        properties = self._appending.completed(text)[0].encode("utf-8", "replace")
         if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,

@@ -69,7 +69,7 @@ class FaultStrategy:
             if found is None:
                 found = self._next(queues, last_broker, self._is_reachable)
         else:
-            found = self._next(queues, last_broker, lambda _: True)
+            found = self._next(queues, last_broker)
         return found if found is not None else queues[self._advance() % len(queues)]
 
     def start_anew(self) -> None:
@@ -101,12 +101,16 @@ class FaultStrategy:
         return item is None or item.reachable
 
     def _next(
-        self, queues: Sequence[MessageQueue], last_broker: str | None, wanted: Callable[[str], bool]
+        self,
+        queues: Sequence[MessageQueue],
+        last_broker: str | None,
+        is_wanted: Callable[[str], bool] | None = None,
     ) -> MessageQueue | None:
         """Return the next eligible queue of one round outside the broker that just failed."""
         for _ in queues:
             queue = queues[self._advance() % len(queues)]
-            if queue.broker_name != last_broker and wanted(queue.broker_name):
+            name = queue.broker_name
+            if name != last_broker and (is_wanted is None or is_wanted(name)):
                 return queue
         return None
 

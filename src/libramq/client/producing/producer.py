@@ -328,7 +328,6 @@ class Producer:
 
     async def flush(self) -> None:
         """Wait until everything passed to `send_nowait` has been answered."""
-        self._run.require_running()
         self._run.require_loop()
         await answer_of(self._run.network.pipeline.flush)
 

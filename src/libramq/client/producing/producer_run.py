@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.identity import local_address, new_client_id
@@ -20,6 +21,8 @@ from libramq.message.ids import UniqueIdGenerator
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import SocketDialer
+
+_NOT_RUNNING: Final = "this producer does not run; use `async with` or await start()"
 
 
 class ProducerIdentity:
@@ -107,7 +110,6 @@ class ProducerRun:
 
     async def publish_info(self, topic: str) -> TopicPublishInfo:
         """Return the queues of a topic to send to, fetched on first use."""
-        self.require_running()
         self.require_loop()
         info = self.network.routes.table.publish_info(topic)
         if info is not None and info.queues:
@@ -124,10 +126,12 @@ class ProducerRun:
     def require_running(self) -> None:
         """Raise LocalProtocolError unless it runs."""
         if not self._running:
-            raise LocalProtocolError("this producer does not run; use `async with` or await start()")
+            raise LocalProtocolError(_NOT_RUNNING)
 
     def require_loop(self) -> None:
-        """Raise LocalProtocolError on another event loop than its own."""
+        """Raise LocalProtocolError unless it runs, and on this event loop."""
+        if not self._running:
+            raise LocalProtocolError(_NOT_RUNNING)
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError(
                 "this producer was started on another event loop; make one for each loop, or use libramq.sync"

@@ -62,19 +62,12 @@ class SendAttempts:
         self._queue: MessageQueue | None = None
         self._began_ms = now_ms
 
-    def first(self, now_ms: MonotonicMs) -> Attempt:
-        """Return the first attempt."""
-        attempt = self._next(now_ms)
-        assert isinstance(attempt, Attempt), "a send starts before its time is up"
-        return attempt
-
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
         """Handle a stored message; return None if that is the end."""
         self._remember(now_ms, isolated=False, reachable=True)
         if safe or not self._retry_when_not_safe or self._chosen_queue is not None:
             return None
-        following = self._next(now_ms)
-        return following if isinstance(following, Attempt) else None
+        return self.next(now_ms)
 
     def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | Fail:
         """Handle a failed attempt."""
@@ -87,10 +80,11 @@ class SendAttempts:
             self._remember(now_ms, isolated=True, reachable=True)
         else:
             return Fail(error)
-        following = self._next(now_ms)
+        following = self.next(now_ms)
         return following if following is not None else Fail(error)
 
-    def _next(self, now_ms: MonotonicMs) -> Attempt | None:
+    def next(self, now_ms: MonotonicMs) -> Attempt | None:
+        """Return the first attempt, or the one after a failure; None: the time or the retries are used up."""
         left_ms = self._deadline_ms - now_ms
         if self._left <= 0 or left_ms <= 0:
             return None

@@ -65,7 +65,9 @@ class Sender:
             now_ms=now_ms,
             retry_when_not_safe=self._retry_when_not_safe,
         )
-        self._try(prepared, attempts, attempts.first(now_ms), sent)
+        first = attempts.next(now_ms)
+        assert first is not None, "a send starts before its time is up"
+        self._try(prepared, attempts, first, sent)
 
     def send_oneway(
         self, prepared: Prepared, info: TopicPublishInfo, chosen_queue: MessageQueue | None
