@@ -10,7 +10,7 @@ from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka import metadata
-from libramq.protocols.kafka.answers import WAITING_MAX
+from libramq.protocols.kafka.answers import WAITING_COST_MAX, WAITING_MAX
 from libramq.protocols.kafka.metadata import AT_ONCE_MAX
 from libramq.protocols.kafka.translator import DECODED_AT_ONCE_BYTES_MAX
 from libramq.store.config import FlushDiskType
@@ -19,6 +19,7 @@ from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest, ApiVersions
 from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicSetting
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.describe_configs import DescribeConfigsRequest, DescribedResource
+from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
@@ -116,6 +117,27 @@ def test_a_client_that_asks_without_end_while_its_first_request_waits_is_ended(e
         peer.tell(peer.fetch_request(max_wait_ms=1_000))
     assert not peer.is_open
     assert "wait for answers" in (peer.close_reason or "")
+
+
+def test_requests_that_wait_take_a_bounded_memory(endpoint: KafkaEndpoint):
+    """A thousand fetches of 19,000 partitions each took 5 GB, for one connection."""
+    endpoint.talk.create_topic("Many", queues=1_000)
+    wanted = tuple(
+        FetchPartition(partition=number % 1_000, fetch_offset=0, partition_max_bytes=1)
+        for number in range(10_000)
+    )
+    request = FetchRequest(
+        max_wait_ms=30_000, min_bytes=1, topics=(FetchTopic(topic="Many", partitions=wanted),)
+    )
+    peer = endpoint.peer()
+    count = 0
+    while peer.is_open:
+        peer.tell(request, 11)
+        count += 1
+        assert count <= WAITING_COST_MAX // (10_000 * 400) + 1
+    assert count > 5, "some may wait"
+    peer.end()
+    assert endpoint.talk.broker.purgatory.statistics().cost_bytes == 0
 
 
 def test_metadata_hides_what_is_not_for_clients(endpoint: KafkaEndpoint):

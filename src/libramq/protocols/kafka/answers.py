@@ -25,6 +25,9 @@ log = get_logger(__name__)
 #: Kafka.
 WAITING_MAX: Final = 1_000
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+#: Ours: the structures of a connection's requests that wait: eight fetches of 10,000 partitions. One request
+#: may always wait. Bytes of records are not among them: librdkafka has as many in flight as there are.
+WAITING_COST_MAX: Final = 32 * 1024 * 1024
 
 
 class Slot(Parked):
@@ -33,7 +36,7 @@ class Slot(Parked):
     __slots__ = ("_answers", "call", "data")
 
     def __init__(self, connection: Connection, call: Call | None, answers: "Answers") -> None:
-        super().__init__(connection)
+        super().__init__(connection, cost_bytes=call.cost_bytes if call is not None else 0)
         self._answers = answers
         self.call = call
         self.data: bytes | None = None
@@ -102,7 +105,10 @@ class Answers:
             self.forget(slot.connection)
             return
         waiting = self._waiting.get(slot.connection, ())
-        if len(waiting) > WAITING_MAX or not self._purgatory.has_room(slot.connection):
+        cost_bytes = sum(each.cost_bytes for each in waiting if each.data is None)
+        is_costly = cost_bytes > max(WAITING_COST_MAX, slot.cost_bytes)
+        is_full = len(waiting) > WAITING_MAX or is_costly
+        if is_full or not self._purgatory.has_room(slot.connection, slot.cost_bytes):
             self._effects.close(slot.connection, f"{len(waiting)} of its requests wait for answers")
         self._purgatory.park(slot)
 

@@ -36,6 +36,9 @@ from libramq.wire.kafka.primitives import Reader
 from libramq.wire.kafka.schema import Message, Request, decode, encode
 
 API_VERSIONS: Final = 18
+#: Ours: the memory of an element of an array, such as a partition of a fetch: a structure of some numbers,
+#: once more as what a service is asked.
+_ELEMENT_BYTES: Final = 400
 
 
 class Api(NamedTuple):
@@ -101,12 +104,13 @@ class UnservedVersion(RemoteProtocolError):
 
 
 class Call(NamedTuple):
-    """A request with its header."""
+    """A request with its header. cost_bytes: about the memory of its structures."""
 
     header: RequestHeader
     api: Api
     request: Request
     client_id: str | None
+    cost_bytes: int = 0
 
     def answer(self, response: Message) -> bytes:
         """Encode the frame of the answer."""
@@ -127,4 +131,4 @@ def decode_call(frame: bytes) -> Call:
     client_id = read_client_id(reader, is_flexible=is_flexible)
     request = decode(api.request, header.version, is_flexible, reader)
     reader.finish()
-    return Call(header, api, request, client_id)
+    return Call(header, api, request, client_id, reader.elements * _ELEMENT_BYTES)

@@ -33,6 +33,11 @@ class Reader:
         self.end = len(data)
         self._elements_left = ELEMENTS_MAX
 
+    @property
+    def elements(self) -> int:
+        """Return how many elements of arrays there were."""
+        return ELEMENTS_MAX - self._elements_left
+
     def int8(self) -> int:
         """Read a signed byte."""
         return int.from_bytes(self.raw(1), signed=True)
