@@ -55,6 +55,17 @@ def test_nothing_is_stored_if_one_of_several_messages_is_refused(talk, refused, 
     assert talk.messages("T") == []
 
 
+def test_the_handle_of_a_pop_is_stored_with_no_protocols_messages(talk):
+    """A header of a Kafka record may have any name; a consumer would acknowledge what the handle names."""
+    waiter = Waiting()
+    draft = Draft("T", 0, b"x", "POP_CK\x011 2 3\x02a\x01b\x02")
+    clock = talk.clock
+    talk.broker.appending.append([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+    (message,) = talk.messages("T")
+    assert message.properties["a"] == "b"
+    assert "POP_CK" not in message.properties
+
+
 def test_messages_that_no_file_holds_together_are_stored_all_the_same(talk):
     drafts = [Draft("T", 0, bytes([number]) * 20_000) for number in range(5)]
     waiter = Waiting()
