@@ -224,6 +224,23 @@ async def test_one_task_fetches_at_a_time(namesrv):
         assert await reader.getmany(timeout_ms=0) == {}
 
 
+async def test_a_cancelled_fetch_loses_no_message(namesrv, broker):
+    """Wherever it is cancelled: a call that returns nothing has taken nothing."""
+    for number in range(300):
+        broker.put("T", 0, b"%d" % number)
+    bodies = []
+    async with subscribed(namesrv) as reader:
+        async with asyncio.timeout(60):
+            while len(bodies) < 300:
+                fetch = asyncio.create_task(reader.getone())
+                await asyncio.sleep(0)
+                fetch.cancel()
+                await asyncio.wait([fetch])
+                if not fetch.cancelled():
+                    bodies.append(fetch.result().body)
+    assert bodies == [b"%d" % number for number in range(300)]
+
+
 async def test_a_wait_ends_when_another_task_stops_the_consumer(namesrv):
     reader = subscribed(namesrv)
     await reader.start()

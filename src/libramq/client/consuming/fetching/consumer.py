@@ -208,18 +208,17 @@ class Consumer(Positions):
 
     async def getone(self) -> MessageExt:
         """Return the next message, when there is one. The message returned before is done."""
-        waiting = self._fetching()
+        self._taken_at_once += 1
+        if self._taken_at_once > MESSAGES_A_TURN:  # Before one is taken: who is cancelled here loses none.
+            self._taken_at_once = 0
+            await asyncio.sleep(0)
         while True:
+            waiting = self._fetching()
             message = waiting.buffer.take_one()
             if message is not None:
-                self._taken_at_once += 1
-                if self._taken_at_once >= MESSAGES_A_TURN:
-                    self._taken_at_once = 0
-                    await asyncio.sleep(0)
                 return message
             self._taken_at_once = 0
             await waiting.wait(None)
-            waiting = self._fetching()
 
     def __aiter__(self) -> Self:
         """Return itself: an iterator of messages that ends when the consumer is stopped."""
