@@ -24,7 +24,6 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
-from libramq.transport.name_server_lookup import fetch
 from libramq.transport.server import Handler, Server
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ class BrokerServer:
             authorizer=self._authorizer,
             process_id=os.getpid(),
             recorded=self._metrics.record if self._metrics is not None else None,
-            fetch_name_servers=fetch,
+            fetch_name_servers=_fetch_name_servers,
         )
         self._performer = Performer(
             self._broker.engine,
@@ -208,6 +207,13 @@ class BrokerServer:
         loop = asyncio.get_running_loop()
         self._metrics_timer = loop.call_later(METRICS_MS / 1000, self._sample_metrics)
         self._metrics.sample(self.broker, sum(server.connection_count for server in self._servers))
+
+
+def _fetch_name_servers(url: str) -> tuple[str, ...]:
+    """Return the name servers on a page; it blocks. Few brokers need it, and urllib takes 20 ms to load."""
+    from libramq.transport.name_server_lookup import fetch
+
+    return fetch(url)
 
 
 def _check_peers_are_known(config: BrokerConfig) -> None:
