@@ -138,6 +138,19 @@ def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
     assert talk.core.owned() == [q(0)]
 
 
+def test_a_queue_read_without_a_claim_is_released_when_its_first_one_stays_refused():
+    """Its member allocated for itself before; the fence goes by openings again, and has none of it."""
+    talk = Member().holding(q(0))
+    talk.polled(client_mode())
+    talk.members("me")
+    assert q(0) in talk.core.owned()
+    reported = []
+    talk.core._own.failed = lambda what, error: reported.append(error)
+    assert stays_refused(talk, NOT_YET_GRANTED) == [released(q(0), is_committed=False)]
+    assert q(0) not in talk.core.owned()
+    assert reported == []
+
+
 def test_a_queue_whose_broker_is_away_is_not_refused():
     """Nobody else could have it, and nothing is gained by another claim."""
     talk = Member().member()

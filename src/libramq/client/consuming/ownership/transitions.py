@@ -117,8 +117,7 @@ TABLE: Final[Transitions] = {
     },
     ev.OpenFailed: {
         **IGNORED,
-        **_end(claims.not_opened, O, F),
-        **_stay(claims.not_opened, R, P),
+        **_end(claims.not_opened, O, R, P, F),  # A queue may be read without a claim before its first one.
     },
     ev.PullRefused: {
         **IGNORED,
