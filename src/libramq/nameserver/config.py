@@ -36,6 +36,12 @@ class NameServerConfig:
         True,
         "Apache's brokers learn which topics have an order configuration, and mark them as ordered.",
     )
+    support_acting_master: bool = _option(
+        "supportActingMaster",
+        False,
+        "While a master is gone, routes name the slave with the lowest id as the master, if it has Apache's "
+        "`enableSlaveActingMaster` (no broker of ours has).",
+    )
     enable_all_topic_list: bool = _option(
         "enableAllTopicList", True, "Clients may list all topics (`mqadmin topicList`)."
     )

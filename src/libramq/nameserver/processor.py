@@ -16,6 +16,7 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import DataVersion, TopicConfigSerializeWrapper
 from libramq.logs import get_logger
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.nameserver.acting_masters import with_acting_masters
 from libramq.nameserver.administration import Settings
 from libramq.nameserver.bounds import check_topics
 from libramq.nameserver.displacement import Displacement
@@ -200,6 +201,8 @@ class NameServerProcessor:
         if route is None:
             remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
             return Reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if self._settings.config.support_acting_master:
+            route = with_acting_masters(header.topic, route)
         if self._settings.config.order_message_enable:
             order = self._kv.get(ORDER_TOPIC_CONFIG, header.topic)
             route = msgspec.structs.replace(route, order_topic_conf=order)

@@ -1,0 +1,34 @@
+"""Acting masters: slaves at the address of their master in routes, while that is gone.
+
+Clients then lock queues and commit offsets at the slave with the lowest id, of brokers with Apache's
+enableSlaveActingMaster; ours never act. Upstream: RouteInfoManager.pickupTopicRouteData.
+"""
+
+from typing import Final
+
+import msgspec
+
+from libramq.formats.route import MASTER_ID, BrokerData, TopicRouteData
+from libramq.formats.tables import PERM_WRITE
+from libramq.message.names import SYSTEM_TOPIC_PREFIX
+
+#: TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX: brokers look there for who is really alive.
+MEMBERS_TOPIC_PREFIX: Final = SYSTEM_TOPIC_PREFIX + "SYNC_BROKER_MEMBER_"
+
+
+def with_acting_masters(topic: str, route: TopicRouteData) -> TopicRouteData:
+    """Return a topic's route with acting masters: for queues that nobody may write."""
+    if topic.startswith(MEMBERS_TOPIC_PREFIX):
+        return route
+    unwritable = {each.broker_name for each in route.queue_datas if not each.perm & PERM_WRITE}
+    brokers = [_acting(each) if each.broker_name in unwritable else each for each in route.broker_datas]
+    return msgspec.structs.replace(route, broker_datas=brokers)
+
+
+def _acting(broker: BrokerData) -> BrokerData:
+    addresses = broker.broker_addrs
+    if not addresses or MASTER_ID in addresses or not broker.enable_acting_master:
+        return broker
+    lowest = min(addresses)
+    acting = {MASTER_ID: addresses[lowest]} | {id_: at for id_, at in addresses.items() if id_ != lowest}
+    return msgspec.structs.replace(broker, broker_addrs=acting)

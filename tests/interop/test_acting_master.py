@@ -1,0 +1,87 @@
+"""Apache's pair with enableSlaveActingMaster at our name server: the slave acts while its master is gone."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.interop import wire
+from tests.interop.apache import SMALL_STORE, ApacheBroker
+from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraServers
+from tests.interop.process import PATIENCE_S
+
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
+
+NAME = "acting"
+COUNT = 20
+UPDATE_NAMESRV_CONFIG = 318
+
+
+def addresses(cluster: Cluster, topic: str) -> tuple[dict[str, str], int] | None:
+    """The addresses of the broker in a route, and what its queues allow."""
+    route = cluster.route(topic)
+    if route is None:
+        return None
+    return route["brokerDatas"][0]["brokerAddrs"], route["queueDatas"][0]["perm"]
+
+
+def end_of_queue(address: str, topic: str) -> int:
+    header = wire.ask(address, wire.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}).header
+    return int(header["extFields"]["offset"]) if header["code"] == 0 else 0
+
+
+def committed(address: str, group: str, topic: str) -> int:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "0"}
+    header = wire.ask(address, wire.QUERY_CONSUMER_OFFSET, fields).header
+    return int(header["extFields"]["offset"]) if header["code"] == 0 else 0
+
+
+def test_a_java_consumer_locks_and_commits_at_the_acting_slave(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = LibraServers(tmp_path)
+        stack.callback(servers.stop)
+        changed = wire.ask(servers.namesrv, UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
+        assert changed.header["code"] == 0, changed.header
+        settings = {**SMALL_STORE, "enableSlaveActingMaster": "true"}
+        master = ApacheBroker(tmp_path / "master", namesrv=servers.namesrv, name=NAME, settings=settings)
+        stack.callback(master.process.kill)
+        master.wait_ready()
+        of_slave = {**settings, "brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": "true"}
+        slave = ApacheBroker(tmp_path / "slave", namesrv=servers.namesrv, name=NAME, settings=of_slave)
+        stack.callback(slave.process.kill)
+        cluster = Cluster("apache", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
+        cluster.create_topic(topic, 1)
+        for number in range(COUNT):
+            cluster.send(topic=topic, body=str(number))
+        slave.process.wait_line("boot success", within_s=PATIENCE_S)
+        both = {"0": master.address, "1": slave.address}
+        cluster.wait_until(
+            lambda: end_of_queue(slave.address, topic) == COUNT and addresses(cluster, topic) == (both, 6),
+            "everything at the slave",
+            within_s=2 * PATIENCE_S,
+        )
+        cluster.wait_until(  # It asks its master once a minute.
+            lambda: wire.ask(slave.address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0,
+            "the topic at the slave",
+            within_s=2 * PATIENCE_S,
+        )
+        master.process.kill()
+        cluster.wait_until(
+            lambda: addresses(cluster, topic) == ({"0": slave.address}, 4),
+            "the slave in place of its master",
+            within_s=PATIENCE_S,
+        )
+        consumer = cluster.consumer(group, topic, orderly=True)
+        consumer.wait_until(
+            lambda: [int(each["body"]) for each in consumer.of("message")][:COUNT] == list(range(COUNT)),
+            "all messages in order",
+            within_s=PATIENCE_S,
+        )
+        cluster.wait_until(
+            lambda: committed(slave.address, group, topic) == COUNT,
+            "the committed offset at the slave",
+            within_s=PATIENCE_S,
+        )
