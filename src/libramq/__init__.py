@@ -10,13 +10,13 @@ from libramq import errors
 from libramq.errors import *  # noqa: F403 (every public error; errors.__all__ is the one list of them)
 
 if TYPE_CHECKING:
-    from libramq.client import Consumer, Producer, PushConsumer, Reject, Retry, Sql
+    from libramq.client import Consumer, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
     from libramq.message import Message, MessageExt, MessageQueue
 
 __version__ = "0.2.0.dev0"
 
 __all__ = ["Consumer", "Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry"]
-__all__ += ["Sql"]
+__all__ += ["SimpleConsumer", "Sql"]
 __all__ += errors.__all__
 
 _MODULES: Final = {
@@ -28,6 +28,7 @@ _MODULES: Final = {
     "PushConsumer": "libramq.client",
     "Reject": "libramq.client",
     "Retry": "libramq.client",
+    "SimpleConsumer": "libramq.client",
     "Sql": "libramq.client",
 }
 

@@ -23,11 +23,12 @@ from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
 from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.options import PushConsumerOptions
+from libramq.client.popping.blocking_simple_consumer import SimpleConsumer
 from libramq.client.producing.blocking_producer import Producer
 from libramq.filter.selector import Sql
 from libramq.message.queue import MessageQueue
 
-__all__ = ["Admin", "Consumer", "Producer", "PushConsumer"]
+__all__ = ["Admin", "Consumer", "Producer", "PushConsumer", "SimpleConsumer"]
 
 
 class PushConsumer(BlockingClient):

@@ -19,7 +19,10 @@ GUIDES = (
     "docs/testing.md", "docs/web-applications.md", "docs/tracing.md", "docs/from-java.md",
     "docs/from-kafka.md", "docs/security.md", "docs/pipelines.md", "docs/laboratory.md",
 )  # fmt: skip
-EXAMPLES = ("produce", "consume", "fetch", "ordered", "idempotent_handler", "rebalance_events", "transaction")
+EXAMPLES = (
+    "produce", "consume", "fetch", "simple_consumer", "ordered", "idempotent_handler", "rebalance_events",
+    "transaction", "request_reply",
+)  # fmt: skip
 OF_SPARK = ("docs/tutorial.md", "docs/spark.md", "examples/read_topic_with_spark.py")
 SECONDS_MAX = 1_200  # What uses Spark takes a minute, and took six at a load of 18 on two cores.
 #: Java starts in two thirds of the time.

@@ -14,7 +14,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from libramq.broker.config import BrokerConfig
-from libramq.client import Admin, Consumer, Producer, PushConsumer
+from libramq.client import Admin, Consumer, Producer, PushConsumer, SimpleConsumer
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.consumer import PULL_THRESHOLD_FOR_ALL
 from libramq.client.options import ConsumerOptions, PushConsumerOptions
@@ -79,6 +79,7 @@ def test_every_generated_part_is_in_a_page():
         ("Producer", Producer),
         ("PushConsumer", PushConsumer),
         ("Consumer", Consumer),
+        ("SimpleConsumer", SimpleConsumer),
         ("Admin", Admin),
     ],
 )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from libramq.client.consuming.handling.handler_result import Retry as Retry
     from libramq.client.consuming.handling.handlers import Handler as Handler
     from libramq.client.consuming.push_consumer import PushConsumer as PushConsumer
+    from libramq.client.popping.simple_consumer import SimpleConsumer as SimpleConsumer
     from libramq.client.producing.producer import Producer as Producer
     from libramq.client.producing.queue_selector import by_hash as by_hash
     from libramq.client.producing.queue_selector import by_random as by_random
@@ -40,6 +41,7 @@ _MODULES: Final = {
     "Retry": "libramq.client.consuming.handling.handler_result",
     "SendResult": "libramq.client.producing.send_result",
     "SendStatus": "libramq.client.producing.send_result",
+    "SimpleConsumer": "libramq.client.popping.simple_consumer",
     "Sql": "libramq.filter.selector",
     "Tls": "libramq.transport.tls",
     "Transaction": "libramq.client.producing.transaction",
@@ -61,6 +63,7 @@ __all__ = [
     "Retry",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
     "Sql",
     "Tls",
     "Transaction",

@@ -135,6 +135,18 @@ class ProducerOptions(TypedDict, total=False):
     randomness: random.Random | None
 
 
+class SimpleConsumerOptions(TypedDict, total=False):
+    """All options of a SimpleConsumer."""
+
+    group: Required[str]
+    namesrv: str | Sequence[str] | None
+    from_end: bool
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+
+
 class AdminOptions(TypedDict, total=False):
     """All options of an Admin."""
 

@@ -1,0 +1,1 @@
+"""Simple consumers: messages that are popped, and acknowledged one by one."""

@@ -1,0 +1,129 @@
+"""Popped messages: the handle by which each is named, and the requests that name them.
+
+Redelivered messages bring their handles along; those of others are made from the reply's numbers.
+Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.
+"""
+
+import base64
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.errors import ConfigError
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_records
+from libramq.pop.handle import Handle, decode_handle, encode_handle
+from libramq.remoting.body.pop import BatchAckText
+from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
+from libramq.rpc.pop_calls import Changed, PopReply
+
+#: The kind of a topic that is no retry topic (`names.pop_kind`).
+ORDINARY: Final = "0"
+
+
+def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
+    """Return the messages of a pop, each with its handle in the property POP_CK."""
+    messages = decode_records(reply.body, broker_name=broker_name)
+    redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
+    for message in messages:
+        if redelivered and p.POP_CK in message.properties:
+            continue
+        start = reply.starts[f"{ORDINARY} {message.queue_id}"]
+        handle = Handle(
+            start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY, broker_name,
+            message.queue_id, message.queue_offset,
+        )  # fmt: skip
+        message.add_properties({p.POP_CK: encode_handle(handle)})
+    return messages
+
+
+def handle_of(message: MessageExt) -> Handle:
+    """Return a message's handle; ConfigError for a message that was not popped."""
+    if not isinstance(message, MessageExt):
+        raise ConfigError(f"what is acknowledged is a message that was received, not {message!r}")
+    text = message.properties.get(p.POP_CK)
+    if text is None:
+        raise ConfigError(f"message {message.message_id} did not come from receive()")
+    return decode_handle(text)
+
+
+def ack_header(group: str, message: MessageExt) -> AckMessageHeader:
+    """Return the header that acknowledges a message."""
+    handle = handle_of(message)
+    return AckMessageHeader(
+        consumer_group=group,
+        topic=_real_topic(group, message, handle),
+        queue_id=handle.queue_id,
+        extra_info=message.properties[p.POP_CK],
+        offset=_offset(message, handle),
+    )
+
+
+def change_header(group: str, message: MessageExt, invisible_ms: int) -> ChangeInvisibleTimeHeader:
+    """Return the header that changes when a message is visible again."""
+    handle = handle_of(message)
+    return ChangeInvisibleTimeHeader(
+        consumer_group=group,
+        topic=_real_topic(group, message, handle),
+        queue_id=handle.queue_id,
+        extra_info=message.properties[p.POP_CK],
+        offset=_offset(message, handle),
+        invisible_time=invisible_ms,
+    )
+
+
+def note_change(message: MessageExt, changed: Changed) -> None:
+    """Give a message its new handle: the one it came with names it no more."""
+    handle = handle_of(message)
+    offset = _offset(message, handle)
+    new = handle._replace(
+        start_offset=offset,
+        pop_time_ms=changed.pop_time_ms,
+        invisible_ms=changed.invisible_ms,
+        revive_queue=changed.revive_queue,
+        offset=offset,
+    )
+    message.properties[p.POP_CK] = encode_handle(new)
+
+
+def batch_acks(group: str, messages: Iterable[MessageExt]) -> dict[str, list[BatchAckText]]:
+    """Return the acknowledgements of messages by broker, one for each check point."""
+    offsets: dict[tuple[str, Handle], list[int]] = {}
+    for message in messages:
+        handle = handle_of(message)
+        key = (message.topic, handle._replace(offset=None))
+        offsets.setdefault(key, []).append(_offset(message, handle))
+    acks: dict[str, list[BatchAckText]] = {}
+    for (topic, handle), acknowledged in offsets.items():
+        ack = BatchAckText(
+            consumer_group=group,
+            topic=topic,
+            retry=handle.kind,
+            start_offset=handle.start_offset,
+            queue_id=handle.queue_id,
+            revive_queue=handle.revive_queue,
+            pop_time=handle.pop_time_ms,
+            invisible_time=handle.invisible_ms,
+            bit_set=_bit_set(each - handle.start_offset for each in acknowledged),
+        )
+        acks.setdefault(handle.broker_name, []).append(ack)
+    return acks
+
+
+def _real_topic(group: str, message: MessageExt, handle: Handle) -> str:
+    if handle.kind == ORDINARY:
+        return message.topic
+    return names.pop_retry_topic(message.topic, group, is_new=handle.kind == "2")
+
+
+def _offset(message: MessageExt, handle: Handle) -> int:
+    return message.queue_offset if handle.offset is None else handle.offset
+
+
+def _bit_set(indexes: Iterable[int]) -> str:
+    """Return a BitSet of Java's in Base64: the least significant bit of each byte first."""
+    bits = 0
+    for index in indexes:
+        bits |= 1 << index
+    return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

@@ -1,0 +1,250 @@
+"""The simple consumer: messages are received, and acknowledged one by one, in any order.
+
+    async with SimpleConsumer(group="shop") as consumer:
+        consumer.subscribe("Orders")
+        for message in await consumer.receive(32, invisible_ms=30_000):
+            ...
+            await consumer.ack(message)
+
+No queue belongs to a member: any of them receives any message, and nothing is rebalanced.
+Upstream: RocketMQ 5's SimpleConsumer.java, over POP.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final, Self, TypeVar
+
+from libramq.client.awaiting import answer_of
+from libramq.client.identity import name_server_addresses
+from libramq.client.options import whole_number
+from libramq.client.popping.pop_round import Ask, Place, PopRound
+from libramq.client.popping.popped import (
+    ack_header,
+    batch_acks,
+    change_header,
+    handle_of,
+    messages_of,
+    note_change,
+)
+from libramq.client.routing.lookup import look_up
+from libramq.client.routing.name_servers import NameServers
+from libramq.clock import Clock, MonotonicMs, SystemClock
+from libramq.errors import ConfigError, ConnectFailed, LocalProtocolError, RemoteError, RouteNotFound
+from libramq.filter.selector import Selector, Sql, kind_of, selector
+from libramq.formats.route import TopicRouteData
+from libramq.formats.tables import PERM_READ
+from libramq.message.message import MessageExt
+from libramq.message.names import validate_group, validate_topic
+from libramq.remoting.credentials import Credentials
+from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.rpc import pop_calls
+from libramq.rpc.call import Call
+from libramq.transport.access import Access
+from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.tls import Tls
+
+T = TypeVar("T")
+
+#: PopMessageProcessor: a broker takes no more for one request.
+MESSAGES_MAX: Final = 32
+#: DefaultMQPushConsumer.popInvisibleTime, and how long a pop is held (BROKER_SUSPEND_MAX_TIME_MILLIS).
+INVISIBLE_MS: Final = 60_000
+AWAIT_MS: Final = 15_000
+#: timerMaxDelaySec: brokers hide messages for at most three days.
+INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
+#: DefaultMQPushConsumerImpl: how long an answer may take beyond the time for which a pop is held.
+TIMEOUT_MS: Final = 10_000
+#: ClientConfig.pollNameServerInterval.
+ROUTE_REFRESH_MS: Final = 30_000
+#: Ours: check points in one acknowledgement; a pop of one queue is one.
+ACKS_MAX: Final = 256
+
+
+class SimpleConsumer:
+    """Receives messages; it belongs to the event loop it was started on.
+
+    namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
+    from_end: a new group begins with the messages that come, not with the first stored.
+    credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        from_end: bool = False,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self.group = validate_group(group)
+        self._name_server_addresses = name_server_addresses(namesrv)
+        self._init_mode = 1 if from_end else 0
+        self._access = Access(credentials, tls)
+        self._clock = clock or SystemClock()
+        self._random = randomness or random.Random()
+        self._selectors: dict[str, Selector] = {}
+        self._routes: dict[str, tuple[MonotonicMs, TopicRouteData]] = {}
+        self._turn = 0
+        self._remotes: AsyncioRemotes | None = None
+
+    async def start(self) -> None:
+        """Start; connections are made when they are needed."""
+        if self._remotes is not None:
+            raise LocalProtocolError("this consumer runs already")
+        await look_up(self._name_server_addresses)
+        self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
+        self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
+
+    async def stop(self) -> None:
+        """Close all connections. Messages that were not acknowledged are visible again after their time."""
+        remotes, self._remotes = self._remotes, None
+        if remotes is not None:
+            await remotes.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
+        """Receive a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3"). It replaces another."""
+        self._selectors[validate_topic(topic)] = selector(expression)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Receive a topic's messages no longer."""
+        if self._selectors.pop(topic, None) is None:
+            raise ConfigError(f"this consumer has no subscription of {topic}")
+
+    async def receive(
+        self, max_messages: int = MESSAGES_MAX, *, invisible_ms: int = INVISIBLE_MS, await_ms: int = AWAIT_MS
+    ) -> list[MessageExt]:
+        """Return up to 32 messages, none if none came within await_ms.
+
+        They are invisible to the group for invisible_ms, and received again after it unless they were
+        acknowledged. If the call is cancelled, messages that it had taken come again after that time.
+        """
+        whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
+        whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
+        whole_number("await_ms", await_ms, 0)
+        now_ms = self._clock.monotonic_ms
+        places = await self._places()
+        pops = PopRound(places, now_ms=now_ms(), await_ms=await_ms)
+        while (ask := pops.next(now_ms())) is not None:
+            try:
+                messages = await self._pop(ask, max_messages, invisible_ms)
+            except RemoteError as error:
+                self._routes.pop(ask.place.topic, None)
+                pops.failed(ask.place, error)
+                continue
+            if messages:
+                return messages
+        return []
+
+    async def ack(self, messages: MessageExt | Iterable[MessageExt]) -> None:
+        """Acknowledge one message, or several by few requests.
+
+        Raises BrokerError for one message that is visible again. Of several, those are received again.
+        """
+        if isinstance(messages, MessageExt):
+            broker_name = handle_of(messages).broker_name
+            await self._ask(
+                messages.topic, broker_name, pop_calls.ack_message(ack_header(self.group, messages))
+            )
+            return
+        requests = [
+            self._ask(part[0].topic, broker_name, pop_calls.batch_ack(broker_name, part))
+            for broker_name, acks in batch_acks(self.group, messages).items()
+            for part in (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
+        ]
+        await asyncio.gather(*requests)
+
+    async def change_invisible_time(self, message: MessageExt, invisible_ms: int) -> None:
+        """Have a message invisible for so long from now on; later calls need this message, not a copy.
+
+        Raises BrokerError if it is visible again already.
+        """
+        whole_number("invisible_ms", invisible_ms, 0, INVISIBLE_MS_MAX)
+        broker_name = handle_of(message).broker_name
+        call = pop_calls.change_invisible_time(change_header(self.group, message, invisible_ms))
+        note_change(message, await self._ask(message.topic, broker_name, call))
+
+    async def nack(self, message: MessageExt, *, delay_ms: int = 0) -> None:
+        """Give a message back, to be received again at once or after delay_ms."""
+        await self.change_invisible_time(message, delay_ms)
+
+    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[MessageExt]:
+        topic, broker_name = ask.place
+        selected = self._selectors.get(topic)
+        if selected is None:  # Unsubscribed meanwhile.
+            return []
+        header = PopMessageHeader(
+            consumer_group=self.group,
+            topic=topic,
+            queue_id=-1,
+            max_msg_nums=max_messages,
+            invisible_time=invisible_ms,
+            poll_time=ask.poll_ms,
+            init_mode=self._init_mode,
+            exp_type=kind_of(selected),
+            exp=selected.expression,
+            order=False,
+        )
+        timeout_ms = ask.poll_ms + TIMEOUT_MS
+        reply = await self._ask(topic, broker_name, pop_calls.pop_message(header), timeout_ms=timeout_ms)
+        if not reply.body:
+            return []
+        messages = messages_of(reply, broker_name)
+        if isinstance(selected, Sql) or not selected.tags:
+            return messages
+        wanted = [message for message in messages if message.tags in selected.tags]
+        if len(wanted) < len(messages):  # Brokers compare hashes of tags; nobody else would take these.
+            await self.ack([message for message in messages if message.tags not in selected.tags])
+        return wanted
+
+    async def _places(self) -> list[Place]:
+        if not self._selectors:
+            raise LocalProtocolError("this consumer has no subscription; call subscribe(topic) first")
+        places = []
+        for topic in list(self._selectors):
+            route = await self._route(topic)
+            readable = sorted({each.broker_name for each in route.queue_datas if each.perm & PERM_READ})
+            places += [Place(topic, broker_name) for broker_name in readable]
+        if not places:
+            raise RouteNotFound(f"no broker has readable queues of {', '.join(self._selectors)}")
+        self._turn += 1
+        first = self._turn % len(places)
+        return places[first:] + places[:first]
+
+    async def _route(self, topic: str) -> TopicRouteData:
+        self._running()
+        cached = self._routes.get(topic)
+        now_ms = self._clock.monotonic_ms()
+        if cached is not None and now_ms - cached[0] < ROUTE_REFRESH_MS:
+            return cached[1]
+        route: TopicRouteData = await answer_of(partial(self._name_servers.route, topic))
+        self._routes[topic] = (now_ms, route)
+        return route
+
+    async def _ask(self, topic: str, broker_name: str, call: Call[T], *, timeout_ms: int = TIMEOUT_MS) -> T:
+        route = await self._route(topic)
+        remotes = self._running()
+        masters = {each.broker_name: each.master_address for each in route.broker_datas}
+        address = masters.get(broker_name)
+        if address is None:
+            self._routes.pop(topic, None)
+            raise ConnectFailed(f"broker {broker_name} is not known, or has no master now")
+        send = partial(remotes.send, address, call.command(), timeout_ms=timeout_ms)
+        reply = await answer_of(send)
+        return call.result(reply, where=f"broker {broker_name} at {address}")
+
+    def _running(self) -> AsyncioRemotes:
+        if self._remotes is None:
+            raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
+        return self._remotes

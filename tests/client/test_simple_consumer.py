@@ -1,0 +1,173 @@
+"""The simple consumer with a real broker in this process."""
+
+import asyncio
+
+import pytest
+
+import libramq.sync
+from libramq import Message, MessageExt, Producer, SimpleConsumer, Sql
+from libramq.errors import BrokerError, ConfigError, LocalProtocolError
+from libramq.testing import Broker
+
+TOPIC = "Popped"
+#: Long enough for any test; what comes earlier comes because it was given back.
+LONG_MS = 600_000
+
+
+@pytest.fixture
+async def one():
+    async with Broker() as broker:
+        yield broker
+
+
+async def fill(namesrv, *bodies, **fields):
+    async with Producer(group="P", namesrv=namesrv) as producer:
+        await producer.send_batch([Message(TOPIC, body, **fields) for body in bodies])
+
+
+def simple(one, **options):
+    consumer = SimpleConsumer(group="G", namesrv=one.namesrv, **options)
+    consumer.subscribe(TOPIC)
+    return consumer
+
+
+async def received(consumer, count, **options) -> list[MessageExt]:
+    """Receive until so many messages came."""
+    messages: list[MessageExt] = []
+    while len(messages) < count:
+        messages += await consumer.receive(count - len(messages), **({"invisible_ms": LONG_MS} | options))
+    return messages
+
+
+async def test_messages_are_received_once_until_they_are_acknowledged(one):
+    """Two consumers of a group share a topic, message by message; another group has its own."""
+    await fill(one.namesrv, *[b"%d" % number for number in range(10)])
+    async with simple(one) as first, simple(one) as second:
+        messages = await received(first, 4) + await received(second, 6)
+        assert sorted(message.body for message in messages) == [b"%d" % number for number in range(10)]
+        await first.ack(messages[0])
+        await first.ack(messages[1:])
+        assert await second.receive(await_ms=0) == []
+
+
+async def test_what_is_not_acknowledged_comes_again_after_its_time(one):
+    """With its number of attempts, and a handle of its own."""
+    await fill(one.namesrv, b"lost")
+    async with simple(one) as consumer:
+        (lost,) = await received(consumer, 1, invisible_ms=1)
+        (again,) = await received(consumer, 1)
+        assert (again.body, again.reconsume_times) == (b"lost", 1)
+        assert again.message_id == lost.message_id
+        await consumer.ack([again])
+        assert await consumer.receive(await_ms=0) == []
+
+
+async def test_a_message_is_given_back(one):
+    """At once, while others of its pop stay invisible; the old handle names it no more."""
+    await fill(one.namesrv, b"a", b"b")
+    async with simple(one) as consumer:
+        messages = {each.body: each for each in await received(consumer, 2)}
+        await consumer.nack(messages[b"a"])
+        (again,) = await received(consumer, 1)
+        assert again.body == b"a"
+        await consumer.ack([again, messages[b"b"]])
+        assert await consumer.receive(await_ms=0) == []
+
+
+async def test_the_invisible_time_can_be_changed_again_and_again(one):
+    """Longer first, so that it does not come; the message keeps its newest handle."""
+    await fill(one.namesrv, b"a")
+    async with simple(one) as consumer:
+        (message,) = await received(consumer, 1)
+        await consumer.change_invisible_time(message, 2 * LONG_MS)
+        await consumer.change_invisible_time(message, LONG_MS)
+        assert await consumer.receive(await_ms=0) == []
+        await consumer.ack(message)
+
+
+async def test_a_receive_waits_for_messages(one):
+    """The broker holds it; the answer comes with the message, or empty when the time is up."""
+    await fill(one.namesrv, b"first")
+    async with simple(one) as consumer:
+        await consumer.ack(await received(consumer, 1))
+        assert await consumer.receive(await_ms=200) == []
+        waiting = asyncio.create_task(consumer.receive(await_ms=60_000))
+        await fill(one.namesrv, b"later")
+        assert [message.body for message in await waiting] == [b"later"]
+
+
+async def test_several_brokers_and_topics_are_asked_in_turn():
+    """Whichever has messages; a subscription that is given up is not asked any more."""
+    async with Broker(brokers=2) as two, Producer(group="P", namesrv=two.namesrv) as producer:
+        for topic in ("One", "Two"):
+            await producer.send(Message(topic, topic.encode()))
+        async with SimpleConsumer(group="G", namesrv=two.namesrv) as consumer:
+            consumer.subscribe("One")
+            consumer.subscribe("Two")
+            messages = await received(consumer, 2)
+            assert {message.body for message in messages} == {b"One", b"Two"}
+            await consumer.ack(messages)
+            consumer.unsubscribe("Two")
+            await producer.send(Message("Two", b"unheard"))
+            assert await consumer.receive(await_ms=0) == []
+
+
+@pytest.mark.parametrize("expression", ["x || y", Sql("TAGS IN ('x', 'y')")])
+async def test_messages_are_selected(one, expression):
+    """By tag or by properties; the others stay for nobody."""
+    async with Producer(group="P", namesrv=one.namesrv) as producer:
+        for tag in "xzy":
+            await producer.send(Message(TOPIC, tag.encode(), tags=tag))
+    async with SimpleConsumer(group="G", namesrv=one.namesrv) as consumer:
+        consumer.subscribe(TOPIC, expression)
+        assert {message.body for message in await received(consumer, 2)} == {b"x", b"y"}
+
+
+async def test_messages_survive_a_restart_of_the_broker(tmp_path):
+    """What was acknowledged is done, what was popped comes again after its time."""
+    async with Broker(tmp_path) as broker, simple(broker) as consumer:
+        await fill(broker.namesrv, b"done")
+        await consumer.ack(await received(consumer, 1))
+        await fill(broker.namesrv, b"popped")
+        await received(consumer, 1, invisible_ms=1)
+    async with Broker(tmp_path) as broker, simple(broker) as consumer:
+        (again,) = await received(consumer, 1)
+        assert again.body == b"popped"
+        await consumer.ack(again)
+        assert await consumer.receive(await_ms=0) == []
+
+
+async def test_misuse_is_refused(one):
+    """With what to do about it."""
+    async with SimpleConsumer(group="G", namesrv=one.namesrv) as consumer:
+        with pytest.raises(LocalProtocolError, match="subscribe"):
+            await consumer.receive()
+        consumer.subscribe(TOPIC)
+        with pytest.raises(ConfigError, match="max_messages"):
+            await consumer.receive(33)
+        with pytest.raises(ConfigError, match="no subscription"):
+            consumer.unsubscribe("Other")
+        await fill(one.namesrv, b"x")
+        (message,) = await received(consumer, 1)
+        await consumer.ack(message)
+        with pytest.raises(BrokerError):
+            await consumer.nack(message)
+    with pytest.raises(LocalProtocolError, match="does not run"):
+        await consumer.receive()
+
+
+def test_blocking_code_receives_and_acknowledges():
+    """The same names."""
+    with (
+        Broker() as broker,
+        libramq.sync.Producer(group="P", namesrv=broker.namesrv) as producer,
+        libramq.sync.SimpleConsumer(group="G", namesrv=broker.namesrv) as consumer,
+    ):
+        producer.send(Message(TOPIC, b"x"))
+        consumer.subscribe(TOPIC)
+        (message,) = consumer.receive(await_ms=60_000)
+        consumer.change_invisible_time(message, LONG_MS)
+        consumer.nack(message)
+        (again,) = consumer.receive(await_ms=60_000)
+        consumer.ack([again])
+        assert consumer.receive(await_ms=0) == []
