@@ -34,6 +34,14 @@ def test_a_name_servers_values_and_options(up):
         ask(up, "updateNamesrvConfig", "-k", "orderMessageEnable", "-v", "false")
 
 
+def test_a_broker_that_nobody_knows_is_an_error(up):
+    """Taken for a name, the address of a broker changed nothing, and the answer was OK."""
+    for command in ("wipeWritePerm", "addWritePerm"):
+        failed = libra("admin", command, "-n", up.namesrv, "-b", "127.0.0.1:10911")
+        assert failed.code == 2
+        assert "knows a topic of the broker 127.0.0.1:10911" in failed.err
+
+
 def test_a_broker_that_producers_avoid(up):
     try:
         assert ask(up, "wipeWritePerm", "-b", "broker-a")["topics"][up.namesrv] > 0

@@ -6,6 +6,7 @@ import typer
 
 from libramq.cli import options
 from libramq.cli.admin.printing import done, show
+from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.rpc.call import Call
@@ -116,6 +117,11 @@ def _set_writable(broker: str, namesrv: str | None, *, json: bool, writable: boo
     call = operator_calls.add_write_perm if writable else operator_calls.wipe_write_perm
     with options.session(namesrv) as session:
         counts = session.each_name_server(call(broker))
+    if not any(counts.values()):
+        raise ConfigError(
+            f"no name server knows a topic of the broker {broker}; name it as clusterList does, not by its "
+            "address"
+        )
     if json:
         show({"broker": broker, "topics": counts}, json=True)
         return
