@@ -72,6 +72,12 @@ class KafkaClients:
             within_s=PATIENCE_S,
         )
 
+    def wait_share(self, name: str, count: int) -> None:
+        """Wait until a consumer has so many partitions."""
+        self.program.wait_until(
+            lambda: len(self.owned(name) or ()) == count, f"{name} has not {count}", within_s=PATIENCE_S
+        )
+
     def owned(self, name: str) -> list[int] | None:
         """Return a consumer's partitions after the last change; None if it had none yet."""
         changes = [each for each in list(self.program.events) if "owned" in each and each["name"] == name]

@@ -125,6 +125,25 @@ def test_kafkas_tools_show_and_change_topics_and_groups(servers: KafkaUp, tmp_pa
         clients.stop()
 
 
+def test_a_killed_member_is_missed_before_its_session_ends(
+    servers: KafkaUp, clients: KafkaClients, tmp_path: Path
+):
+    topic, group = fresh(clients, "killed"), fresh(clients, "g-killed")
+    settings = {"session_timeout_ms": 600_000, "heartbeat_interval_ms": 3_000}
+    clients.create(topic, 4)
+    clients.subscribe("one", topic, group, **settings)
+    other = KafkaClients(servers.kafka, home=tmp_path)
+    try:
+        other.subscribe("two", topic, group, client_id="other", **settings)
+        clients.wait_share("one", 2)
+        other.wait_share("two", 2)
+        other.program.kill()
+        clients.wait_owned(one=range(4))
+    finally:
+        other.stop()
+    clients.finish()
+
+
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_acknowledged_records_are_stored_once(servers: KafkaUp, tmp_path: Path, idempotent: bool):
     settings = {"acks": "all" if idempotent else "1", "enable.idempotence": str(idempotent).lower()}

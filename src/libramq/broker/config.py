@@ -29,6 +29,7 @@ _BOUNDS: Final = {
     "listen_port": (1, 65_535),
     "ha_listen_port": (0, 65_535),
     "kafka_listen_port": (0, 65_535),
+    "kafka_member_grace_ms": (0, 60_000),
     # 100: never. Apache takes 10 to 95, 30 to 85 and 35 to 90, whatever is written.
     "disk_max_used_space_ratio": (10, 100),
     "disk_space_clean_forcibly_ratio": (30, 100),
@@ -81,6 +82,12 @@ class BrokerConfig(NameServerConfig):
     )
     kafka_listen_port: int = option(  # Ours alone.
         0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
+    )
+    kafka_member_grace_ms: int = option(  # Ours alone.
+        150,
+        "kafkaMemberGraceMs",
+        "How long a dynamic member of a Kafka group may be without a connection, in ms; 0: as long as its "
+        "session.",
     )
     auto_create_topic_enable: bool = option(
         True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."

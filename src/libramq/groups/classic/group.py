@@ -9,7 +9,7 @@ happens: no clock, no randomness. Who calls it calls `tick` at `next_due_ms`.
 Upstream: GroupCoordinator.scala, GroupMetadata.scala; now ClassicGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.rebalance import ClassicRebalance
@@ -98,13 +98,39 @@ class ClassicGroup(ClassicRebalance):
         return self._taken()
 
     def beat(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
-        """A member is alive; return what it has to know."""
-        refusal = self._refusal(beat)
-        if refusal is Refusal.NONE:
+        """A member is alive; return the news for it."""
+        if self._refusal(beat) is Refusal.NONE:
             self.members[beat.member_id].renew(now_ms)
-            if self.status is Status.PREPARING_REBALANCE:
-                return Refusal.REBALANCE_IN_PROGRESS
+        return self.news(beat)
+
+    def news(self, beat: Beat) -> Refusal:
+        """Return what a member has to know that was alive some time ago."""
+        refusal = self._refusal(beat)
+        if refusal is Refusal.NONE and self.status is Status.PREPARING_REBALANCE:
+            return Refusal.REBALANCE_IN_PROGRESS
         return refusal
+
+    def lost(self, member_id: str, until_ms: MonotonicMs, is_gone: Callable[[Hashable], bool]) -> bool:
+        """Expect a dynamic member, whose connection has ended, back until a time; return whether it is one.
+
+        is_gone: whether a parked request came over that connection. A static member has its whole session.
+        """
+        member = self.members.get(member_id)
+        if member is None or member.instance_id is not None:
+            return False
+        if is_gone(member.join_key):
+            member.join_key = None
+        if is_gone(member.sync_key):
+            member.sync_key = None
+        member.expires_ms = min(member.expires_ms, until_ms)
+        member.is_lost = True
+        return True
+
+    def returned(self, member_id: str, now_ms: MonotonicMs) -> None:
+        """Note that the client of a lost member is back; the member has a session again."""
+        member = self.members.get(member_id)
+        if member is not None:
+            member.renew(now_ms)
 
     def may_commit(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
         """Return whether offsets may be committed: by a member of this generation, or without any."""
@@ -133,7 +159,9 @@ class ClassicGroup(ClassicRebalance):
         for member_id, until_ms in self.pending.items():
             self.pending[member_id] = until_ms + late_ms
         for member in self.members.values():
-            if member.expires_ms < now_ms + member.session_ms:
+            if member.is_lost:  # Its client's return may be unread, too.
+                member.expires_ms = max(member.expires_ms, now_ms + min(late_ms, member.session_ms))
+            elif member.expires_ms < now_ms + member.session_ms:
                 member.renew(now_ms)
         for name in ("_join_ends_ms", "_initial_until_ms", "_sync_ends_ms"):
             until_ms = getattr(self, name)

@@ -49,6 +49,7 @@ class Member:
         "client_id",
         "expires_ms",
         "instance_id",
+        "is_lost",
         "is_new",
         "join_key",
         "may_skip",
@@ -64,6 +65,8 @@ class Member:
         self.instance_id = join.instance_id
         self.assignment = b""
         self.is_new = True
+        #: Whether its connection has ended, and it was not heard since.
+        self.is_lost = False
         self.sync_key: Hashable | None = None
         self.expires_ms = MonotonicMs(0)
         self.take(join)
@@ -100,6 +103,7 @@ class Member:
     def renew(self, now_ms: MonotonicMs) -> None:
         """Expect the next sign of life within a session."""
         self.expires_ms = now_ms + self.session_ms
+        self.is_lost = False
 
 
 def common_names(members: Collection[Member]) -> set[str]:

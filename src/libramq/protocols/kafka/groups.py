@@ -4,7 +4,7 @@ request ─► ClassicGroup ─► answers, of this request and of others that w
                       └─► its next time becomes a deadline
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,12 +16,16 @@ from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.groups import ClassicGroups
+from libramq.groups.classic.state import Status
 from libramq.groups.classic.values import Answer, Beat, Join, Joined, Leaving, Protocol, Refusal, Sync
+from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
 from libramq.protocols.kafka.node import NODE_ID, Node
+from libramq.protocols.kafka.presence import Presence, Who
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.find_coordinator import (
     GROUP,
@@ -80,6 +84,11 @@ class GroupRequests:
         self._secret_bits = secret_bits
         self.groups = ClassicGroups()
         self._due: dict[str, Deadline] = {}
+        self._grace_ms = broker.config.kafka_member_grace_ms
+        self.presence = Presence(broker.kernel.purgatory, self._lost)
+        self.held_beats = HeldBeats(self._deadlines, self._answer_beat)
+        #: What members of a group were told last: the generation, and whether it ends.
+        self._announced: dict[str, tuple[int, bool]] = {}
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -94,6 +103,7 @@ class GroupRequests:
     def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
         """Answer that this broker coordinates every group."""
         keys = request.coordinator_keys if _version(slot) >= _KEYS_FROM else (request.key,)
+        self.client_arrived(slot, keys)
         found = [self._coordinator(key, request.key_type) for key in keys]
         if _version(slot) >= _KEYS_FROM:
             slot.answer(FindCoordinatorResponse(coordinators=tuple(found)))
@@ -138,8 +148,7 @@ class GroupRequests:
             slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
             return
         version = _version(slot)
-        client_id = (slot.call.client_id if slot.call is not None else None) or "member"
-        client_id = client_id[:_NAME_CHARACTERS_MAX]
+        client_id = _client_id(slot)
         join = Join(
             key=slot,
             member_id=request.member_id,
@@ -152,10 +161,11 @@ class GroupRequests:
             protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
             must_come_back=version >= _COMES_BACK_FROM,
             may_skip=version >= _SKIPS_FROM,
-            client_host="/" + slot.connection.address.rpartition(":")[0],
+            client_host="/" + _host(slot.connection),
         )
         answers = group.join(join, self._clock.monotonic_ms())
         self.groups.charge(name)
+        self._heard(slot, name, request.member_id or join.fresh_id)
         self._finish(name, answers)
 
     def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
@@ -178,18 +188,31 @@ class GroupRequests:
         )
         answers = group.sync(sync, self._clock.monotonic_ms())
         self.groups.charge(request.group_id)
+        self._heard(slot, request.group_id, request.member_id)
         self._finish(request.group_id, answers)
 
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
-        """A member is alive."""
-        code = self.refusal(request.group_id)
+        """A member is alive; it is answered when there is something to say, or a while later."""
+        name = request.group_id
+        code = self.refusal(name)
         if code is None:
             beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
-            group = self.groups.get(request.group_id)
+            group = self.groups.get(name)
             now_ms = self._clock.monotonic_ms()
             code = CODES[group.beat(beat, now_ms) if group is not None else Refusal.UNKNOWN_MEMBER]
-            self._finish(request.group_id, ())
+            self._heard(slot, name, request.member_id)
+            self._finish(name, ())
+            if code is ErrorCode.NONE and group is not None:
+                session_ms = group.members[beat.member_id].session_ms
+                hold_ms = min(HOLD_MS_MAX, session_ms // HOLDS_PER_SESSION)
+                self.held_beats.hold(slot, name, beat, now_ms + hold_ms)
+                return
         slot.answer(HeartbeatResponse(error_code=code))
+
+    def _answer_beat(self, held: HeldBeat) -> None:
+        group = self.groups.get(held.group)
+        news = group.news(held.beat) if group is not None else Refusal.UNKNOWN_MEMBER
+        held.slot.answer(HeartbeatResponse(error_code=CODES[news]))
 
     def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Members leave."""
@@ -213,6 +236,8 @@ class GroupRequests:
         )
         code = left[0].error_code if is_of_one else ErrorCode.NONE
         slot.answer(LeaveGroupResponse(error_code=code, members=left))
+        for each in members:
+            self.presence.left((request.group_id, each.member_id))
         self.groups.charge(request.group_id)
         self._finish(request.group_id, answers)
 
@@ -241,6 +266,38 @@ class GroupRequests:
             view is not None and view.members
         )
 
+    # Connections.
+
+    def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
+        """Note a client's first request over a connection, or its question for coordinators of groups.
+
+        A member that lost its connection a moment ago, and whose client this may be, has a session again.
+        """
+        client_id, host = _client_id(slot), _host(slot.connection)
+        now_ms = self._clock.monotonic_ms()
+        for name, member_id in self.presence.returned(client_id, host, groups, now_ms):
+            group = self.groups.get(name)
+            if group is not None:
+                group.returned(member_id, now_ms)
+                self._finish(name, ())
+
+    def _heard(self, slot: Slot, name: str, member_id: str) -> None:
+        group = self.groups.get(name)
+        if group is not None and member_id in group.members:
+            self.presence.heard(slot.connection, (name, member_id))
+
+    def _lost(self, connection: Connection, members: Collection[Who]) -> None:
+        """Expect members back soon whose connection has ended: most such clients are dead."""
+        if not self._grace_ms:
+            return
+        until_ms = self._clock.monotonic_ms() + self._grace_ms
+        for name, member_id in members:
+            group = self.groups.get(name)
+            if group is not None and group.lost(member_id, until_ms, partial(_came_over, connection)):
+                client_id = group.members[member_id].client_id
+                self.presence.wait_for((name, member_id), client_id, _host(connection), until_ms)
+                self._finish(name, ())
+
     # What follows.
 
     def _finish(self, name: str, answers: Iterable[Answer]) -> None:
@@ -249,6 +306,8 @@ class GroupRequests:
             _send(answer)
         if self.groups.forget_unused(name):
             self._table.release(name)
+            self._announced.pop(name, None)
+            self.held_beats.answer_group(name)
             deadline = self._due.pop(name, None)
             if deadline is not None:
                 deadline.cancel()
@@ -256,6 +315,10 @@ class GroupRequests:
         group = self.groups.get(name)
         assert group is not None, "it is not forgotten"
         self._table.take(name, "Kafka's")
+        now = (group.generation, group.status is Status.PREPARING_REBALANCE)
+        if self._announced.get(name) != now:
+            self._announced[name] = now
+            self.held_beats.answer_group(name)
         deadline = self._due.get(name)
         if deadline is None:
             deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "classic group")
@@ -308,6 +371,21 @@ def _response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResp
             for each in answer.members
         ),
     )
+
+
+def _client_id(slot: Slot) -> str:
+    """Return the name of a client, as its members have it."""
+    client_id = (slot.call.client_id if slot.call is not None else None) or "member"
+    return client_id[:_NAME_CHARACTERS_MAX]
+
+
+def _host(connection: Connection) -> str:
+    return connection.address.rpartition(":")[0]
+
+
+def _came_over(connection: Connection, key: Hashable) -> bool:
+    """Return whether a parked request came over a connection."""
+    return isinstance(key, Slot) and key.connection is connection
 
 
 def _version(slot: Slot) -> int:

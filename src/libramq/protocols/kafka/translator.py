@@ -59,7 +59,7 @@ class KafkaTranslator:
         kernel = broker.kernel
         self._effects = kernel.effects
         self._answers = Answers(kernel.effects, kernel.purgatory)
-        self._apis: dict[type, Serve] = {ApiVersionsRequest: _api_versions}
+        self._apis: dict[type, Serve] = {ApiVersionsRequest: self._api_versions}
         self.producers = Producers(broker, filesystem, secret_bits)
         self.groups = GroupRequests(broker, node, secret_bits)
         for services in (
@@ -96,7 +96,13 @@ class KafkaTranslator:
             log.error("a Kafka request failed", peer=connection.address, exc_info=call)
             self._answers.end(connection, "a request failed")
         else:
+            self.groups.held_beats.answer(connection)  # Answers leave in the order of requests.
             self._serve(self._answers.open(connection, call), call.request)
+
+    def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:
+        """Answer a client's first request over a connection."""
+        self.groups.client_arrived(slot)
+        slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
 
     def _serve(self, slot: Slot, request: Request) -> None:
         try:
@@ -128,7 +134,3 @@ def _call_of(frame: bytes) -> Call | RemoteProtocolError:
         return decode_call(frame)
     except RemoteProtocolError as malformed:
         return malformed
-
-
-def _api_versions(request: ApiVersionsRequest, slot: Slot) -> None:
-    slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))

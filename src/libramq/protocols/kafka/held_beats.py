@@ -1,0 +1,71 @@
+"""Held heartbeats: the answer waits until there is something to say.
+
+So a member hears of a rebalance in a round trip, not at its next heartbeat, 3 to 5 s later. Clients have one
+heartbeat under way, and send none meanwhile. Answers leave in the order of requests: another request of the
+same connection ends the wait.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.groups.classic.values import Beat
+from libramq.kernel.connection import Connection
+from libramq.kernel.deadlines import Deadline, Deadlines
+from libramq.protocols.kafka.answers import Slot
+
+#: Ours: less than any client's default interval, 3 s, so that none is late for its next heartbeat.
+HOLD_MS_MAX: Final = 2_800
+#: Ours: a member has several heartbeats in a session.
+HOLDS_PER_SESSION: Final = 3
+
+
+class HeldBeat(NamedTuple):
+    """A heartbeat that is not answered yet."""
+
+    slot: Slot
+    group: str
+    beat: Beat
+    deadline: Deadline
+
+
+class HeldBeats:
+    """The heartbeats, one of a connection. answer: answers one that is not held any more."""
+
+    def __init__(self, deadlines: Deadlines, answer: Callable[[HeldBeat], None]) -> None:
+        self._deadlines = deadlines
+        self._answer = answer
+        self._held: dict[Connection, HeldBeat] = {}
+        self._of_group: dict[str, dict[Connection, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, slot: Slot, group: str, beat: Beat, until_ms: MonotonicMs) -> None:
+        """Hold a heartbeat; the one before of its connection is answered."""
+        connection = slot.connection
+        self.answer(connection)
+        deadline = self._deadlines.set(until_ms, partial(self._expire, connection))
+        self._held[connection] = HeldBeat(slot, group, beat, deadline)
+        self._of_group.setdefault(group, {})[connection] = None
+
+    def answer(self, connection: Connection) -> None:
+        """Answer a connection's heartbeat, if there is one."""
+        held = self._held.pop(connection, None)
+        if held is None:
+            return
+        held.deadline.cancel()
+        connections = self._of_group[held.group]
+        del connections[connection]
+        if not connections:
+            del self._of_group[held.group]
+        self._answer(held)
+
+    def answer_group(self, group: str) -> None:
+        """Answer the heartbeats of a group's members."""
+        for connection in list(self._of_group.get(group, ())):
+            self.answer(connection)
+
+    def _expire(self, connection: Connection, now_ms: MonotonicMs) -> None:
+        self.answer(connection)

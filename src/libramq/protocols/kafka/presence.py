@@ -1,0 +1,111 @@
+"""Presence: the connection over which each member was heard last, and who is awaited after its end.
+
+heard ─► its connection ends ─► awaited for a moment ─► its client is back over another connection
+                                                    └─► it is taken to be dead
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.purgatory import Parked, Purgatory
+
+#: Ours: members that one connection speaks for. Clients have one for each group.
+MEMBERS_PER_CONNECTION_MAX: Final = 100
+
+#: A group, and the id of one of its members.
+Who = tuple[str, str]
+
+
+class _Connection(Parked):
+    """A connection of members; parked, so that its end is noticed."""
+
+    __slots__ = ("_ended", "members")
+
+    def __init__(self, connection: Connection, ended: Callable[["_Connection"], None]) -> None:
+        super().__init__(connection)
+        self._ended = ended
+        self.members: dict[Who, None] = {}
+
+    def unlink(self) -> None:
+        """Report the end."""
+        self._ended(self)
+
+
+class _Awaited(NamedTuple):
+    who: Who
+    client_id: str
+    host: str
+    until_ms: MonotonicMs
+
+
+class Presence:
+    """The connections of members. lost: called with the members whose connection ended."""
+
+    def __init__(self, purgatory: Purgatory, lost: Callable[[Connection, Collection[Who]], None]) -> None:
+        self._purgatory = purgatory
+        self._lost = lost
+        self._connections: dict[Connection, _Connection] = {}
+        self._of: dict[Who, _Connection] = {}
+        #: Each is awaited for the same time, so that the first is due first.
+        self._awaited: deque[_Awaited] = deque()
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def heard(self, connection: Connection, who: Who) -> None:
+        """Note that a member was heard over a connection."""
+        before = self._of.get(who)
+        if before is not None:
+            if before.connection is connection:
+                return
+            del before.members[who]
+        now = self._connections.get(connection)
+        if now is None:
+            if not connection.is_open or not self._purgatory.has_room(connection):
+                self._of.pop(who, None)
+                return
+            now = self._connections[connection] = _Connection(connection, self._ended)
+            self._purgatory.park(now)
+        now.members[who] = None
+        self._of[who] = now
+        if len(now.members) > MEMBERS_PER_CONNECTION_MAX:
+            self.left(next(iter(now.members)))
+
+    def left(self, who: Who) -> None:
+        """Forget a member."""
+        connection = self._of.pop(who, None)
+        if connection is not None:
+            del connection.members[who]
+
+    def wait_for(self, who: Who, client_id: str, host: str, until_ms: MonotonicMs) -> None:
+        """Await a member's client until then; call in the order of the times."""
+        self._awaited.append(_Awaited(who, client_id, host, until_ms))
+
+    def returned(
+        self, client_id: str, host: str, groups: Collection[str] | None, now_ms: MonotonicMs
+    ) -> list[Who]:
+        """Return the members that are awaited, and whose client this may be; they are awaited no more.
+
+        groups: those that it may be back for; None: any.
+        """
+        while self._awaited and self._awaited[0].until_ms < now_ms:
+            self._awaited.popleft()
+        found = [
+            each
+            for each in self._awaited
+            if (each.client_id, each.host) == (client_id, host) and (groups is None or each.who[0] in groups)
+        ]
+        if found:
+            self._awaited = deque(each for each in self._awaited if each not in found)
+        return [each.who for each in found]
+
+    def _ended(self, ended: _Connection) -> None:
+        del self._connections[ended.connection]
+        members = list(ended.members)
+        for who in members:
+            del self._of[who]
+        if members:
+            self._lost(ended.connection, members)

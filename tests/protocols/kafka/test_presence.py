@@ -1,0 +1,203 @@
+"""A member hears of a rebalance at once, and one whose connection ended is missed at once."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.groups.classic.state import INITIAL_DELAY_MS
+from libramq.protocols.kafka.held_beats import HOLD_MS_MAX
+from libramq.protocols.kafka.presence import MEMBERS_PER_CONNECTION_MAX, Presence
+from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
+from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
+from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
+from libramq.wire.kafka.error_code import ErrorCode
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer
+from tests.protocols.kafka.test_groups import SESSION_MS, Member, join_request, pair
+
+GRACE_MS = 150
+
+
+def news(member: Member) -> list[int]:
+    """Return what a held heartbeat was answered, if it was."""
+    return [each.error_code for each in member.peer.answers()]
+
+
+def members(endpoint: KafkaEndpoint) -> set[str]:
+    group = endpoint.translator.groups.groups.get("G")
+    return set(group.members) if group is not None else set()
+
+
+def test_a_held_heartbeat_is_answered_when_a_rebalance_begins(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    first.hold_beat()
+    second.hold_beat()
+    assert news(first) == news(second) == []
+    Member(endpoint)
+    assert news(first) == news(second) == [ErrorCode.REBALANCE_IN_PROGRESS]
+
+
+def test_a_held_heartbeat_is_answered_in_time_for_the_next(endpoint: KafkaEndpoint):
+    first, _ = pair(endpoint)
+    first.hold_beat()
+    endpoint.talk.advance(HOLD_MS_MAX - 1)
+    assert news(first) == []
+    endpoint.talk.advance(1)
+    assert news(first) == [ErrorCode.NONE]
+
+
+def test_a_short_session_has_several_heartbeats(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(join_request(session_timeout_ms=1_200, rebalance_timeout_ms=1_200), 3)
+    endpoint.talk.advance(2 * INITIAL_DELAY_MS)
+    (joined,) = peer.answers()
+    beat = HeartbeatRequest(group_id="G", generation_id=joined.generation_id, member_id=joined.member_id)
+    peer.tell(beat)
+    endpoint.talk.advance(400)
+    assert [each.error_code for each in peer.answers()] == [ErrorCode.NONE]
+
+
+def test_another_request_ends_the_wait_before_it_is_answered(endpoint: KafkaEndpoint):
+    first, _ = pair(endpoint)
+    first.hold_beat()
+    first.peer.tell(ApiVersionsRequest())
+    beat, versions = first.peer.answers()
+    assert (beat.error_code, bool(versions.api_keys)) == (ErrorCode.NONE, True)
+
+
+def test_a_held_heartbeat_disappears_with_its_connection(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    first.hold_beat()
+    first.peer.end()
+    endpoint.talk.advance(HOLD_MS_MAX)
+    assert len(endpoint.translator.groups.held_beats) == 0
+    assert not endpoint.translator._answers._waiting
+    second.peer.end()
+    endpoint.talk.advance(SESSION_MS)
+    assert len(endpoint.talk.broker.purgatory) == 0
+    assert len(endpoint.translator.groups.presence) == 0
+
+
+def test_a_member_whose_connection_ended_is_missed_after_the_grace(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    first.hold_beat()
+    second.peer.end()
+    endpoint.talk.advance(GRACE_MS - 1)
+    assert (news(first), members(endpoint)) == ([], {first.member_id, second.member_id})
+    endpoint.talk.advance(1)
+    assert news(first) == [ErrorCode.REBALANCE_IN_PROGRESS]
+    assert members(endpoint) == {first.member_id}
+
+
+def test_a_lost_member_is_missed_although_the_broker_stood_still(endpoint: KafkaEndpoint):
+    """It has as long again as the broker stood still, and not a whole session."""
+    first, second = pair(endpoint)
+    second.peer.end()
+    endpoint.talk.extend_deadlines(1_000)
+    assert second.member_id in members(endpoint)
+    endpoint.talk.advance(1_000)
+    assert members(endpoint) == {first.member_id}
+
+
+def test_the_grace_can_be_switched_off(tmp_path: Path):
+    talk = Conversation(tmp_path, kafka_member_grace_ms=0)
+    endpoint = KafkaEndpoint(talk)
+    first, second = pair(endpoint)
+    second.peer.end()
+    talk.advance(SESSION_MS - 1)
+    assert second.member_id in members(endpoint)
+    first.beat()
+    talk.advance(1)
+    assert second.member_id not in members(endpoint)
+    talk.close()
+
+
+@pytest.mark.parametrize("request_", [ApiVersionsRequest(), FindCoordinatorRequest(coordinator_keys=("G",))])
+def test_a_client_that_is_back_keeps_its_member(
+    endpoint: KafkaEndpoint, request_: ApiVersionsRequest | FindCoordinatorRequest
+):
+    first, second = pair(endpoint)
+    second.peer.end()
+    endpoint.talk.advance(GRACE_MS - 1)
+    back = endpoint.peer()
+    back.ask(request_)
+    endpoint.talk.advance(SESSION_MS - 1)
+    first.beat()
+    assert second.member_id in members(endpoint)
+    endpoint.talk.advance(1)
+    assert second.member_id not in members(endpoint)
+
+
+def test_a_member_that_is_heard_over_a_new_connection_keeps_its_place(endpoint: KafkaEndpoint):
+    _, second = pair(endpoint)
+    old, second.peer = second.peer, endpoint.peer()
+    assert second.beat() == ErrorCode.NONE
+    old.end()
+    endpoint.talk.advance(2 * GRACE_MS)
+    assert second.member_id in members(endpoint)
+
+
+@pytest.mark.parametrize("client_id", ["other", "test"])
+def test_another_client_from_another_host_saves_nobody(endpoint: KafkaEndpoint, client_id: str):
+    _, second = pair(endpoint)
+    second.peer.end()
+    stranger = endpoint.peer("127.0.0.1:1" if client_id == "other" else "127.0.0.2:1")
+    stranger.client_id = client_id
+    stranger.ask(ApiVersionsRequest())
+    endpoint.talk.advance(GRACE_MS)
+    assert second.member_id not in members(endpoint)
+
+
+def test_a_static_member_has_its_whole_session(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    peer.tell(join_request(group_instance_id="i"))
+    endpoint.talk.advance(2 * INITIAL_DELAY_MS)
+    (joined,) = peer.answers()
+    peer.end()
+    endpoint.talk.advance(SESSION_MS // 2)
+    assert members(endpoint) == {joined.member_id}
+    endpoint.talk.advance(SESSION_MS)
+    assert members(endpoint) == set()
+
+
+def test_a_rebalance_does_not_wait_for_a_member_that_died_in_it(endpoint: KafkaEndpoint):
+    first, second = pair(endpoint)
+    newcomer = Member(endpoint)
+    first.rejoin()
+    newcomer.peer.end()
+    second.rejoin()
+    assert first.peer.answers() == [], "the newcomer may come back"
+    endpoint.talk.advance(GRACE_MS)
+    assert len(first.joined().members) == 2
+
+
+def test_a_connection_speaks_for_few_members():
+    """Each keeps some memory as long as the connection is open."""
+    talk_lost: list[object] = []
+    peer = FakePeer()
+    presence = Presence(_Purgatory(), lambda connection, lost: talk_lost.extend(lost))  # type: ignore[arg-type]
+    for number in range(MEMBERS_PER_CONNECTION_MAX + 5):
+        presence.heard(peer, ("G", str(number)))
+    assert len(presence) == MEMBERS_PER_CONNECTION_MAX
+
+
+class _Purgatory:
+    """Room for everything."""
+
+    def has_room(self, connection: object) -> bool:
+        return True
+
+    def park(self, parked: object) -> None:
+        """Keep nothing."""
+
+
+def test_what_was_answered_too_late_harms_nobody(endpoint: KafkaEndpoint):
+    """A heartbeat of a member that left meanwhile over another connection."""
+    first, second = pair(endpoint)
+    second.hold_beat()
+    old: KafkaPeer = second.peer
+    second.peer = endpoint.peer()
+    second.leave()
+    assert [each.error_code for each in old.answers()] == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert members(endpoint) == {first.member_id}
