@@ -115,6 +115,11 @@ class ConsumerRun:
         """Return the stage of the run."""
         return self._stage
 
+    @property
+    def is_undisturbed(self) -> bool:
+        """Return whether it runs, and nothing keeps it out of its group."""
+        return self._stage is Stage.RUNNING and self.problem is None
+
     async def start(self) -> None:
         """Join the group; raises NameServerUnavailable, after which everything is closed."""
         self._thread = NetworkShare()

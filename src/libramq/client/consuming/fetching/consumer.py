@@ -250,6 +250,9 @@ class Consumer(Positions):
 
     def source(self) -> FetchWaiting:
         """Return where messages come from; raises what keeps them away. For `libramq.sync`."""
+        if self._run is not None and self._run.is_undisturbed:  # For nearly every message.
+            assert self._waiting is not None, "a run has a receiver"
+            return self._waiting
         waiting = self._waiting
         if self.is_over and waiting is not None:
             waiting.buffer.finish()

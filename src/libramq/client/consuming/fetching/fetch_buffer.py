@@ -75,6 +75,10 @@ class FetchBuffer:
 
     def take_one(self) -> MessageExt | None:
         """Return the next message; the one that was returned before is done."""
+        if len(self._in_hand) == 1:  # The next of the same batch, nearly always.
+            message = self._in_hand[0].take_next()
+            if message is not None:
+                return message
         self.finish()
         if self._arrived:
             self._sort_in()

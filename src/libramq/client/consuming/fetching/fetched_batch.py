@@ -41,6 +41,23 @@ class FetchedBatch(Delivery):
         self.began_ms = now_ms
         return self.messages[first : self.taken]
 
+    def take_next(self) -> MessageExt | None:
+        """Note that the program is done with what it has taken, and return one more; None as for `take`.
+
+        This is called for every message of an `async for`, and costs half of `finish` and `take(1)`.
+        """
+        first = self.done = self.taken
+        if first == len(self.messages):
+            return None
+        owned = self.owned
+        self.taken = first + 1
+        now_ms = owned.lease.monotonic_ms()
+        if owned.state is not QueueState.READING or self.is_dropped or not owned.lease.holds_at(now_ms):
+            self.taken = first
+            return None
+        self.began_ms = now_ms
+        return self.messages[first]
+
     def finish(self, *, is_done: bool = True) -> bool:
         """Note that the program is done with what it has taken; return whether nothing is left to take.
 
