@@ -97,8 +97,15 @@ def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None
     )
     pair.run(ROUND_MS)
     assert pair.slave.broker.ledger.offsets.has_reset("G", "T", 0)
+    read = pair.slave.pull(FakePeer(), queue_offset=0)
+    assert read is not None
+    assert (read.code, read.ext["nextBeginOffset"]) == (
+        ResponseCode.SUCCESS,
+        "2",
+    )  # The master moves it, once.
     pulled = pair.master.pull(FakePeer(), queue_offset=2)
     assert pulled is not None
+    assert pulled.ext["nextBeginOffset"] == "1"
     pair.run(ROUND_MS)
     assert not pair.slave.broker.ledger.offsets.has_reset("G", "T", 0)
     assert pair.slave.broker.offsets.query("G", "T", 0) == 1

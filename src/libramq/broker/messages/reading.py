@@ -155,7 +155,7 @@ class Reading:
             is_opened=pull.member is not None,
             now_ms=now_ms,
         )
-        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        reset = self._take_reset(pull)
         if reset is not None and reset != pull.offset:
             pull.waiter.answer(self._moved(pull, reset))
             return
@@ -214,6 +214,15 @@ class Reading:
         # A slave knows no openings: its master granted them, and grants no others while it is gone.
         if pull.member is not None and not self._store.config.is_copy:
             self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
+
+    def _take_reset(self, pull: Pull) -> int | None:
+        """Return the offset to which the consumer is to be moved; a slave leaves that to its master.
+
+        The slave would get the reset again with the next copy of the offsets, and move the consumer again.
+        """
+        if self._store.config.is_copy:
+            return None
+        return self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
 
     def _may_commit(self, pull: Pull) -> bool:
         """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""
