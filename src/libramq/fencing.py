@@ -35,10 +35,13 @@ class Opened(NamedTuple):
     offset: where the group continues; None: it has committed nothing, and the member may choose.
     former_epoch: under which the same member had the queue open until now; 0: it had not; None: the broker
     does not say.
+    recovered_end: where the queue ended when its broker was started after a kill, if messages that the member
+    has read may have been lost; later ones have their numbers.
     """
 
     offset: int | None
     former_epoch: int | None = None
+    recovered_end: int | None = None
 
 
 #: Members and epochs by queue.

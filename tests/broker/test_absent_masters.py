@@ -1,11 +1,14 @@
 """Coordinated groups while a master is gone and its slave serves: real brokers, real consumers, one loop."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 
 import pytest
 
+from libramq.filesystem import LocalFileSystem
 from libramq.message.queue import MessageQueue
+from libramq.store.copying import copy_store
 from tests.broker.clusters import TOPIC, Cluster, Member, group_at
 from tests.transport.loops import until
 
@@ -121,3 +124,37 @@ async def test_the_queue_of_a_member_that_ends_is_opened_when_the_master_is_back
     await cluster.even(one)
     await cluster.all_committed(group, COUNT)
     assert before.isdisjoint(one.lost)
+
+
+async def test_what_a_masters_disk_lost_and_its_slave_delivered_makes_nobody_skip_what_takes_its_place(
+    cluster: Cluster, tmp_path
+) -> None:
+    """Under ASYNC_FLUSH a slave has the half second that a power cut takes from its master."""
+    group = group_at(B, cluster.names)
+    one = await cluster.join(group, "one", session_ms=SESSION_MS, pull_threshold_for_queue=PREFETCHED)
+    await cluster.even(one)
+    await cluster.send(1)
+    await cluster.all_committed(group, 1)
+    store = cluster.servers[A].broker.store
+    await until(lambda: store.flushed_offset == store.end)
+    copy_store(tmp_path / A, tmp_path / "on the disk", LocalFileSystem())
+    one.gate = asyncio.Event()
+    await cluster.send(COUNT, A)
+    await cluster.copied(A)
+    await cluster.kill(A)
+    await absent(cluster)
+    one.gate.set()
+    await cluster.all_handled()
+    shutil.rmtree(tmp_path / A)
+    (tmp_path / "on the disk").rename(tmp_path / A)
+    await cluster.start(A)
+    await until(cluster.sees_all)
+    await cluster.new_producer()  # One that has not noticed that the master was gone.
+    lost = list(cluster.sent)
+    await cluster.send(2 * COUNT, A)
+    await cluster.all_handled()
+    assert set(lost) < set(cluster.handled)
+    await cluster.copied(A)
+    for number in range(QUEUES[A]):
+        for server in (cluster.servers[A], cluster.slaves[A]):
+            assert server.broker.store.max_offset(TOPIC, number) == 1 + 2 * COUNT

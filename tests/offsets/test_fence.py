@@ -368,12 +368,17 @@ def test_members_reopen_queues_of_a_log_that_may_have_lost_its_end():
     fences.grant(word(3, queue(0, "m", 3), queue(1, "n", 3), complete=True))
     for queue_id, member in ((0, "m"), (1, "n")):
         fences.open("G", "T", queue_id, Claim(member, 3))
-    fences.doubt_openings()
+    fences.doubt_openings(lambda topic, queue_id: 10 + queue_id)
     assert outcome(fences.check, "G", "T", 0, "m", 3) is NotYetGranted
     assert outcome(fences.check, "G", "T", 0, "n", 2) is Fenced
     assert outcome(fences.open, "G", "T", 0, Claim("n", 3)) is Fenced
     assert fences.open("G", "T", 0, Claim("m", 3)) is None
     assert fences.check("G", "T", 0, "m", 3) is None
+    assert fences.recovered_end("G", "T", 0) == 10  # The answer may be lost, and the opening repeated.
     fences.grant(word(4, queue(1, "m", 4)))
     assert fences.open("G", "T", 1, Claim("m", 4)) == Claim("n", 3)
     assert fences.check("G", "T", 1, "m", 4) is None
+    assert fences.recovered_end("G", "T", 1) == 11
+    fences.grant(word(5, queue(1, "m", 5)))
+    assert fences.open("G", "T", 1, Claim("m", 5)) == Claim("m", 4)
+    assert fences.recovered_end("G", "T", 1) is None

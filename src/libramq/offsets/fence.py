@@ -211,8 +211,15 @@ class Fences:
         assert opening is None or claim.epoch > opening.epoch, "a grant older than an opening was applied"
         self._record(entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
+        if key not in fence.unconfirmed:  # Else the member may repeat this opening, unanswered.
+            fence.recovered_ends.pop(key, None)
         fence.unconfirmed.discard(key)
         return opening or NOBODY
+
+    def recovered_end(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a queue ended at the start that put the present opening in doubt; None if none did."""
+        fence = self._groups.get(group)
+        return None if fence is None else fence.recovered_ends.get((topic, queue_id))
 
     def check(self, group: str, topic: str, queue_id: int, member: str | None, epoch: int | None) -> None:
         """Check a member's pull, or any commit. Raises NotYetGranted, Fenced.
@@ -253,14 +260,15 @@ class Fences:
         fence.committed_over[key] = (opening, connection_number)
         return False
 
-    def doubt_openings(self) -> None:
+    def doubt_openings(self, end_of: Callable[[str, int], int]) -> None:
         """Make every reader open its queues once more: the log may have lost messages that they have read.
 
-        Later messages get the lost ones' offsets. A member that opens gets the committed offset, which has
-        been lowered to the queue's end, and continues there instead of behind it.
+        Later messages get the lost ones' offsets. A member that has read beyond a queue's present end begins
+        again at the committed offset, which has been lowered to that end.
         """
         for fence in self._groups.values():
             fence.unconfirmed = {key for key, claim in fence.openings.items() if claim.member}
+            fence.recovered_ends = {key: end_of(*key) for key in fence.unconfirmed}
 
     def close(self, group: str, topic: str, queue_id: int) -> None:
         """Close a queue until it is granted under a later epoch: its offset is about to be set."""
@@ -298,6 +306,7 @@ class Fences:
             for key in opened:
                 self._record(entry_name(group, key), None)
                 del fence.openings[key]
+                fence.recovered_ends.pop(key, None)
                 fence.committed_over.pop(key, None)
             fence.grants = {key: claim for key, claim in fence.grants.items() if key[0] != topic}
             fence.void = {key for key in fence.void if key[0] != topic}

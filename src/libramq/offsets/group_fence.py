@@ -15,8 +15,9 @@ NOBODY: Final = Claim("", 0)
 class GroupFence:
     """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
 
-    unconfirmed: queues whose readers have to open them once more. void: queues whose grant was unused when a
-    coordinator gathered; until they are granted again, their last reader need not be their owner.
+    unconfirmed: queues whose readers have to open them once more. recovered_ends: where these ended then.
+    void: queues whose grant was unused when a coordinator gathered; until they are granted again, their last
+    reader need not be their owner.
     """
 
     epoch: int = 0
@@ -25,6 +26,7 @@ class GroupFence:
     grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
     openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
     unconfirmed: set[tuple[str, int]] = field(default_factory=set)
+    recovered_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     void: set[tuple[str, int]] = field(default_factory=set)
     #: The newest connection over which a queue was committed, and under which opening. It is in no file,
     #: since no connection outlives the process.

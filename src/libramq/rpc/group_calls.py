@@ -101,10 +101,8 @@ def find_group(group: str) -> Call[str]:
 
 
 def _opened(reply: Command) -> Opened:
-    offset, former_epoch = reply.ext.get("offset"), reply.ext.get("lbFormerEpoch")
-    return Opened(
-        None if offset is None else int(offset), None if former_epoch is None else int(former_epoch)
-    )
+    texts = (reply.ext.get(name) for name in ("offset", "lbFormerEpoch", "lbRecoveredEnd"))
+    return Opened(*(None if text is None else int(text) for text in texts))
 
 
 def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[Opened]:

@@ -441,6 +441,17 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(former_epoch):
     assert [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)] == []
 
 
+@pytest.mark.parametrize(("recovered_end", "is_lost"), [(0, True), (1, True), (2, False), (3, False)])
+def test_who_has_read_what_the_brokers_disk_has_lost_begins_again(recovered_end, is_lost):
+    """Nothing was committed, so the offset fits; but other messages may have the numbers of what we read."""
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0, 1))
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, former_epoch=1, recovered_end=recovered_end)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))] * is_lost
+
+
 def test_a_fence_that_knows_our_opening_lets_us_go_on():
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0))

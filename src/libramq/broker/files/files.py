@@ -106,7 +106,7 @@ class BrokerFiles:
         self.tables = Tables(self._config, self.filesystem, clock=self._clock)
         recovery = self.store.recovery
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
-            self.tables.fences.doubt_openings()
+            self.tables.fences.doubt_openings(self.store.max_offset)
         self._schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
         self.destinations = Destinations(self.tables.topics)
         loaded = self._schedule_file.load(ScheduleFile)

@@ -72,7 +72,8 @@ class QueueOpening:
                 former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
             self._rebalances.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
-        opened = Opened(offset, _former_epoch(former, claim))
+        recovered_end = self._fences.recovered_end(group, topic, queue_id)
+        opened = Opened(offset, _former_epoch(former, claim), recovered_end)
         if self._journals.is_synced:
             waiter.answer(opened)
         else:

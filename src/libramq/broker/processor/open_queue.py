@@ -37,4 +37,5 @@ class OpenQueue:
 
 def _reply(opened: Opened) -> Reply:
     offset = {} if opened.offset is None else {"offset": str(opened.offset)}
-    return Reply(ext=offset | {"lbFormerEpoch": str(opened.former_epoch)})
+    end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
+    return Reply(ext=offset | end | {"lbFormerEpoch": str(opened.former_epoch)})

@@ -144,6 +144,8 @@ def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
     is_unbroken = answer.former_epoch is None or answer.former_epoch == owned.claim.opened_epoch
     if owned.cursor.was_missing or not (is_unbroken or not owned.claim.opened_epoch):
         return False
+    if answer.recovered_end is not None and owned.cursor.next_offset > answer.recovered_end:
+        return False  # What we have read is gone, and other messages may have its numbers.
     known, committed = own.offsets.acknowledged(owned.queue), answer.offset
     if committed is None:
         return known is None
