@@ -562,6 +562,26 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
     assert node.told_by(B, [A, B, C_], complete=False) == "0"
 
 
+def test_a_fence_left_under_a_later_epoch_hears_of_client_mode_too(node):
+    """Its group has no members of ours any more; it would refuse the commits of stock members for ever."""
+    node.create_topic("T", 1)
+    node.meet(B, C_)
+    grants = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=9, member="id")]
+    left = bodies.PeerGrantBody(group=HERE, epoch=9, grants=grants, complete=True)
+    assert node.ask(peer(B), R.PEER_GRANT, None, left).code == C.SUCCESS
+    node.told_by(B, [A, B, C_], complete=False, **{HERE: [bodies.PeerMember(client_id="java")]})
+    node.pass_by(10)
+    for name, epoch in ((B, 9), (C_, 12)):
+        (question,) = node.take(R.PEER_GRANT, ADDRESSES[name])
+        assert body_of(question, bodies.PeerGrantBody).epoch == 9
+        node.answer(question, epoch)
+    (again,) = node.take(R.PEER_GRANT, ADDRESSES[C_])
+    body = body_of(again, bodies.PeerGrantBody)
+    assert (body.mode, body.epoch) == (MODE_CLIENT, 12)
+    node.answer(again, 12)
+    assert node.take(R.PEER_GRANT, ADDRESSES[C_]) == []
+
+
 def test_a_stock_client_that_joins_during_a_journal_write_counts(tmp_path):
     """The group is gathered when the disk has the join: the clients of then count, not those of before."""
     node = Node(tmp_path, flush_disk_type="SYNC_FLUSH")

@@ -262,8 +262,11 @@ class Coordination:
 
     def refused(self, grant: FenceGrant, epoch: int) -> None:
         """Handle a fence's refusal of our grant: it has seen a higher epoch."""
-        effects = self._coordinator.refused(grant.group, grant.epoch, epoch, now_ms=self._now_ms())
-        self._perform(effects)
+        group = grant.group
+        self._perform(self._coordinator.refused(group, grant.epoch, epoch, now_ms=self._now_ms()))
+        if grant.mode == MODE_CLIENT and group not in self._coordinator and self._coordinator.stock(group):
+            # A fence is left, too, of a coordinator that had the group when ours did not hear of it.
+            self._change_mode(fx.ModeChanged(group, MODE_CLIENT, epoch))
 
     def granted(self, grant: FenceGrant) -> int:
         """Apply a coordinator's grant of our queues; return the highest epoch that our fence has seen."""
