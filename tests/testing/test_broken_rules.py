@@ -399,6 +399,8 @@ def test_a_slave_that_does_not_come_back_to_its_master_is_caught(monkeypatch: py
 def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytest.MonkeyPatch):
     """Members read at the slave what a power cut takes from the master, and skip what replaces it."""
     monkeypatch.setattr(HAService, "_end", property(lambda self: self._store.end))
+    # A member may read both messages of an offset: that is the same fault, and with some seeds seen first.
+    monkeypatch.setattr(OneMessageAnOffset, "delivered", lambda *_: None)
     ends = ((2_000, "end_master"), (11_000, "end_master"))
     caught(
         ConsumedAtLeastOnce,
