@@ -23,7 +23,7 @@ from libramq.rpc import request_body
 from libramq.runtime import large_requests
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
-from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.log.append import AppendResult, StoreMessage
 from tests.broker.brokers import Conversation, find_answer, heartbeat, notifications, send_header
 from tests.fakes import FakePeer
 

@@ -17,7 +17,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumeStats, ResetOffsetBody, TopicStatsTable
 from libramq.remoting.body.route import KVTable
 from libramq.remoting.command import Command
-from libramq.store.segments import ColdRead
+from libramq.store.log.segments import ColdRead
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer
 

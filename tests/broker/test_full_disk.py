@@ -9,7 +9,7 @@ from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.virtual_time import VirtualTime
 from tests.broker.brokers import Conversation

@@ -14,7 +14,7 @@ from libramq.message.names import TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS
 from libramq.message.properties import PROPERTIES_BYTES_MAX, encode_properties
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 from tests.broker.brokers import Conversation
 from tests.broker.test_pop import Popper
 from tests.broker.test_transactions import INTERVAL_MS, checks, end, place_of, prepare

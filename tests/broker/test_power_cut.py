@@ -12,8 +12,8 @@ from libramq.clock import Now
 from libramq.errors import NotYetGranted
 from libramq.fencing import Claim, FenceGrant
 from libramq.message.queue import MessageQueue
-from libramq.store.append import StoreMessage
 from libramq.store.flush import run_flush
+from libramq.store.log.append import StoreMessage
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.virtual_time import VirtualTime
 from tests.fakes import ManualClock

@@ -10,7 +10,7 @@ from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 

@@ -14,7 +14,7 @@ from libramq.message import decode_records
 from libramq.remoting import headers as h
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.runtime.performer import TURN_US_MAX
-from libramq.store.filtered_read import STEP_COUNT_MAX, FilteredRead
+from libramq.store.reading.filtered_read import STEP_COUNT_MAX, FilteredRead
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header, subscription
 from tests.broker.test_cold_reads import ColdPages
 from tests.broker.test_pop import Popper

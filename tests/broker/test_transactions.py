@@ -11,7 +11,7 @@ from libramq.message import decode_records
 from libramq.message.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
-from libramq.store.append import SERVICE_NOT_AVAILABLE
+from libramq.store.log.append import SERVICE_NOT_AVAILABLE
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 

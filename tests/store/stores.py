@@ -9,7 +9,7 @@ from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
-from libramq.store.retention import Retention
+from libramq.store.retention.retention import Retention
 from tests.fakes import ManualClock
 
 BORN = encode_host(("10.1.2.3", 4567))

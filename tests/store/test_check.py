@@ -11,8 +11,8 @@ from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_records, tag_code
 from libramq.message.record import RecordHead
-from libramq.store.check import StoreReport, check_store
-from libramq.store.log_scan import Damage
+from libramq.store.log.log_scan import Damage
+from libramq.store.recovery.check import StoreReport, check_store
 from tests.store.stores import flush, kill, message, open_store, remove_old_files
 
 

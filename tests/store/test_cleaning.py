@@ -11,9 +11,9 @@ import pytest
 
 from libramq.filesystem import DiskUsage
 from libramq.store import MessageStore, ReadStatus, StoreConfig
-from libramq.store.read import ReadResult
-from libramq.store.retention import OldFile, Retention, expired_files
-from libramq.store.timestamp_search import Boundary
+from libramq.store.queues.timestamp_search import Boundary
+from libramq.store.reading.read import ReadResult
+from libramq.store.retention.retention import OldFile, Retention, expired_files
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.virtual_time import VirtualTime
 from tests.fakes import ManualClock

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from libramq.filesystem import LocalFileSystem
-from libramq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
-from libramq.store.segments import Segments
+from libramq.store.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from tests.store.stores import Disk
 
 FILE_UNITS = 100

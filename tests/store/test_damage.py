@@ -10,10 +10,10 @@ from libramq.message.ids import encode_host
 from libramq.message.record import encode_blank, encode_record
 from libramq.store import MessageStore
 from libramq.store.config import Damaged
-from libramq.store.log_scan import Damage, LogScan
-from libramq.store.reader import StoreReader
-from libramq.store.recovery_point import RecoveryPoint, RecoveryPointFile
-from libramq.store.span_cursor import Span
+from libramq.store.log.log_scan import Damage, LogScan
+from libramq.store.queues.span_cursor import Span
+from libramq.store.reading.reader import StoreReader
+from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile
 from tests.fakes import ManualClock
 from tests.store.stores import Disk, bodies, copy_as_killed, flush, kill, message, open_store, read_all
 

@@ -11,7 +11,7 @@ from libramq.message import decode_records, tag_code
 from libramq.message import sys_flag as flags
 from libramq.message.ids import encode_host
 from libramq.store import AppendStatus, FlushDiskType, MessageStore, ReadStatus, StoreMessage, run_flush
-from libramq.store.read import warm
+from libramq.store.reading.read import warm
 from tests.fakes import ManualClock
 from tests.store.stores import (
     BORN,

@@ -16,7 +16,7 @@ from libramq.errors import StoreDamaged
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.config import Damaged, FlushDiskType
-from libramq.store.retention import Retention
+from libramq.store.retention.retention import Retention
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime

@@ -12,7 +12,7 @@ import libramq
 from libramq.errors import StoreError
 from libramq.message import decode_records
 from libramq.store import MessageStore
-from libramq.store.consume_queue import UNIT
+from libramq.store.queues.consume_queue import UNIT
 from tests.fakes import ManualClock
 from tests.store.stores import Disk, bodies, copy_as_killed, flush, kill, message, open_store
 
@@ -156,7 +156,10 @@ import random, sys
 from pathlib import Path
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
-from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from libramq.store import MessageStore
+from libramq.store import StoreConfig
+from libramq.store import StoreMessage
+from libramq.store import run_flush
 filesystem, clock = LocalFileSystem(), SystemClock()
 sizes = {"mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 2000}
 config = StoreConfig(root=Path(sys.argv[1]), **sizes)

@@ -1,7 +1,7 @@
 """The tail: records one by one, from a ring that overwrites its oldest bytes."""
 
 from libramq.message.record import RECORD_BYTES_MIN
-from libramq.store.tail import Tail
+from libramq.store.log.tail import Tail
 
 SIZE = RECORD_BYTES_MIN
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.store.timestamp_search import Boundary
+from libramq.store.queues.timestamp_search import Boundary
 from tests.fakes import ManualClock
 from tests.store.stores import flush, message, open_store, remove_old_files
 

@@ -56,7 +56,7 @@ from libramq.kernel.connection import NUMBERS, Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
-from libramq.store.append import AppendResult
+from libramq.store.log.append import AppendResult
 from libramq.transport.server import Handler
 
 LINE_BYTES_MAX = 64 * 1024

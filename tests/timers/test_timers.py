@@ -6,7 +6,7 @@ from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_table import TopicRules
 from libramq.clock import WallMs
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.timers.metrics import TimerMetrics
 from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions

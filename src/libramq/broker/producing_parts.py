@@ -19,7 +19,7 @@ from libramq.catalog.requirements import Requirements
 from libramq.groups.queue_lock import QueueLocks
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
-from libramq.store.disk_space import DiskSpace
+from libramq.store.retention.disk_space import DiskSpace
 
 
 class ProducingParts:

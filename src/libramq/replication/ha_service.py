@@ -22,8 +22,8 @@ from libramq.logs import get_logger
 from libramq.replication.blocks import BLOCK_BYTES, encode_block
 from libramq.replication.ha_connection import HAConnection
 from libramq.store.config import FlushDiskType
+from libramq.store.log.segments import FileRange
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import FileRange
 
 log = get_logger(__name__)
 

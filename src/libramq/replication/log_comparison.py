@@ -19,9 +19,9 @@ from libramq.filesystem import FileSystem
 from libramq.kernel.effect import Effects, Thread
 from libramq.logs import get_logger
 from libramq.message.record import RecordHead
-from libramq.store.log_scan import LogScan
+from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
-from libramq.store.read_only_files import ReadOnlyFiles
+from libramq.store.reading.read_only_files import ReadOnlyFiles
 
 log = get_logger(__name__)
 

@@ -36,7 +36,7 @@ from libramq.rpc.outcome import (
     WaitForDisk,
 )
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Request, failure
-from libramq.store.append import NOT_SAFE
+from libramq.store.log.append import NOT_SAFE
 
 log = get_logger(__name__)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from libramq.spark.pushdown import ReadRange
     from libramq.spark.sink import MessagesStreamWriter, MessagesWriter
     from libramq.spark.sink_options import SinkOptions
-    from libramq.store.span_cursor import Span
+    from libramq.store.queues.span_cursor import Span
 
 
 class RocketMQSource(DataSource):

@@ -15,8 +15,8 @@ from libramq.spark.columns import Records, arrow_schema
 from libramq.spark.positions import Range
 from libramq.spark.source_options import SourceOptions
 from libramq.spark.worker import warn_of_loss
-from libramq.store.reader import StoreReader
-from libramq.store.span_cursor import Span
+from libramq.store.queues.span_cursor import Span
+from libramq.store.reading.reader import StoreReader
 
 
 class StoreQueues:

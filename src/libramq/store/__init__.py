@@ -1,10 +1,10 @@
 """The store: commit log, consume queues, recovery and reading, in RocketMQ's own format on disk."""
 
-from libramq.store.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.flush import FlushPlan, run_flush
+from libramq.store.log.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 
 __all__ = [
     "AppendResult",

@@ -13,13 +13,15 @@ from libramq.filesystem import FileSystem
 from libramq.filter.message_filter import MessageFilter
 from libramq.message.message import MessageExt
 from libramq.message.record import decode_record
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
-from libramq.store.consume_queue import BLANK_SIZE, UNIT
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.segments import FileRange
 from libramq.store.open_files import OpenFiles
-from libramq.store.read import (
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.timestamp_search import Boundary, search_timestamp
+from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
+from libramq.store.reading.read import (
     NO_QUEUE,
     ReadResult,
     find_record,
@@ -27,8 +29,6 @@ from libramq.store.read import (
     unit_tag_codes,
     warm,
 )
-from libramq.store.segments import FileRange
-from libramq.store.timestamp_search import Boundary, search_timestamp
 
 
 class StoreContents:

@@ -22,15 +22,15 @@ from typing import Final
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
-from libramq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import PAGE_BYTES, FlushDiskType, StoreConfig
-from libramq.store.consume_queue import ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.deletions import Deletions
+from libramq.store.log.commit_log import CommitLog
 from libramq.store.open_files import NO_DESCRIPTORS
-from libramq.store.queue_round import QueueRound, thorough_checkpoint
-from libramq.store.recovery_point import UNKNOWN
+from libramq.store.queues.consume_queue import ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.queue_round import QueueRound, thorough_checkpoint
+from libramq.store.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from libramq.store.recovery.recovery_point import UNKNOWN
+from libramq.store.retention.deletions import Deletions
 
 #: Ours: fewer files are not worth threads; a second's flush of queues has a few.
 PATHS_MIN: Final = 8

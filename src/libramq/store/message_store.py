@@ -21,27 +21,27 @@ from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.ids import encode_host
 from libramq.message.record import RecordHead
-from libramq.store.append import (
+from libramq.store.config import StoreConfig
+from libramq.store.flush import Flusher, FlushPlan
+from libramq.store.log.append import (
     MESSAGE_ILLEGAL,
     SERVICE_NOT_AVAILABLE,
     AppendResult,
     StoreMessage,
 )
-from libramq.store.cleaning import Cleaning
-from libramq.store.commit_log import CommitLog
-from libramq.store.config import StoreConfig
-from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable, refuse_batch_queues
-from libramq.store.cutting import cut_log
-from libramq.store.deletions import Deletions
-from libramq.store.flush import Flusher, FlushPlan
-from libramq.store.log_copy import LogCopy
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.cutting import cut_log
+from libramq.store.log.log_copy import LogCopy
+from libramq.store.log.packing import PackedBatch, pack_batch
 from libramq.store.open_files import OpenFiles
-from libramq.store.opening import ABORT, StoreOpening
-from libramq.store.packing import PackedBatch, pack_batch
-from libramq.store.recovery import RecoveryReport
-from libramq.store.recovery_point_writer import RecoveryPointWriter
+from libramq.store.queues.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable, refuse_batch_queues
+from libramq.store.recovery.opening import ABORT, StoreOpening
+from libramq.store.recovery.recovery import RecoveryReport
+from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
 from libramq.store.refusal import Refusal
+from libramq.store.retention.cleaning import Cleaning
+from libramq.store.retention.deletions import Deletions
 from libramq.store.statistics import StoreStatistics
 from libramq.store.visible_contents import VisibleContents
 

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from libramq.filesystem import FileSystem
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import FlushDiskType, StoreConfig
-from libramq.store.consume_queue import ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.contents import StoreContents
+from libramq.store.log.commit_log import CommitLog
 from libramq.store.open_files import OpenFiles
+from libramq.store.queues.consume_queue import ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
 
 class VisibleContents(StoreContents):

@@ -17,8 +17,8 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.message.names import TIMER_TOPIC
 from libramq.message.record import decode_record
+from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import ColdRead
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
 from libramq.timers.unit import NO_UNIT, TimerUnit

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.filesystem import FileSystem
+from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
-from libramq.store.segments import Segments
 from libramq.timers.unit import (
     BLANK_BYTES,
     UNIT_BYTES,

@@ -23,9 +23,9 @@ from libramq.message.message import MessageExt
 from libramq.message.names import TIMER_TOPIC
 from libramq.message.record import decode_records
 from libramq.message.tags import java_hash
-from libramq.store.append import AppendStatus, StoreMessage, stored_again
+from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadStatus
+from libramq.store.reading.read import ReadStatus
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms

@@ -9,7 +9,7 @@ from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.pulling.pull_flow_control import PullLimits, pull_limits
 from libramq.errors import ConfigError
 from libramq.store.config import StoreConfig
-from libramq.store.read import transfer_limits
+from libramq.store.reading.read import transfer_limits
 from tests.client.consuming.examples import message
 
 

@@ -22,7 +22,7 @@ from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
 from libramq.rpc.request import BatchProcessor, Processor
 from libramq.store.config import FlushDiskType
-from libramq.store.read import ReadResult
+from libramq.store.reading.read import ReadResult
 
 #: Where a record has its physical offset.
 _PLACE_AT: Final = 28

@@ -15,9 +15,9 @@ from libramq.errors import SyncFailed
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.store.cleaning import Steps
 from libramq.store.message_store import MessageStore
-from libramq.store.retention import Retention
+from libramq.store.retention.cleaning import Steps
+from libramq.store.retention.retention import Retention
 
 log = get_logger(__name__)
 

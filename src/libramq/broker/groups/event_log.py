@@ -5,7 +5,7 @@ from libramq.logs import get_logger
 from libramq.message import properties as p
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.tags import tag_code
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)

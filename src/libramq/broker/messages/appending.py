@@ -21,8 +21,8 @@ from libramq.kernel.waiter import Waiter
 from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.tags import tag_code
-from libramq.store.append import NOT_SAFE, AppendResult, StoreMessage
-from libramq.store.disk_space import DiskSpace
+from libramq.store.log.append import NOT_SAFE, AppendResult, StoreMessage
+from libramq.store.retention.disk_space import DiskSpace
 
 
 class Draft(NamedTuple):

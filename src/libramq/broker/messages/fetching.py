@@ -22,7 +22,7 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.kernel.waiter import Waiter
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 #: Ours: messages of one queue in an answer; a thread converts them at some microseconds each.

@@ -10,14 +10,14 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.message import properties as p
 from libramq.message.record import BLANK_BYTES, HOST_BITS, record_size
-from libramq.store.append import (
+from libramq.store.config import FlushDiskType
+from libramq.store.log.append import (
     MESSAGE_ILLEGAL,
     PROPERTIES_SIZE_EXCEEDED,
     AppendResult,
     AppendStatus,
     StoreMessage,
 )
-from libramq.store.config import FlushDiskType
 from libramq.store.message_store import MessageStore
 
 _REFUSALS: Final = {

@@ -28,9 +28,9 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.waiter import Waiter
 from libramq.offsets import Fences
-from libramq.store.filtered_read import FilteredRead
 from libramq.store.message_store import MessageStore
-from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus
+from libramq.store.reading.filtered_read import FilteredRead
+from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 

@@ -11,8 +11,8 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
+from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import ColdRead
 
 #: Ours: a round looks at a few queues, each by two reads.
 WARMINGS_MAX: Final = 64

@@ -20,9 +20,9 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.store.append import AppendStatus, StoreMessage, stored_again
+from libramq.store.log.append import AppendStatus, StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadStatus
+from libramq.store.reading.read import ReadStatus
 
 log = get_logger(__name__)
 

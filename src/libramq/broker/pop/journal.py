@@ -23,7 +23,7 @@ from libramq.message.tags import tag_code
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.entries import CheckPointEntry, Entry, encode_entry, tag_of, unique_key
 from libramq.pop.positions import WRITTEN_AGAIN
-from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.log.append import AppendResult, StoreMessage
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)

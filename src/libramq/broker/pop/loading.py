@@ -24,7 +24,7 @@ from libramq.pop.check_point import check_point_of, key_of
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.pop.positions import WRITTEN_AGAIN, QueueOfGroup
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadStatus
+from libramq.store.reading.read import ReadStatus
 from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
 
 log = get_logger(__name__)

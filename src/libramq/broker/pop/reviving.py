@@ -24,9 +24,9 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.positions import Positions
-from libramq.store.append import StoreMessage, stored_again
+from libramq.store.log.append import StoreMessage, stored_again
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadStatus
+from libramq.store.reading.read import ReadStatus
 
 log = get_logger(__name__)
 

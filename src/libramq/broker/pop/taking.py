@@ -21,10 +21,10 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.pop.positions import Positions, QueueOfGroup
-from libramq.store.filtered_read import STEP_LOOKUPS, FilteredRead
+from libramq.store.log.segments import FileRange
 from libramq.store.message_store import MessageStore
-from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus
-from libramq.store.segments import FileRange
+from libramq.store.reading.filtered_read import STEP_LOOKUPS, FilteredRead
+from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 
 #: BrokerConfig.popFromRetryProbability, in percent.
 RETRY_FIRST_PERCENT: Final = 20

@@ -10,8 +10,8 @@ from typing import Final
 from libramq.codes import RequestCode as R
 from libramq.rpc.outcome import Outcome, WaitForDisk
 from libramq.rpc.request import Processor, Request
+from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import ColdRead
 
 LOOKUPS: Final = (
     R.SEARCH_OFFSET_BY_TIMESTAMP,

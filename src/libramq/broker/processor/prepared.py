@@ -5,7 +5,7 @@ import msgspec
 from libramq.broker.messages import stored_properties as text_properties
 from libramq.message import properties as p
 from libramq.remoting.headers import SendMessageHeader
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 
 
 class Prepared(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 
 _CODES: Final = {
     PullStatus.NOTHING_YET: ResponseCode.PULL_NOT_FOUND,

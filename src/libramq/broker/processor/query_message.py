@@ -14,7 +14,7 @@ from libramq.errors import broker_error
 from libramq.remoting.headers import QueryMessageHeader, decode_header
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.key_index import KeyIndex
+from libramq.store.index.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 
 #: MessageStoreConfig.maxMsgsNumBatch, BrokerConfig.defaultQueryMaxNum.

@@ -15,7 +15,7 @@ from libramq.remoting.headers import QueueHeader, SearchOffsetHeader, ViewMessag
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
-from libramq.store.timestamp_search import Boundary
+from libramq.store.queues.timestamp_search import Boundary
 
 
 class QueueOffsets:

@@ -32,8 +32,8 @@ from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
 from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
 from libramq.rpc.request import Processor, Request
+from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import ColdRead
 from libramq.waits import HeldPulls
 
 #: ResetOffsetRequestHeader: all queues.

@@ -20,7 +20,7 @@ from libramq.message.message import MessageExt
 from libramq.remoting.headers import SendBackHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.append import stored_again
+from libramq.store.log.append import stored_again
 from libramq.store.message_store import MessageStore
 
 _UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)

@@ -39,8 +39,8 @@ from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
 from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
-from libramq.store.append import AppendResult, AppendStatus, StoreMessage
-from libramq.store.disk_space import DiskSpace
+from libramq.store.log.append import AppendResult, AppendStatus, StoreMessage
+from libramq.store.retention.disk_space import DiskSpace
 from libramq.timers.timers import Timers
 
 #: Requests whose header has whole words; the others' has letters.

@@ -15,7 +15,7 @@ from libramq.message.sys_flag import TRANSACTION_MASK
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.request import Request
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 
 
 class SentBatch:

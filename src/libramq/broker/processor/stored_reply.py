@@ -2,7 +2,7 @@
 
 from libramq.broker.messages.message_log import MessageLog
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
-from libramq.store.append import AppendResult
+from libramq.store.log.append import AppendResult
 
 
 def stored_reply(

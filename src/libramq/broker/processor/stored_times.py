@@ -8,8 +8,8 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import OffsetWrapper
 from libramq.rpc.outcome import Outcome, WaitForDisk
+from libramq.store.log.segments import ColdRead, FileRange
 from libramq.store.message_store import MessageStore
-from libramq.store.segments import ColdRead, FileRange
 
 #: Ours: a message's time takes two reads, of its unit and of its record.
 WARMINGS_MAX: Final = 4

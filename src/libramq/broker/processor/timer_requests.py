@@ -21,7 +21,7 @@ from libramq.message.tags import tag_code
 from libramq.remoting.headers import RecallMessageHeader, decode_header
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.store.append import StoreMessage
+from libramq.store.log.append import StoreMessage
 from libramq.timers.timer_files import TimerFiles
 
 _TAG: Final = "_RECALL_TAG_"

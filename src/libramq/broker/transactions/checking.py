@@ -29,7 +29,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.store.message_store import MessageStore
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 
 log = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
-from libramq.store.append import StoreMessage, stored_again
+from libramq.store.log.append import StoreMessage, stored_again
 
 #: Its committed offsets say how far both topics are dealt with.
 TRANSACTION_GROUP: Final = names.TRANSACTION_GROUP

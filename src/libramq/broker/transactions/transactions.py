@@ -24,7 +24,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
-from libramq.store.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
+from libramq.store.log.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
 from libramq.timers.timers import Timers
 
 

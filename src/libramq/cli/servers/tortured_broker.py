@@ -17,7 +17,7 @@ from libramq.cli.servers.broker_children import READY, STOP_SECONDS, BrokerEnded
 from libramq.cli.servers.ports import free_port
 from libramq.errors import StoreError
 from libramq.filesystem import LocalFileSystem
-from libramq.store.check import check_store
+from libramq.store.recovery.check import check_store
 
 HOST: Final = "127.0.0.1"
 #: Ours: small, so that files end and begin often.

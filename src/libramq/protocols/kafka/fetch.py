@@ -20,7 +20,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import record_of
 from libramq.protocols.kafka.metadata import is_visible
 from libramq.protocols.kafka.refusals import code_of
-from libramq.store.read import ReadResult, ReadStatus
+from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.wire.kafka.apis.fetch import (
     FetchedPartition,
     FetchedTopic,

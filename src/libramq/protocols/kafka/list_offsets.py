@@ -24,7 +24,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.metadata import is_visible
 from libramq.protocols.kafka.node import LEADER_EPOCH
 from libramq.protocols.kafka.refusals import code_of
-from libramq.store.segments import ColdRead
+from libramq.store.log.segments import ColdRead
 from libramq.wire.kafka.apis.list_offsets import (
     EARLIEST,
     LATEST,

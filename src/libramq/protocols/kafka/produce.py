@@ -25,7 +25,7 @@ from libramq.protocols.kafka.metadata import is_visible
 from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.sequences import StoredBatch
-from libramq.store.append import AppendResult, AppendStatus
+from libramq.store.log.append import AppendResult, AppendStatus
 from libramq.wire.kafka.apis.produce import (
     ProducedPartition,
     ProducedTopic,

@@ -29,8 +29,8 @@ from libramq.message.record import RecordHead
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.sequences import PRODUCER, Entry, Key, Sequences, read_mark
 from libramq.secret_bits import SecretBits
-from libramq.store.log_scan import LogScan
-from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
+from libramq.store.log.log_scan import LogScan
+from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles
 from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from libramq.wire.kafka.error_code import ErrorCode
 

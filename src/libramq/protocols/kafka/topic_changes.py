@@ -21,7 +21,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.metadata import is_visible
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
-from libramq.store.segments import ColdRead
+from libramq.store.log.segments import ColdRead
 from libramq.wire.kafka.apis.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,

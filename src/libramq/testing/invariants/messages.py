@@ -8,7 +8,7 @@ from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
-from libramq.store.read import ReadStatus
+from libramq.store.reading.read import ReadStatus
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.offsets.consumer_offset import SEPARATOR
-from libramq.store.read import ReadStatus
+from libramq.store.reading.read import ReadStatus
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:

@@ -24,17 +24,17 @@ from libramq.errors import StoreCorrupt, StoreError
 from libramq.filesystem import FileSystem, LocalFileSystem
 from libramq.message.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN
 from libramq.message.sys_flag import BORN_HOST_V6, is_queued
-from libramq.store.checkpoint import read_checkpoint
 from libramq.store.config import UNIT_BYTES
-from libramq.store.consume_queue import BLANK_SIZE, UNIT
-from libramq.store.deletions import Deletions
-from libramq.store.dispatch import unit_tag_code
-from libramq.store.log_scan import Damage, LogScan
-from libramq.store.opening import ABORT
-from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
-from libramq.store.recovery_point import RecoveryPointFile
-from libramq.store.span_cursor import Extent, OnLost, Places, QueueKey, Span, SpanCursor, runs
-from libramq.store.whole_frames import whole_frames
+from libramq.store.log.log_scan import Damage, LogScan
+from libramq.store.log.whole_frames import whole_frames
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.span_cursor import Extent, OnLost, Places, QueueKey, Span, SpanCursor, runs
+from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
+from libramq.store.recovery.checkpoint import read_checkpoint
+from libramq.store.recovery.opening import ABORT
+from libramq.store.recovery.recovery_point import RecoveryPointFile
+from libramq.store.retention.deletions import Deletions
 
 WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
 SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.

@@ -19,15 +19,15 @@ from libramq.message.ids import HOST_V6_BYTES
 from libramq.message.properties import PROPERTIES_BYTES_MAX
 from libramq.message.record import HEADS, HOST_BITS, topic_prefix
 from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
-from libramq.store.append import (
+from libramq.store.log.append import (
     MESSAGE_ILLEGAL,
     PROPERTIES_SIZE_EXCEEDED,
     AppendResult,
     AppendStatus,
     StoreMessage,
 )
-from libramq.store.consume_queue import UNIT, ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
 
 class QueuePlan(msgspec.Struct):

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.config import UNIT_BYTES
-from libramq.store.consume_queue import BLANK_SIZE, UNIT
-from libramq.store.log_scan import Damage
-from libramq.store.read_only_files import ReadOnlyFiles
+from libramq.store.log.log_scan import Damage
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.reading.read_only_files import ReadOnlyFiles
 
 #: Ours: how many units are read at once: to compare records, and to count all.
 NEIGHBOURS: Final = 128

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from libramq.filesystem import FileSystem
-from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.flush import FlushPlan
-from libramq.store.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.recovery.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
 
 
 class RecoveryPointWriter:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from libramq.filesystem import FileSystem
-from libramq.store.log_scan import LogFiles
-from libramq.store.segments import NAME_DIGITS, Segments
+from libramq.store.log.log_scan import LogFiles
+from libramq.store.log.segments import NAME_DIGITS, Segments
 
 DIRECTORY: Final = "damaged"
 #: Ours: how many torn ends of power cuts are kept; then the oldest is removed. An operator's cuts stay.

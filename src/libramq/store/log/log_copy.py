@@ -23,10 +23,10 @@ from libramq.message.record import (
     peek_record,
 )
 from libramq.message.sys_flag import is_queued
-from libramq.store.commit_log import CommitLog
-from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.dispatch import unit_tag_code
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.dispatch import unit_tag_code
 
 log = get_logger(__name__)
 

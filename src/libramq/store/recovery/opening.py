@@ -16,12 +16,11 @@ from libramq.clock import Clock
 from libramq.errors import StoreDamaged, StoreError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.deletions import Deletions
-from libramq.store.kept_aside import keep_aside
-from libramq.store.recovery import (
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.recovery.kept_aside import keep_aside
+from libramq.store.recovery.recovery import (
     Beginning,
     RecoveryReport,
     begin_after_crash,
@@ -29,8 +28,9 @@ from libramq.store.recovery import (
     face_lost_files,
     recover,
 )
-from libramq.store.recovery_point import RecoveryPoint
-from libramq.store.recovery_point_writer import RecoveryPointWriter
+from libramq.store.recovery.recovery_point import RecoveryPoint
+from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
+from libramq.store.retention.deletions import Deletions
 
 log = get_logger(__name__)
 

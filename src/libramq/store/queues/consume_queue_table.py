@@ -13,10 +13,10 @@ from typing import Final
 from libramq.errors import InvalidName, StoreError
 from libramq.filesystem import FileSystem, safe_child
 from libramq.store.config import StoreConfig
-from libramq.store.consume_queue import ConsumeQueue
+from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
-from libramq.store.removal import Removal
-from libramq.store.segments import Segments
+from libramq.store.queues.consume_queue import ConsumeQueue
+from libramq.store.retention.removal import Removal
 
 QueueKey = tuple[str, int]
 

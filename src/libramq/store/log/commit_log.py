@@ -21,10 +21,10 @@ from libramq.filesystem import FileSystem
 from libramq.message import sys_flag as flags
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
 from libramq.store.config import FlushDiskType, StoreConfig
+from libramq.store.log.segments import FileRange, Segments
+from libramq.store.log.tail import Tail
+from libramq.store.log.unreadable import UnreadableRecords
 from libramq.store.open_files import OpenFiles
-from libramq.store.segments import FileRange, Segments
-from libramq.store.tail import Tail
-from libramq.store.unreadable import UnreadableRecords
 
 _SYS_FLAG_AT = 36
 _STORE_TIMESTAMP_AT = 56  # With an IPv4 born host; twelve later with IPv6.

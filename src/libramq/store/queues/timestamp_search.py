@@ -14,8 +14,8 @@ Upstream: store/ConsumeQueue.getOffsetInQueueByTime, common/BoundaryType.java.
 from enum import StrEnum
 from typing import Final
 
-from libramq.store.commit_log import CommitLog
-from libramq.store.consume_queue import BLANK_SIZE, ConsumeQueue
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue
 
 #: Ours: how many unreadable messages in a row a search skips.
 PROBES_MAX: Final = 64

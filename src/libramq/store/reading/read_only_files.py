@@ -13,8 +13,8 @@ from typing import Final
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.config import UNIT_BYTES
-from libramq.store.consume_queue import UNIT
-from libramq.store.segments import NAME_DIGITS
+from libramq.store.log.segments import NAME_DIGITS
+from libramq.store.queues.consume_queue import UNIT
 
 #: Ours: reading goes on in order, so few files are read again.
 OPEN_MAX: Final = 16

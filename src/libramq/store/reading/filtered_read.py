@@ -15,11 +15,18 @@ from typing import Final
 
 from libramq.filter.message_filter import MessageFilter
 from libramq.message.record import HEADS, HOST_BITS, MAGIC_V1
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
-from libramq.store.consume_queue import ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.read import NO_QUEUE, ReadResult, ReadStatus, read_queue, scan_count, transfer_limits
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.queues.consume_queue import ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.reading.read import (
+    NO_QUEUE,
+    ReadResult,
+    ReadStatus,
+    read_queue,
+    scan_count,
+    transfer_limits,
+)
 
 #: MessageStoreConfig.maxTransferCountOnMessageInMemory: an ordinary read. Some 0.3 ms for most filters.
 STEP_COUNT_MAX: Final = 32

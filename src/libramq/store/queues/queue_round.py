@@ -11,10 +11,10 @@ from collections import deque
 from typing import Final
 
 from libramq.clock import WallMs
-from libramq.store.checkpoint import Checkpoint
-from libramq.store.consume_queue import ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.recovery_point import UNKNOWN
+from libramq.store.queues.consume_queue import ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.recovery.checkpoint import Checkpoint
+from libramq.store.recovery.recovery_point import UNKNOWN
 
 #: Ours: a new file costs as much as so many writes, which take some 12 µs each.
 NEW_FILE_COST: Final = 8

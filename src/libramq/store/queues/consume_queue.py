@@ -19,7 +19,7 @@ from typing import Final
 
 from libramq.message.record import RECORD_BYTES_MIN
 from libramq.store.config import PAGE_BYTES, UNIT_BYTES
-from libramq.store.segments import FileRange, Segments
+from libramq.store.log.segments import FileRange, Segments
 
 UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF

@@ -23,9 +23,9 @@ from libramq.logs import get_logger
 from libramq.message import sys_flag as flags
 from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, RecordHead, peek_record
-from libramq.store.index_file import IndexFile, key_hash
-from libramq.store.log_scan import LogScan
-from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
+from libramq.store.index.index_file import IndexFile, key_hash
+from libramq.store.log.log_scan import LogScan
+from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles
 
 log = get_logger(__name__)
 

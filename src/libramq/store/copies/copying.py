@@ -21,17 +21,17 @@ from typing import Final
 from libramq.clock import WallMs
 from libramq.errors import StoreError, StoreLocked
 from libramq.filesystem import FileSystem
-from libramq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from libramq.store.config import UNIT_BYTES
-from libramq.store.consume_queue import BLANK_SIZE, UNIT
-from libramq.store.copied_tables import TOPICS, read_table, table_names
-from libramq.store.deletions import FILE_NAME as DELETIONS
+from libramq.store.copies.copied_tables import TOPICS, read_table, table_names
 from libramq.store.flush import FlushPlan, run_flush
-from libramq.store.log_scan import LogScan
-from libramq.store.opening import ABORT
-from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
-from libramq.store.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
-from libramq.store.segments import NAME_DIGITS
+from libramq.store.log.log_scan import LogScan
+from libramq.store.log.segments import NAME_DIGITS
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
+from libramq.store.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from libramq.store.recovery.opening import ABORT
+from libramq.store.recovery.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
+from libramq.store.retention.deletions import FILE_NAME as DELETIONS
 
 #: The checkpoint, the slots, and last the units that they lead to; `libramq.timers` writes them in reverse.
 TIMER_FILES: Final = ("config/timercheck", "config/timermetrics", "timerwheel")

@@ -15,16 +15,16 @@ from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
 from libramq.message.record import RECORD_BYTES_MAX, RecordHead, peek_record
 from libramq.message.sys_flag import is_queued
-from libramq.store.consume_queue import TAG_CODE_MIN
-from libramq.store.deletions import Deletions
-from libramq.store.dispatch import unit_tag_code
-from libramq.store.kept_aside import ZEROES_MAX, written_size
-from libramq.store.log_scan import Damage, LogScan, newest_written
-from libramq.store.opening import ABORT
-from libramq.store.queue_check import QueueCheck
-from libramq.store.read_only_files import ReadOnlyFiles
-from libramq.store.recovery_point import RecoveryPoint, RecoveryPointFile
-from libramq.store.span_cursor import QueueKey
+from libramq.store.log.log_scan import Damage, LogScan, newest_written
+from libramq.store.queues.consume_queue import TAG_CODE_MIN
+from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.queue_check import QueueCheck
+from libramq.store.queues.span_cursor import QueueKey
+from libramq.store.reading.read_only_files import ReadOnlyFiles
+from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size
+from libramq.store.recovery.opening import ABORT
+from libramq.store.recovery.recovery_point import RecoveryPoint, RecoveryPointFile
+from libramq.store.retention.deletions import Deletions
 
 Seen = Callable[[RecordHead | Damage], None]
 

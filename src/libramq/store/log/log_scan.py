@@ -36,7 +36,7 @@ _MAGICS = re.compile(
 
 
 class LogFiles(Protocol):
-    """The files of a log: libramq.store.segments, or read_only_files."""
+    """The files of a log: libramq.store.log.segments, or read_only_files."""
 
     @property
     def file_size(self) -> int: ...

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.store.commit_log import CommitLog
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.kept_aside import keep_aside
-from libramq.store.recovery_point_writer import RecoveryPointWriter
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.recovery.kept_aside import keep_aside
+from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
 
 log = get_logger(__name__)
 

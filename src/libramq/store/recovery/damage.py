@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from libramq.errors import StoreDamaged
 from libramq.message.record import RecordHead
 from libramq.message.sys_flag import is_queued
-from libramq.store.log_scan import Damage
-from libramq.store.segments import Segments
+from libramq.store.log.log_scan import Damage
+from libramq.store.log.segments import Segments
 
 REMEDY = "Bring back the files from a copy, or start with --damaged=skip or --damaged=cut"
 

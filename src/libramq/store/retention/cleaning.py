@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple
 from libramq.clock import Clock, WallMs
 from libramq.filesystem import DiskUsage, FileSystem
 from libramq.logs import get_logger
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES
-from libramq.store.consume_queue import UNIT, ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.flush import FlushPlan, run_flush
-from libramq.store.recovery_point_writer import RecoveryPointWriter
-from libramq.store.retention import OldFile, Retention, expired_files
-from libramq.store.segments import NAME_DIGITS
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.segments import NAME_DIGITS
+from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
+from libramq.store.retention.retention import OldFile, Retention, expired_files
 
 log = get_logger(__name__)
 

@@ -20,11 +20,11 @@ import msgspec
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.message.record import has_good_crc, has_whole_frame, peek_record
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES, StoreConfig
-from libramq.store.consume_queue import BLANK_SIZE, TAG_CODE_MIN, UNIT, ConsumeQueue
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.segments import FileRange
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.segments import FileRange
+from libramq.store.queues.consume_queue import BLANK_SIZE, TAG_CODE_MIN, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
 #: Ours: at this distance, two reads with their overhead (5 µs) cost as much as copying the bytes between
 #: them. Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.

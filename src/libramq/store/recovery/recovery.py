@@ -21,15 +21,15 @@ from libramq.errors import InvalidName
 from libramq.logs import get_logger
 from libramq.message.record import RecordHead
 from libramq.message.sys_flag import is_queued
-from libramq.store.commit_log import CommitLog
 from libramq.store.config import Damaged
-from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT
-from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.damage import DamageExtent, lost_files, refusal
-from libramq.store.deletions import Deletions
-from libramq.store.dispatch import unit_tag_code
-from libramq.store.log_scan import Damage, LogScan, newest_written
-from libramq.store.recovery_point import RecoveryPoint
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.log_scan import Damage, LogScan, newest_written
+from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.recovery.damage import DamageExtent, lost_files, refusal
+from libramq.store.recovery.recovery_point import RecoveryPoint
+from libramq.store.retention.deletions import Deletions
 
 log = get_logger(__name__)
 

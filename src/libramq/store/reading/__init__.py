@@ -1,0 +1,1 @@
+"""Reading: of an open store, and of a directory without its broker."""

@@ -1,0 +1,1 @@
+"""Opening: what a store is after it was closed, killed or damaged."""

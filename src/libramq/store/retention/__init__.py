@@ -1,0 +1,1 @@
+"""What is deleted: old files, removed topics, and the room that the disk has left."""
