@@ -275,6 +275,9 @@ async def test_what_cannot_be_is_refused(namesrv):
         await reader.getmany()
     with pytest.raises(ConfigError, match="max_records"):
         await reader.getmany(max_records=0)
+    for wrong in (-1, "1000", 0.5):
+        with pytest.raises(ConfigError, match="timeout_ms"):
+            await reader.getmany(timeout_ms=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="threads"):
         consumer(namesrv, threads=3)
     with pytest.raises(ConfigError, match="auto_commit"):

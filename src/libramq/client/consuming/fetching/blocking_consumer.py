@@ -61,6 +61,7 @@ class Consumer(BlockingClient):
 
     def getmany(self, *, timeout_ms: int = POLL_TIMEOUT_MS, max_records: int | None = None) -> Taken:
         """Return messages by queue, in order; an empty dict if none has come within the time."""
+        whole_number("timeout_ms", timeout_ms, 0)
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         count_max = asynchronous_consumer.ALL if max_records is None else max_records

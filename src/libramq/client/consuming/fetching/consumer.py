@@ -193,6 +193,7 @@ class Consumer(Positions):
         MemberReplaced or NoPermission while one of these keeps the consumer out of its group, and
         LocalProtocolError when it was stopped.
         """
+        whole_number("timeout_ms", timeout_ms, 0)
         if max_records is not None:
             whole_number("max_records", max_records, 1)
         waiting = self._fetching()
