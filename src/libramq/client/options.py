@@ -60,15 +60,13 @@ class FetchTuning(ReadingTuning, total=False):
     pull_threshold_for_all: int
 
 
-class ConsumerOptions(FetchTuning, total=False):
-    """All options of a Consumer."""
+class GroupConsumerOptions(TypedDict, total=False):
+    """The options that a PushConsumer and a Consumer have in common, tuning apart."""
 
     group: Required[str]
     namesrv: str | Sequence[str] | None
     consume_from: Beginning
     consume_timestamp_ms: int | None
-    auto_commit: bool
-    auto_commit_interval_ms: int
     strategy: str | TopicRule | None
     broadcasting: bool
     instance_name: str | None
@@ -85,30 +83,19 @@ class ConsumerOptions(FetchTuning, total=False):
     filesystem: FileSystem | None
 
 
-class PushConsumerOptions(ConsumerTuning, total=False):
+class ConsumerOptions(GroupConsumerOptions, FetchTuning, total=False):
+    """All options of a Consumer."""
+
+    auto_commit: bool
+    auto_commit_interval_ms: int
+
+
+class PushConsumerOptions(GroupConsumerOptions, ConsumerTuning, total=False):
     """All options of a PushConsumer."""
 
-    group: Required[str]
-    namesrv: str | Sequence[str] | None
-    consume_from: Beginning
-    consume_timestamp_ms: int | None
-    strategy: str | TopicRule | None
     threads: int
     batch_size: int
     orderly: bool
-    broadcasting: bool
-    instance_name: str | None
-    instance_id: str | None
-    local_offsets: str | Path | None
-    on_assigned: QueueHook | None
-    on_revoked: QueueHook | None
-    on_lost: QueueHook | None
-    on_error: ErrorHook | None
-    credentials: Credentials | None
-    tls: Tls | None
-    clock: Clock | None
-    randomness: random.Random | None
-    filesystem: FileSystem | None
 
 
 class ProducerOptions(TypedDict, total=False):
