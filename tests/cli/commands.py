@@ -1,4 +1,4 @@
-"""Commands as a shell runs them."""
+"""Helpers that run the commands as a shell does."""
 
 import os
 import select
@@ -45,7 +45,7 @@ def libra(
 def start(
     arguments: Sequence[str], *, cwd: Path | None = None, descriptors_max: int | None = None
 ) -> subprocess.Popen[str]:
-    """A process whose output can be read while it runs; the caller ends it."""
+    """Start a process whose output can be read while it runs; the caller ends it."""
     limited = [] if descriptors_max is None else ["sh", "-c", f'ulimit -n {descriptors_max}; exec "$@"', "-"]
     return subprocess.Popen(
         [*limited, *COMMAND, *arguments],
@@ -59,7 +59,7 @@ def start(
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Make sure that it is gone."""
+    """Kill the process if it still runs, and close its streams."""
     if process.poll() is None:
         process.kill()
     process.communicate(timeout=SECONDS_MAX)
@@ -80,20 +80,20 @@ def wait_gone(pid: int) -> None:
 
 
 def without_pauses(err: str) -> str:
-    """Return what a server has logged, but that it stood still: a crowded machine makes it so."""
+    """Return a server's log without its lines about stalls, which a busy machine causes."""
     lines = err.splitlines(keepends=True)
     return "".join(line for line in lines if "the process was stalled" not in line)
 
 
 def environment(namesrv: str | None) -> dict[str, str]:
-    """Ours, with the name servers of the test, finding the same libramq from any directory."""
+    """Return our environment with the test's name servers; libramq is found from any directory."""
     kept = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     kept["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [kept.get("PYTHONPATH")])])
     return kept | ({"NAMESRV_ADDR": namesrv} if namesrv else {}) | {"PYTHONUNBUFFERED": "1"}
 
 
 def one_line(result: Result) -> str:
-    """What a failed command says: one line, no traceback, exit code 2."""
+    """Return the message of a failed command: one line, no traceback, exit code 2."""
     assert result.code == 2, result
     assert result.out == ""
     (line,) = result.err.splitlines()

@@ -23,7 +23,7 @@ def ask(up, *arguments: str):
 
 
 def libra(*arguments: str) -> Result:
-    """Run a command in this process: there are too many here for a process each."""
+    """Run a command in this process: this module runs too many to start a process for each."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(list(arguments))
@@ -260,7 +260,7 @@ def test_a_message_is_sent_to_the_queue_that_is_named(up):
 
 
 def test_a_message_is_sent_once_more(up):
-    """With its tags, keys, flag and own properties; it has an id of its own."""
+    """The copy keeps tags, keys, flag and user properties, and gets a new id."""
     topic = made(up, "SurfaceResend")
     message = Message(topic, b"once", tags="A", keys="k1", properties={"colour": "red"}, flag=7)
     (before,) = sent(up, topic, message)

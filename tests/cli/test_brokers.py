@@ -65,7 +65,7 @@ async def registered(admin: Admin, topic: str) -> None:
 
 
 async def test_a_topic_its_messages_and_its_group_span_all_brokers(cluster):
-    """And all of it is gracefully stopped by one signal."""
+    """One signal also stops all brokers gracefully."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         assert len(await admin.create_topic("T", queues=2)) == 3
         async with asyncio.timeout(SECONDS_MAX):
@@ -96,7 +96,7 @@ async def test_a_topic_its_messages_and_its_group_span_all_brokers(cluster):
 
 
 async def test_brokers_of_up_refuse_unsigned_peers(cluster):
-    """Every program on the machine could pretend to be one of them."""
+    """Otherwise every program on the machine could pretend to be one of the brokers."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         brokers = (await admin.cluster_info()).broker_addr_table
     remotes = AsyncioRemotes(SystemClock().monotonic_ms)
@@ -117,7 +117,7 @@ def test_the_secret_does_not_appear_in_process_lists(cluster):
 
 
 def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
-    """And shows nothing of them where it cannot."""
+    """If the credentials cannot be parsed, the error does not show them."""
     config = tmp_path / "namesrv.conf"
     config.write_text('innerClientAuthenticationCredentials={"secretKey":"hush"}\n')
     said = one_line(libra("nameserver", "-c", str(config), "--port", str(free_port())))

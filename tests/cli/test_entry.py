@@ -14,7 +14,7 @@ INTERRUPT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
 def shell(script, directory, *, modules=None, **variables):
-    """Run a shell's line in which "$@" is the command; `modules` are found before all others."""
+    """Run a shell command line in which "$@" is `libra`; `modules` shadow all others."""
     path = directory / "modules"
     path.mkdir()
     for name, text in (modules or {}).items():
@@ -32,13 +32,13 @@ def shell(script, directory, *, modules=None, **variables):
 
 
 def test_an_interrupt_while_modules_are_loaded_leaves_no_traceback(tmp_path):
-    """Here it comes in the middle of the command line's library."""
+    """Here the signal arrives while typer, the command line library, is being imported."""
     done = shell('exec "$@" --help', tmp_path, modules={"typer": INTERRUPT})
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_an_interrupt_while_the_interpreter_ends_leaves_no_traceback(tmp_path):
-    """What was to be printed has been."""
+    """By then the output has been printed."""
     at_exit = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
     done = shell('exec "$@" --version', tmp_path, modules={"sitecustomize": at_exit})
     assert done.stdout.startswith("libra ")
@@ -46,7 +46,7 @@ def test_an_interrupt_while_the_interpreter_ends_leaves_no_traceback(tmp_path):
 
 
 def test_an_ignored_interrupt_stays_ignored(tmp_path):
-    """As `nohup` has it, and a shell's background."""
+    """A shell ignores SIGINT this way for background jobs."""
     modules = {"sitecustomize": "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"}
     typer = (
         f"import importlib.util, sys\n{INTERRUPT}sys.path.pop(0)\ndel sys.modules['typer']\nimport typer\n"
@@ -60,14 +60,14 @@ def test_an_ignored_interrupt_stays_ignored(tmp_path):
     ["groups -n 127.0.0.1:1 >&-", "send -t T -n 127.0.0.1:1 <&-", "send -t T -n 127.0.0.1:1 <&- >&- 2>&-"],
 )
 def test_closed_streams_cause_no_traceback(tmp_path, command):
-    """As daemons and some schedulers start their children."""
+    """Daemons and some schedulers start their children with closed streams."""
     done = shell(f'"$@" {command}', tmp_path)
     assert "Traceback" not in done.stdout + done.stderr
     assert done.returncode in (0, 2)
 
 
 def test_a_full_device_is_named(tmp_path):
-    """It was said that a path should be checked."""
+    """The error used to say that a path should be checked."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     done = shell('"$@" --version > /dev/full', tmp_path)
@@ -76,7 +76,7 @@ def test_a_full_device_is_named(tmp_path):
 
 
 def test_characters_outside_the_encoding_are_escaped(tmp_path):
-    """A body from elsewhere would end `libra tail` under LC_ALL=C."""
+    """Otherwise a non-ASCII body would end `libra tail` under LC_ALL=C."""
     code = (
         "import sys; from libramq.cli import entry, main; main.run = lambda _: print('caf\\xe9 \\U0001f600');"
         "entry.main()"

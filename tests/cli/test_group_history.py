@@ -9,7 +9,7 @@ from libramq.groups.rebalance_history import BrokerEvent, Cause, State, rebalanc
 
 
 def told(broker, at_ms, kind, *, group="G", epoch=1, seq=None, **fields):
-    """An event; a broker numbers its events, here by their times where the numbers do not matter."""
+    """Return an event. Its sequence number is its time unless the test needs another one."""
     seq = at_ms if seq is None else seq
     return BrokerEvent(
         broker, RebalanceEvent(v=1, group=group, epoch=epoch, seq=seq, at_ms=at_ms, kind=kind, **fields)
@@ -114,7 +114,7 @@ def test_durations_are_formatted():
 
 
 def test_the_redelivery_of_one_broker_may_be_unknown():
-    """Two brokers, of which one was restarted: the sum of what is known would be no bound."""
+    """One of two brokers was restarted: a sum of the known counts would not be an upper bound."""
     event = replace(settled("b", 2_300).event, redelivered_upper_bound=None)
     (found,) = rebalances(
         [started("a", 1_000), settled("a", 2_300), started("b", 1_000), BrokerEvent("b", event)],
@@ -126,7 +126,7 @@ def test_the_redelivery_of_one_broker_may_be_unknown():
 
 
 def test_a_known_redelivery_is_printed_without_at_most():
-    """Members that had committed what they handled: none came again, not "at most 0"."""
+    """If members had committed all they handled, the line says "no message", not "at most 0"."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)
     (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
     assert "no message was redelivered" in timeline(found)[1]
@@ -134,7 +134,7 @@ def test_a_known_redelivery_is_printed_without_at_most():
 
 
 def test_several_reasons_under_one_epoch_are_one_rebalance():
-    """A coordinator records an event a reason, all under the group's epoch; nothing was restarted."""
+    """A coordinator records one event per reason, all under the group's epoch; that is not a restart."""
     events = [
         started("a", 1_000, epoch=7),
         started("a", 1_001, "alice", reason="member_left", epoch=7),
@@ -146,7 +146,7 @@ def test_several_reasons_under_one_epoch_are_one_rebalance():
 
 
 def test_the_minimum_of_moves_never_exceeds_the_moves():
-    """A coordinator that planned twice before anybody took a queue up has counted both plans."""
+    """A coordinator that planned twice before any queue was taken over has counted both plans."""
     (found,) = rebalances([started("a", 1_000), settled("a", 2_300, moved=1)], wall_ms=10_000)
     assert (found.moved, found.minimum) == (1, 1)
 

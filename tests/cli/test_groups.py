@@ -74,7 +74,7 @@ async def test_joins_and_departures_of_a_group_are_shown(up):
 
 
 async def test_a_lost_static_member_is_removed(up):
-    """Its queues move to who stays, long before its session is over."""
+    """Its queues move to the remaining members long before its session ends."""
     namesrv = up.namesrv
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic("T_removed", queues=4)
@@ -141,7 +141,7 @@ async def test_removing_needs_a_coordinated_group(up):
 
 
 async def test_a_group_with_more_members_than_queues_is_diagnosed(up):
-    """Asked for until the broker has looked: it does so every few seconds."""
+    """The test repeats the command because the broker looks for idle members only every few seconds."""
     namesrv, group = up.namesrv, "G_idle"
     async with Admin(namesrv=namesrv) as admin:
         await admin.create_topic("T_idle", queues=1)
@@ -168,7 +168,7 @@ def test_an_unknown_group_is_named(up):
 
 
 async def test_brokers_without_rebalance_events_are_reported():
-    """As Apache's: nobody has the topic of the events."""
+    """Apache's brokers are such: they do not have the topic of the events."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
     await server.start()

@@ -1,4 +1,4 @@
-"""The Kafka endpoint of `libra broker`: where it cannot be had, one sentence says why."""
+"""The Kafka endpoint of `libra broker`: if it cannot be opened, one sentence says why."""
 
 import asyncio
 import builtins

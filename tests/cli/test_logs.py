@@ -10,7 +10,7 @@ from libramq.cli.options import LogLevel
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_logging_set_up_by_a_command_ends_with_its_test(turn: int) -> None:
-    """Whoever listened at the root logger after such a test heard nothing; a closed file was written to."""
+    """Later tests used to see nothing at the root logger, and a closed file was written to."""
     logger = logging.getLogger("libramq")
     assert (logger.propagate, logger.handlers) == (True, []), turn
     set_up(LogLevel.INFO)

@@ -107,7 +107,7 @@ def test_success_exits_with_0(capsys):
 
 
 def test_help_names_no_type_for_flags(capsys):
-    """`--once <bool>` would seem to take a value."""
+    """`--once <bool>` would look as if the option took a value."""
     assert run(["groups", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "--once" in shown

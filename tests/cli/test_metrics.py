@@ -1,4 +1,4 @@
-"""`libra up --metrics-port`: each broker serves its own metrics, the further ones at the ports above."""
+"""`libra up --metrics-port`: each broker serves its own metrics, on consecutive ports."""
 
 import urllib.request
 

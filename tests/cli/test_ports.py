@@ -1,4 +1,4 @@
-"""Which ports `libra up` takes."""
+"""The choice of ports for `libra up`."""
 
 import socket
 
@@ -14,7 +14,7 @@ HOST = "127.0.0.1"
 
 @pytest.fixture
 def taken():
-    """A port somebody listens on."""
+    """A port that a socket already listens on."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen()
@@ -23,7 +23,7 @@ def taken():
 
 @pytest.fixture
 def free(monkeypatch):
-    """Defaults that are free, whatever runs on this machine."""
+    """Default ports that are free, whatever else runs on this machine."""
     broker, nameserver = tests_ports.free_broker_port(), tests_ports.free_port()
     monkeypatch.setattr(ports, "NAME_SERVER_PORT", nameserver)
     monkeypatch.setattr(ports, "BROKER_PORT", broker)

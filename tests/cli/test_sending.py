@@ -16,7 +16,7 @@ from tests.interop.ports import free_broker_port
 
 @contextlib.contextmanager
 def endless(data):
-    """A file that never ends, and the threads that read it."""
+    """Yield a file that never ends; afterwards wait for the threads that read it."""
     reading, writing = os.pipe()
 
     def write():
@@ -31,14 +31,14 @@ def endless(data):
     finally:
         for thread in threading.enumerate():
             if thread.name == "libra-stdin":
-                thread.join(60)  # What it raises fails the test.
+                thread.join(60)  # An exception in the thread fails the test.
         os.close(reading)
         writer.join(60)
         os.close(writing)
 
 
 def test_stopping_the_reader_leaves_no_thread_and_no_traceback():
-    """As Ctrl-C does; the reader mostly waits for room then."""
+    """Ctrl-C stops it, usually while the reader waits for room in its queue."""
 
     async def read_some(file):
         lines = sending._lines(file)
@@ -50,7 +50,7 @@ def test_stopping_the_reader_leaves_no_thread_and_no_traceback():
 
 
 def test_a_message_stored_less_safely_than_configured_is_reported(tmp_path, capsys):
-    """`libra send` printed the position alone, whatever the broker had answered."""
+    """`libra send` used to print only the position, whatever status the broker had returned."""
 
     async def send():
         port = free_broker_port()
@@ -79,7 +79,7 @@ def test_a_message_stored_less_safely_than_configured_is_reported(tmp_path, caps
 
 
 def test_an_endless_line_is_refused_at_the_maximum_message_size():
-    """`libra send < /dev/zero` filled the memory."""
+    """`libra send < /dev/zero` used to fill the memory."""
 
     async def read_all(file):
         return [len(line) async for line in sending._lines(file)]

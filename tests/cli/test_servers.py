@@ -33,7 +33,7 @@ def test_a_taken_port_and_a_locked_directory_are_named(up):
 
 
 def test_a_broker_works_on_with_more_connections_than_descriptors(tmp_path):
-    """They took those of the store, whose failing `open` then stopped all writes until a restart."""
+    """They used to take the store's descriptors; its `open` failed, and writes stopped until a restart."""
     port, broker_port = free_port(), free_broker_port()
     servers = ["up", "--nameserver-port", str(port), "--broker-port", str(broker_port)]
     process = start([*servers, "--data", str(tmp_path), "--log-level", "warning"], descriptors_max=200)
@@ -60,7 +60,7 @@ def test_a_broker_works_on_with_more_connections_than_descriptors(tmp_path):
 
 
 def wait_ended(connections: list[socket.socket], count: int) -> None:
-    """Wait until the server has ended so many of the connections, on which it says nothing."""
+    """Wait until the server has closed so many of the connections; it sends nothing on them."""
     poll = select.poll()
     for connection in connections:
         poll.register(connection, select.POLLIN)
@@ -71,7 +71,7 @@ def wait_ended(connections: list[socket.socket], count: int) -> None:
 
 
 def test_the_address_for_clients_may_differ_from_the_one_listened_on(tmp_path):
-    """As behind the published ports of a container: clients get it, the broker itself does not need it."""
+    """Clients of a container with published ports need the outer address; the broker itself does not."""
     port, broker_port = free_port(), free_broker_port()
     servers = [
         "up",
@@ -109,7 +109,7 @@ def test_a_signal_ends_a_server_gracefully(number):
 
 
 def test_a_broker_reads_apaches_file(up, tmp_path):
-    """Its names; what is unknown is told and has no effect."""
+    """Apache's option names work; an unknown one is reported and has no effect."""
     port = free_broker_port()
     (tmp_path / "broker.conf").write_text(
         "# as for Apache's broker\n"
@@ -138,13 +138,13 @@ def test_a_broker_reads_apaches_file(up, tmp_path):
         assert "libra: broker.conf: noSuchName is not known here and has no effect" in err.splitlines()
     finally:
         end(process)
-    # It has unregistered itself.
+    # The broker has unregistered itself.
     assert "SecondCluster" not in libra("admin", "clusterList", "-n", up.namesrv).out
 
 
 @pytest.mark.parametrize("brokers", [1, 2])
 def test_a_broker_without_its_log_starts_with_the_option_that_accepts_the_loss(tmp_path, brokers):
-    """Each broker of `libra up` is told: the further ones are processes of their own."""
+    """`libra up` passes the option to every broker, also to those that run in further processes."""
     port, broker_port = free_port(), free_broker_port(brokers)
     servers = [
         "up",

@@ -1,4 +1,4 @@
-"""`libra simulate`: what it says when all is well, and when something broke."""
+"""`libra simulate`: its output after success and after a violation."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ def test_passing_seeds_are_counted(capsys: pytest.CaptureFixture[str]):
 def test_a_failure_names_rule_seed_and_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """The command it gives shows the same failure again."""
+    """The printed command reproduces the same failure."""
     monkeypatch.setattr(OffsetJournal, "replay", lambda self: iter(()))
     assert run(["simulate", "--seeds", "50"]) == 1
     said = capsys.readouterr().out

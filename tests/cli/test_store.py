@@ -62,7 +62,7 @@ def sent_bodies(namesrv: str, topic: str) -> set[bytes]:
 
 
 def test_a_broker_started_on_a_copy_has_what_was_acknowledged_before(up, tmp_path: Path):
-    """The copy is made while a producer sends; a topic comes just before it, and another group's offset."""
+    """The copy is made while a producer sends to a topic that was created just before."""
     producer = Producer(group="copied", namesrv=up.namesrv)
     producer.start()
     acknowledged: list[bytes] = []

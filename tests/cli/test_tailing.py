@@ -16,7 +16,7 @@ from libramq.message.record import encode_message
 
 
 class Reader:
-    """What `follow` uses of a QueueReader, over lists."""
+    """The part of QueueReader that `follow` uses, over lists."""
 
     def __init__(self) -> None:
         self.held: dict[MessageQueue, list[MessageExt]] = {}
@@ -57,7 +57,7 @@ class Reader:
         return {queue: len(self.held[queue]) for queue in queues}
 
     def read(self, queue, start, end, *, lost):
-        for offset in range(start, end):  # A record more than asked for, as brokers may give.
+        for offset in range(start, end):  # Brokers may return one record more than requested.
             records = [encode_message(one) for one in self.held[queue][offset : offset + 2]]
             yield Stretch(queue, offset, offset + 1, b"".join(records))
 
@@ -79,7 +79,7 @@ def test_from_the_latest_only_new_messages_are_shown_and_new_queues_from_their_s
     pauses = []
 
     def sleep(_seconds):
-        """Time passes when there is nothing to read: that is when things happen."""
+        """Store new messages: `follow` sleeps only when there is nothing to read."""
         pauses.append(_seconds)
         if len(pauses) == 1:
             reader.put(0, 20, "new")
@@ -104,7 +104,7 @@ def hostile_message() -> MessageExt:
 def test_control_characters_of_a_message_do_not_reach_the_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It shows one line, with what it would have obeyed spelt out; a tab and letters of any script stay."""
+    """A message is one line with control characters escaped; tabs and letters of any script stay."""
     tailing._print_line(hostile_message())
     out = capsys.readouterr().out
     assert out.count("\n") == 1
@@ -115,7 +115,7 @@ def test_control_characters_of_a_message_do_not_reach_the_terminal(
 
 
 def test_control_characters_do_not_reach_the_terminal_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Which means the same as before."""
+    """The escaped JSON decodes to the original body."""
     tailing._print_json(hostile_message())
     out = capsys.readouterr().out
     assert not set(out[:-1]) & set("\x1b\x07\x9b\r\n\u202e\u2028\x7f")
@@ -123,6 +123,6 @@ def test_control_characters_do_not_reach_the_terminal_in_json(capsys: pytest.Cap
 
 
 def test_control_characters_do_not_reach_the_terminal_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """Client ids and remarks come from others, too."""
+    """Client ids and remarks come from other machines, too."""
     print_table(["client"], [["\x1b[31m10.0.0.1@1"]])
     assert "\x1b" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The tools against a `libra up`: what they print for people, and for programs."""
+"""The tools against a `libra up`: their output for people and for programs."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def test_every_line_is_a_message(up, topic):
 
 
 def test_a_body_is_sent_byte_for_byte(up, topic):
-    """Its bytes need be no text: another encoding's, say."""
+    """A body need not be UTF-8; it may have another encoding."""
     sent = libra("send", "-n", up.namesrv, "-t", topic, os.fsdecode(b"caf\xe9"))
     assert sent.err == ""
     shown = libra("tail", "-n", up.namesrv, "-t", topic, "--from", "earliest", "--count", "1")
@@ -75,7 +75,7 @@ def test_an_overlong_line_is_reported_with_the_number_sent_before(up, topic):
 
 
 def test_following_ends_quietly(up, topic):
-    """By an interrupt, and by a reader that has seen enough."""
+    """An interrupt ends `libra tail` without a message, and so does a reader that closes the pipe."""
     assert libra("send", "-n", up.namesrv, "-t", topic, "first").code == 0
     process = start(["tail", "-n", up.namesrv, "-t", topic, "--from", "earliest"])
     try:

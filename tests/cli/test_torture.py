@@ -1,4 +1,4 @@
-"""`libra torture` kills a real broker, and says what became of what it had acknowledged."""
+"""`libra torture` kills a real broker, and reports whether acknowledged messages and commits survived."""
 
 import re
 from pathlib import Path
@@ -22,14 +22,14 @@ def test_a_broker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pair_loses_nothing_whatever_happens_to_it_and_its_link(tmp_path: Path) -> None:
-    """A slave of ours: it has what was acknowledged, takes its master's place, and has the same log."""
+    """Our slave has every acknowledged message, takes its master's place, and has the same log."""
     result = libra("torture", "--replicated", "--rounds", "3", "--dir", str(tmp_path / "pair"), seconds=380)
     assert result.code == 0, result
     *rounds, verdict = [line for line in result.out.splitlines() if not line.startswith("the link is not")]
     faults = "killed the master|killed the slave|killed both|cut the link|cut the link, killed both and .*"
     found = [re.match(rf"round \d: ({faults}) after .*: nothing lost$", line) for line in rounds]
     assert all(found), rounds
-    assert len({match[1] for match in found if match}) == 3  # None comes again before all of them came.
+    assert len({match[1] for match in found if match}) == 3  # No kind repeats before all have occurred.
     assert verdict.endswith("0 messages lost, 0 commits gone back")
 
 
