@@ -1,1 +1,1 @@
-"""A stranger's protocol: the proof that a protocol can be added, and how."""
+"""A protocol that is added from outside `src/`: the proof that this is possible, and an example."""

@@ -1,38 +1,39 @@
 """How a protocol is added: a line protocol over the broker's services, with no edit under `src/`.
 
     APPEND topic queue text                  OK queue_offset
-    POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (offset)
+    POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (an offset)
     COMMIT group topic queue offset          OK
     JOIN group client topic                  MEMBER id epoch queue:epoch …
-    WAIT group topic id epoch queue:epoch …  QUEUES epoch queue:epoch … -queue …, once that is another
-    OPEN group topic queue id epoch          OK offset; OK - where nothing is committed and it may choose
+    WAIT group topic id epoch queue:epoch …  QUEUES epoch queue:epoch … -queue …, once the assignment differs
+    OPEN group topic queue id epoch          OK offset; OK - if nothing is committed and the member chooses
     LEAVE group id                           OK
-    anything that is refused                 ERROR code remark
+    any refused request                      ERROR code remark
 
 A member of a coordinated group opens each queue that it is granted, and adds its id and the queue's epoch to
-POLL and COMMIT: they are taken while the queue is open to it under that epoch.
+POLL and COMMIT: they are accepted while the member has the queue open under that epoch.
 
 A protocol consists of four parts, in the order of this module:
 
-1. A reader cuts what a connection brings into requests, whatever those are (`LineReader`). It bounds what a
-   client may make it keep.
-2. Waiters turn results into bytes (`kernel.waiter.Waiter`). A service calls one of `answer` and `refuse`, at
-   once or long after the request, and never where the connection has ended. What a waiter sends goes through
-   the one door, `kernel.effects`, so that it leaves with everything else that its turn sends.
-3. A translator turns requests into calls of services (`kernel.engine.Translator`). It returns how far it has
-   come; neighbours that take effect together are one call, as commits are here: one write of the journal. A
-   service that refuses at once raises; one request that fails harms no other. Before it calls a service, it
-   says what the request touches, in whose name (`auth.operation`), and the authorizer may refuse it.
+1. A reader cuts the bytes of a connection into requests, of any type (`LineReader`). It limits how many bytes
+   a client can make it keep.
+2. Waiters turn results into bytes (`kernel.waiter.Waiter`). A service calls either `answer` or `refuse`, at
+   once or long after the request, and neither if the connection has ended. A waiter sends through
+   `kernel.effects` only, so that its bytes leave with everything else that is sent in the same turn.
+3. A translator turns requests into calls of services (`kernel.engine.Translator`). It returns the index of
+   the first request that it has not handled. Neighbouring requests that take effect together are one call:
+   here, commits share one write of the journal. A service that refuses at once raises; a request that fails
+   does not affect the others. Before the translator calls a service, it describes the resources and the
+   principal of the request (`auth.operation`), and the authorizer may refuse it.
 4. A server accepts connections, each a `runtime.seams.Channel`, and reports to the entrance that
-   `BrokerServer.entrance` makes for the translator. Turns, timers, back-pressure and what follows from a
-   request (held pulls of all protocols that wake, journals, flushes) are the performer's. In the simulator
-   `SimulatedBroker.entrance` takes its place, and there is nothing else to write.
+   `BrokerServer.entrance` makes for the translator. The performer takes care of turns, timers, back-pressure
+   and the consequences of a request: journals, flushes, and held pulls of every protocol that wake up. In the
+   simulator `SimulatedBroker.entrance` replaces it, and nothing else needs to be written.
 
-Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A queue named with a minus is
-to be given up: the next WAIT leaves it out.
+Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A minus before a queue means
+that the member must release it: its next WAIT leaves the queue out.
 
-Which services there are: `Broker.appending`, `.reading`, `.committing`, `.opening`, `.coordination`.
-`docs/design/engine.md` has the others.
+The services used here are `Broker.appending`, `.reading`, `.committing`, `.opening` and `.coordination`;
+`docs/design/engine.md` lists the others.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class LineReader:
 
 
 class LineWaiter:
-    """Answers one request by a line. say: returns the line that a result means."""
+    """Answers one request with a line. `say` turns a result into that line."""
 
     def __init__(self, connection: Connection, effects: Effects, say: Callable[[Any], str]) -> None:
         self.connection = connection
@@ -94,11 +95,11 @@ class LineWaiter:
         self._say = say
 
     def answer(self, result: Any) -> None:
-        """Send what a result means."""
+        """Send the line for a result."""
         self._send(self._say(result))
 
     def refuse(self, error: Exception) -> None:
-        """Send what is wrong."""
+        """Send an error's code and text."""
         code = error.response_code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
         self._send(f"ERROR {int(code)} {' '.join(str(error).split())}")
 
@@ -121,7 +122,7 @@ class LineTranslator:
         self._effects = broker.kernel.effects
 
     def receive(self, connection: Connection, requests: Sequence[str], start: int) -> int:
-        """Work off one line, or all commits that follow each other."""
+        """Handle one line, or a run of consecutive commits; return the index of the next line."""
         if requests[start].startswith("COMMIT "):
             end = start + 1
             while end < len(requests) and requests[end].startswith("COMMIT "):
@@ -193,7 +194,7 @@ class LineTranslator:
         self._coordination.leave(waiter, Leave(group=group, member=member))
 
     def _commit(self, connection: Connection, lines: Sequence[str]) -> None:
-        """Take all in, journal them by one write, then answer: an answer says that it is on the disk."""
+        """Apply all commits, journal them with one write, then answer: an answer says they are on disk."""
         waiter = LineWaiter(connection, self._effects, str)
         refusals: list[Exception | None] = []
         for line in lines:
@@ -217,7 +218,7 @@ class LineTranslator:
                 waiter.refuse(refusal)
 
     def _require(self, operation: Operation) -> None:
-        """Refuse what the principal may not do; this protocol authenticates nobody."""
+        """Raise if the operation is not permitted; this protocol has no authentication."""
         require_permission(self._authorizer, operation)
 
 
@@ -226,7 +227,7 @@ def _unknown(connection: Connection, words: Sequence[str]) -> None:
 
 
 def _claimed(words: Sequence[str]) -> dict[str, Any]:
-    """Return the claim of a coordinated group's member, where a line ends with one."""
+    """Return the claim of a coordinated group's member if the line ends with one."""
     if not words:
         return {}
     member, epoch = words
@@ -282,22 +283,22 @@ class LineConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether what is written can still arrive."""
+        """Return whether written bytes can still arrive."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes that were written have not left."""
+        """Return how many written bytes have not left yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio accepted a connection."""
+        """Handle asyncio's accepting a connection."""
         self._transport = cast(asyncio.Transport, transport)
         self.address = "{}:{}".format(*self._transport.get_extra_info("peername")[:2])
         self._entrance.connected(self)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio read bytes."""
+        """Handle bytes that asyncio has read."""
         try:
             lines: list[Any] = list(self._reader.receive(data))
         except ProtocolError as error:
@@ -307,11 +308,11 @@ class LineConnection(asyncio.Protocol):
             self._entrance.received(self, lines)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Continue: the client reads again."""
         self._entrance.writable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio saw the end."""
+        """Handle the end of the connection."""
         self._transport = None
         self._entrance.closed(self)
 
@@ -322,18 +323,18 @@ class LineConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self, reason: str) -> None:
-        """End the connection when what was written has left."""
+        """Close the connection once all written bytes have left."""
         if self._transport is not None:
             self._transport.close()
 
     def pause_reading(self) -> None:
-        """Read nothing more for now."""
+        """Stop reading for now."""
         if self.is_open:
             assert self._transport is not None
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Start reading again."""
         if self.is_open:
             assert self._transport is not None
             self._transport.resume_reading()

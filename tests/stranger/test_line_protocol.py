@@ -1,4 +1,4 @@
-"""A protocol that the broker has never heard of, beside RocketMQ's: step by step, by sockets, simulated."""
+"""A protocol that the broker does not know, beside RocketMQ's: step by step, over sockets, simulated."""
 
 import asyncio
 from collections.abc import Generator
@@ -34,7 +34,7 @@ HOST = "127.0.0.1"
 
 
 class LinePeer(FakePeer):
-    """A client of the line protocol, as a performer sees it; `writes` are the writes that it was sent."""
+    """A client of the line protocol, as a performer sees it; `writes` holds the text sent to it."""
 
     def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
         super().__init__(address)
@@ -46,7 +46,7 @@ class LinePeer(FakePeer):
         self.writes.append(data.decode())
 
     def say(self, *lines: str) -> list[str]:
-        """One read brings these lines; return the lines that were sent by the end of the turn."""
+        """Deliver these lines in one read; return the lines that the turn sends back."""
         self._entrance.received(self, list(lines))
         return self.lines()
 
@@ -68,7 +68,7 @@ def talk(tmp_path: Path):
 
 
 def committed(talk: Conversation, queue_id: int = 0) -> str | None:
-    """What an operator is told of a group's offset."""
+    """Return the group's offset, as an operator sees it."""
     header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=queue_id)
     return talk.ask(FakePeer(), R.QUERY_CONSUMER_OFFSET, header).ext.get("offset")
 
@@ -183,7 +183,7 @@ Script = Generator[str, str, dict[str, str]]
 
 
 def joined(group: str, client: str) -> Script:
-    """Join, and wait for queues: yields lines, takes their answers, and returns the claims by queue."""
+    """Join and wait for queues: yield lines, receive their answers, and return the claims by queue."""
     word, member, epoch, *queues = (yield f"JOIN {group} {client} T").split()
     assert word == "MEMBER"
     while not queues:
@@ -193,7 +193,7 @@ def joined(group: str, client: str) -> Script:
 
 
 def consumed(group: str, client: str) -> Script:
-    """Join, open a queue, pull and commit its first message under the fence; nobody else can."""
+    """Join, open a queue, pull and commit its first message under the fence; others are refused."""
     claims = yield from joined(group, client)
     member, epoch = claims["0"].split()
     assert (yield f"OPEN {group} T 0 {member} {epoch}") == "OK 0"
@@ -209,7 +209,7 @@ def consumed(group: str, client: str) -> Script:
 
 
 def played(talk: Conversation, stranger: LinePeer, script: Script) -> dict[str, str]:
-    """Play a script against a broker whose clock is turned by hand; return what it came to."""
+    """Play a script against a broker with a manual clock; return the script's claims."""
     line = next(script)
     while True:
         answered = stranger.say(line)
@@ -232,7 +232,7 @@ def test_a_stranger_joins_opens_pulls_and_commits_under_the_fence(talk: Conversa
 
 
 def test_a_strangers_held_poll_is_fenced_when_another_opens_its_queue(talk: Conversation):
-    """The former owner is a stranger, the next one RocketMQ's."""
+    """The previous owner uses the line protocol, the next one RocketMQ's."""
     stranger = LinePeer(talk)
     claim = played(talk, stranger, joined("G", "carol"))["0"]
     assert stranger.say(f"OPEN G T 0 {claim}") == ["OK 0"]
@@ -336,7 +336,7 @@ def test_a_strangers_append_is_answered_once_it_is_durable(tmp_path: Path):
     talk.close()
 
 
-# By sockets.
+# Over sockets.
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str) -> str:
@@ -389,7 +389,7 @@ def test_both_protocols_are_served_over_sockets(loop: str, tmp_path: Path):
 
 
 class SimulatedStranger:
-    """A client of the line protocol in a simulation; `heard` are its answers and when they came."""
+    """A client of the line protocol in a simulation; `heard` holds its answers and their times."""
 
     def __init__(self, world: World, address: str) -> None:
         self.heard: list[tuple[int, str]] = []
