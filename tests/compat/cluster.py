@@ -1,4 +1,4 @@
-"""A cluster whose every process is of one version or the other: servers, members, a producer."""
+"""A cluster of servers, members and producers; each process runs either version."""
 
 import json
 import sys
@@ -15,13 +15,13 @@ from tests.interop.process import Process, Program
 LIBRA = (sys.executable, "-m", "libramq.cli.main")
 CLUSTER = "DefaultCluster"
 UPDATE_CONSUMER_OFFSET = 15
-#: Deadlines, not latencies: everything here takes some seconds.
+#: A deadline, not an expected latency: each step takes only some seconds.
 PATIENCE_S = 150.0
 POLL_S = 0.02
 
 
 def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Return when a condition over the output of several processes holds."""
+    """Wait until a condition over the output of several processes holds."""
     pause = threading.Event()
     for _ in range(int(PATIENCE_S / POLL_S)):
         if condition():
@@ -89,9 +89,10 @@ class Cluster:
         return program
 
     def commit_without_claim(self, broker: str, group: str, topic: str) -> int:
-        """Commit as a client that knows no epochs; return the response code.
+        """Commit like a client that does not know epochs; return the response code.
 
-        Not as a program in Java: what these wait for, and are no members, is an operator's.
+        The request is not marked as Java's: such a commit from a program that is not a member and waits for
+        the answer counts as an operator's.
         """
         fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "0"}
         answer = wire.ask(f"127.0.0.1:{self._ports[broker]}", UPDATE_CONSUMER_OFFSET, fields, language="CPP")

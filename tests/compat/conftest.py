@@ -1,4 +1,4 @@
-"""The release that everything here is tested against."""
+"""The old release that these tests compare with."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.compat.release import ReleaseUnavailable, old_release, this_tree
 
 @pytest.fixture(scope="session")
 def old() -> Path:
-    """Where to import libramq 0.1.0 from; without it these tests fail, and say why."""
+    """The directory to import libramq 0.1.0 from; if it cannot be built, the tests fail with the reason."""
     try:
         return old_release()
     except ReleaseUnavailable as error:

@@ -1,9 +1,9 @@
-"""What either version of LibraMQ runs in a process of its own: a member, a producer. JSON lines until "stop".
+"""A member or producer in its own process, run by either version; it prints JSON lines until "stop".
 
     python -m tests.compat.program member '{"namesrv": …, "group": …, "topic": …}'
     python -m tests.compat.program producer '{"namesrv": …, "topic": …}'
 
-It names only what 0.1.0 has under the same name.
+It uses only names that 0.1.0 has, too.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
 from libramq.errors import LibraError
 from libramq.message import Message, MessageExt, MessageQueue
 
-#: Between the messages of a producer.
+#: The pause between two messages of a producer.
 PAUSE_S = 0.005
 READY_S = 30.0
 
 
 def output(event: str, **fields: Any) -> None:
-    """Print a line."""
+    """Print an event as a line of JSON."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
@@ -34,7 +34,7 @@ def place(queue: MessageQueue | MessageExt) -> str:
 
 
 async def member(options: dict[str, Any], stopped: asyncio.Event) -> None:
-    """Consume, and tell what was handled and which queues changed hands."""
+    """Consume; print the handled messages and every change of the member's queues."""
     topic = options.pop("topic")
 
     async def handle(messages: list[MessageExt]) -> None:
@@ -61,7 +61,7 @@ async def member(options: dict[str, Any], stopped: asyncio.Event) -> None:
 
 
 async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
-    """Send numbers to every queue in turn; tell which were acknowledged."""
+    """Send numbers to every queue in turn; print which were acknowledged."""
     topic, number = options["topic"], options.get("first", 0)
     async with Producer(group="compat_producers", namesrv=options["namesrv"]) as sender:
         queues = await sender.publish_queues(topic)
@@ -70,14 +70,14 @@ async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
             try:
                 result = await sender.send(Message(topic, b"%d" % number), queue=queues[number % len(queues)])
                 output("acknowledged", number=number, queue=place(result.queue))
-            except LibraError as error:  # Its broker restarts; it may have been stored all the same.
+            except LibraError as error:  # The broker restarts; the message may still have been stored.
                 output("failed", number=number, reason=str(error))
             number += 1
             await asyncio.sleep(PAUSE_S)
 
 
 async def create(options: dict[str, Any], stopped: asyncio.Event) -> None:
-    """Create a topic at every broker of the cluster; the program must not end before it is told to."""
+    """Create a topic at every broker of the cluster, then wait: a program may end only after "stop"."""
     async with Admin(namesrv=options["namesrv"]) as admin:
         output("started", version=libramq.__version__)
         await admin.create_topic(options["topic"], queues=options["queues"])

@@ -1,8 +1,8 @@
-"""The recorder: what 0.1.0 wrote to its disk and its connections, as test data.
+"""The recorder: keeps what 0.1.0 wrote to its disk and its connections as test data.
 
     python -m tests.compat.record       # writes tests/vectors/libramq-0.1.0.json, -frames.json and .tar.xz
 
-The broker whose directory is kept is killed while members are connected to it: recovery has work to do then.
+The broker whose directory is kept is killed while members are connected, so that recovery has work to do.
 """
 
 import io
@@ -31,9 +31,9 @@ TIMEOUT_S = 90
 
 
 def play(scene: str, site: Path, data: Path, *, kills: bool = False) -> dict[str, Any]:
-    """Have a version play a scene of tests.compat.scenes; return what it printed.
+    """Let a version play a scene of tests.compat.scenes; return its output.
 
-    kills: end it by SIGKILL; else its broker stops by itself.
+    `kills` ends it with SIGKILL; otherwise its broker stops cleanly.
     """
     command = [sys.executable, "-m", "tests.compat.scenes", scene, json.dumps({"data": str(data)})]
     with (
@@ -59,7 +59,7 @@ def play(scene: str, site: Path, data: Path, *, kills: bool = False) -> dict[str
 
 
 def pack(directory: Path) -> bytes:
-    """Return a directory as a compressed archive, the same for the same files."""
+    """Return a directory as a compressed archive; equal files give equal bytes."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(directory.rglob("*")):
@@ -75,7 +75,7 @@ def pack(directory: Path) -> bytes:
 
 
 def unpack(directory: Path) -> None:
-    """Write the recorded directory."""
+    """Extract the recorded directory."""
     with tarfile.open(DIRECTORY) as tar:
         tar.extractall(directory, filter="data")
 

@@ -1,6 +1,6 @@
-"""LibraMQ 0.1.0 as its users have it: a wheel of its commit, unpacked, for the import path of processes.
+"""LibraMQ 0.1.0 as its users have it: a wheel of its commit, unpacked, for the import path of child programs.
 
-Built once into .cache/releases, with what this checkout has: its history and pip.
+It is built once into .cache/releases from the history of this checkout, with pip.
 """
 
 import os
@@ -16,7 +16,7 @@ import libramq
 ROOT = Path(__file__).parent.parent.parent
 CACHE = ROOT / ".cache" / "releases"
 OLD_VERSION = "0.1.0"
-#: As CHANGELOG.md names it.
+#: The commit that CHANGELOG.md names.
 OLD_COMMIT = "13aeef2e928fcf92837fd410007e6c83c973a7d9"
 BUILD_TIMEOUT_S = 300
 PIP_WHEEL = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps")
@@ -36,7 +36,7 @@ def old_release() -> Path:
             with zipfile.ZipFile(_build_old_wheel(Path(directory))) as wheel:
                 wheel.extractall(unpacked)
             shutil.rmtree(site, ignore_errors=True)
-            # Renamed when it is whole: a run that was interrupted leaves nothing that looks built.
+            # Renamed when it is complete, so that an interrupted run leaves nothing that looks built.
             os.rename(unpacked, site)
     return site
 
@@ -47,7 +47,7 @@ def this_tree() -> Path:
 
 
 def environment(site: Path) -> dict[str, str]:
-    """Return the variables with which a child process imports libramq from a directory, and our programs."""
+    """Return the variables for a child process that imports libramq from a directory, and our programs."""
     return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
 
 

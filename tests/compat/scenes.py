@@ -1,9 +1,9 @@
-"""What 0.1.0 is recorded with: a directory that a broker wrote, and frames between its brokers and clients.
+"""The scenes that 0.1.0 is recorded in: a broker writes a directory, brokers and clients exchange frames.
 
-    python -m tests.compat.scenes directory '{"data": …}'     # prints what is in it, then waits to be killed
+    python -m tests.compat.scenes directory '{"data": …}'     # prints its contents, then waits to be killed
     python -m tests.compat.scenes frames '{"data": …}'        # prints the exchanges
 
-Run by `tests.compat.record` and by tests, with 0.1.0 on the import path: it uses 0.1.0's own modules.
+`tests.compat.record` and tests run this module with 0.1.0 on the import path: it uses 0.1.0's own modules.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.interop import wire
 
-# uvloop's transports are C: what they write could not be seen.
+# uvloop's transports are written in C: their writes could not be intercepted.
 sys.modules["uvloop"] = None  # type: ignore[assignment]
 
 BROKERS = ("broker-a", "broker-b")
@@ -26,7 +26,7 @@ TOPIC, DELAYED_LEVEL = "Recorded", 18
 #: The directory is test data: files of Apache's size would be gigabytes of holes.
 SMALL_FILES = {"commit_log_file_bytes": 1 << 17, "consume_queue_file_bytes": 2_000}
 COORDINATED, STOCK, FAILING = "coordinated", "stock", "failing"
-#: Short, so that who opens the directory need not wait long for members that will not come back.
+#: Short, because whoever opens the directory waits this long for members that will not come back.
 SESSION_MS = 2_000
 POLL_S, POLLS_MAX = 0.02, 1_500
 QUERY_OFFSET, COMMIT, HEARTBEAT, QUERY_ASSIGNMENT, OPEN_QUEUE = 14, 15, 34, 400, 31005
@@ -36,14 +36,14 @@ NOT_FOUND = 22
 
 
 class Tap:
-    """Every frame that this process wrote, as exchanges in the order of their requests."""
+    """All frames that this process wrote, as exchanges in the order of their requests."""
 
     def __init__(self) -> None:
         self.exchanges: list[dict[str, Any]] = []
         self._open: dict[tuple[Any, int], dict[str, Any]] = {}
 
     def install(self) -> None:
-        """See what asyncio's transports are given to write."""
+        """Intercept the writes of asyncio's transports."""
         from asyncio.selector_events import _SelectorSocketTransport as Transport  # type: ignore[attr-defined]
 
         write, seen = Transport.write, self._seen
@@ -93,7 +93,7 @@ class Tap:
 
 
 async def directory(options: dict[str, Any], tap: Tap) -> None:
-    """Messages, topics, groups, offsets, claims, a delayed message and one to be delivered again."""
+    """Write messages, topics, groups, offsets, claims, a delayed message and one awaiting redelivery."""
     from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
     from libramq.message import Message, MessageExt
     from libramq.testing import Broker
@@ -173,13 +173,13 @@ async def directory(options: dict[str, Any], tap: Tap) -> None:
         for result, message in results
     ]
     output({"messages": messages, "offsets": offsets, "claims": claims})
-    await asyncio.to_thread(sys.stdin.readline)  # Either we are killed, or the broker is to stop by itself.
+    await asyncio.to_thread(sys.stdin.readline)  # Either we are killed, or the broker stops cleanly.
     await broker.stop()
-    os._exit(0)  # The members say no goodbye.
+    os._exit(0)  # The members do not leave the group.
 
 
 async def frames(options: dict[str, Any], tap: Tap) -> None:
-    """A coordinated group over two brokers, an operator, members that ask for queues, an orderly group."""
+    """Run a coordinated group over two brokers, an operator, members that query queues, an orderly group."""
     from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
     from libramq.message import Message, MessageExt
     from libramq.testing import Broker
@@ -199,7 +199,7 @@ async def frames(options: dict[str, Any], tap: Tap) -> None:
     async with AsyncExitStack() as stack:
         data = Path(options["data"])
         first = await stack.enter_async_context(Broker(data / "a", broker_name=BROKERS[0], **SMALL_FILES))
-        # It comes with a name server of its own, and registers at the first.
+        # It starts its own name server, too, but registers with the first broker's.
         other = Broker(data / "b", broker_name=BROKERS[1], namesrv_addr=first.namesrv, **SMALL_FILES)
         await stack.enter_async_context(other)
         async with Admin(namesrv=first.namesrv) as admin:
@@ -246,7 +246,7 @@ async def exchange(
     reader, writer = connection
     writer.write(wire.encode_request(code, ext or {}, json.dumps(body).encode() if body else b""))
     header: dict[str, Any] = {"flag": 0}
-    while not header["flag"] & RESPONSE_FLAG:  # A notification that members changed may come before.
+    while not header["flag"] & RESPONSE_FLAG:  # A notification that members changed may come first.
         size = await reader.readexactly(4)
         header, _ = wire.decode_header(size + await reader.readexactly(int.from_bytes(size)))
     assert header["code"] in (0, NOT_FOUND), header
@@ -269,7 +269,7 @@ def heartbeat(client_id: str, group: str) -> dict[str, Any]:
 
 
 async def ask_for_queues(connection: Connection, client_id: str) -> None:
-    """Be a member that asks a broker for its queues."""
+    """Act as a member that queries a broker for its queues."""
     await exchange(connection, HEARTBEAT, body=heartbeat(client_id, "asking"))
     question = {
         "topic": TOPIC,
@@ -282,7 +282,7 @@ async def ask_for_queues(connection: Connection, client_id: str) -> None:
 
 
 async def wait_committed(connection: Connection, offsets: dict[str, int]) -> None:
-    """Until the coordinated group has committed everything."""
+    """Wait until the coordinated group has committed these offsets."""
     for queue_id, offset in offsets.items():
         fields = {"consumerGroup": COORDINATED, "topic": TOPIC, "queueId": queue_id}
         for _ in range(POLLS_MAX):
@@ -294,7 +294,7 @@ async def wait_committed(connection: Connection, offsets: dict[str, int]) -> Non
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when something holds."""
+    """Wait until a condition holds."""
     for _ in range(POLLS_MAX):
         if condition():
             return
@@ -303,7 +303,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def output(value: dict[str, Any]) -> None:
-    """Print one line."""
+    """Print a value as one line of JSON."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
 

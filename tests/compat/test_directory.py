@@ -1,4 +1,4 @@
-"""Directories that 0.1.0 wrote, opened by this tree: a recorded one, of a broker killed, of one stopped."""
+"""This tree opens directories of 0.1.0: a recorded one, one of a killed broker, one of a stopped broker."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ WAIT_S = 60
 
 @pytest.fixture(params=["recorded", "killed", "stopped"])
 def directory(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A directory, and what is in it."""
+    """A directory and a description of its contents."""
     data = tmp_path / "data"
     if request.param == "recorded":
         record.unpack(data)
@@ -48,9 +48,10 @@ async def ask(broker: Broker, code: int, language: str = "JAVA", **ext: object) 
 
 
 async def commit(broker: Broker, queue: str, **claim: object) -> int:
-    """Commit for the coordinated group, where it is already; return the response code.
+    """Commit the coordinated group's current offset once more; return the response code.
 
-    As LibraMQ 0.1.0 does: Java's programs that are no members set offsets as operators do.
+    The request is marked as Python's, like those of LibraMQ 0.1.0: Java's programs that are not members set
+    offsets as operators do.
     """
     fields = {"consumerGroup": COORDINATED, "topic": TOPIC, "queueId": queue}
     offset = (await ask(broker, QUERY_OFFSET, **fields)).header["extFields"]["offset"]
@@ -59,7 +60,7 @@ async def commit(broker: Broker, queue: str, **claim: object) -> int:
 
 
 class Reader:
-    """A consumer of a group, and what it was given."""
+    """A consumer of a group, with the messages and queues that it has received."""
 
     def __init__(self, broker: Broker, group: str) -> None:
         self.messages: list[MessageExt] = []
@@ -118,11 +119,11 @@ async def test_offsets_and_groups_survive_the_upgrade(directory: tuple[Path, dic
 async def test_fences_accept_their_old_claims_until_a_higher_epoch(
     directory: tuple[Path, dict[str, Any]], broker: Broker
 ):
-    """The members are gone: after their session a newcomer has their queues, from where they had come to."""
+    """The old members are gone: after their session a new one has their queues, from their offsets on."""
     claims: dict[str, tuple[str, int]] = directory[1]["claims"]
     assert len(claims) == QUEUE_COUNT
     for queue, (member, epoch) in claims.items():
-        # Under ASYNC_FLUSH the log of a broker that was killed may have lost what its members have read.
+        # Under ASYNC_FLUSH a killed broker's log may have lost messages that its members have read.
         fields = {"consumerGroup": COORDINATED, "topic": TOPIC, "queueId": queue}
         await ask(broker, RequestCode.OPEN_QUEUE, **fields, lbMember=member, lbQueueEpoch=epoch)
         assert await commit(broker, queue, lbMember=member, lbQueueEpoch=epoch) == C.SUCCESS
@@ -141,7 +142,7 @@ async def test_fences_accept_their_old_claims_until_a_higher_epoch(
 
 @pytest.mark.parametrize(
     "directory", ["recorded"], indirect=True
-)  # Long ago, so that nothing has to be waited for.
+)  # Recorded long ago: the redelivery is already due.
 async def test_pending_redeliveries_survive_the_upgrade(broker: Broker):
     reader = Reader(broker, FAILING)
     async with reader.consumer:

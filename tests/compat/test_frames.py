@@ -37,7 +37,7 @@ ANSWER_BODIES: dict[int, type[Any]] = {
     R.PEER_GATHER: coordination.PeerGathered,
     R.PEER_ASSIGN: assignment.QueryAssignmentReply,
 }
-#: What an answer says in its ext fields.
+#: The ext field that carries the result of an answer.
 ANSWER_FIELDS = {R.GROUP_JOIN: "lbMember", R.GROUP_FIND: "lbCoordinator", R.PEER_GRANT: "lbEpoch"}
 
 
@@ -62,7 +62,7 @@ def test_the_whole_group_protocol_was_recorded():
 
 @pytest.mark.parametrize("exchange", [one for one in EXCHANGES if one["code"] in REQUESTS], ids=name)
 def test_a_request_is_read_completely(exchange: dict[str, Any]):
-    """What is written again of its header and body is what stood there: nothing was left out."""
+    """Header and body encode to all the fields and values of the recording: decoding drops nothing."""
     request = command(exchange["request"])
     header = encode_header(decode_header(request, REQUESTS[request.code].header))
     assert request.ext.items() <= header.items() | {("libraGroups", "1")}
@@ -84,7 +84,7 @@ def test_an_answer_is_read_completely(exchange: dict[str, Any]):
 
 
 def members(value: Any, path: str = "") -> set[tuple[str, str]]:
-    """The values of a JSON document with where they stand."""
+    """Return the values of a JSON document with their paths."""
     if isinstance(value, dict):
         return {pair for key, inner in value.items() for pair in members(inner, f"{path}.{key}")}
     if isinstance(value, list):

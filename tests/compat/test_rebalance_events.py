@@ -1,4 +1,4 @@
-"""LibraMQ 0.1.0 reads the rebalance events of this tree, also where it is unknown what came again."""
+"""LibraMQ 0.1.0 reads this tree's rebalance events, also those with an unknown number of redeliveries."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The release that is compared with: what CHANGELOG.md names, built from this repository's history."""
+"""The old release: the commit that CHANGELOG.md names, built from this repository's history."""
 
 import subprocess
 import sys

@@ -21,7 +21,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Group:
-    """The members of a group, and the numbers that producers had acknowledged."""
+    """The members of a group, and the numbers acknowledged to its producers."""
 
     def __init__(self, cluster: Cluster, queues: int) -> None:
         self._cluster = cluster
@@ -30,7 +30,7 @@ class Group:
         self.members: list[Program] = []
 
     def start_producer(self, site: Path) -> None:
-        first = max(self.acknowledged(), default=-1) + 100_000  # Numbers of which no other producer has any.
+        first = max(self.acknowledged(), default=-1) + 100_000  # No other producer uses these numbers.
         self.producers.append(self._cluster.start("producer", site, topic=TOPIC, first=first))
 
     def start_member(self, site: Path) -> Program:
@@ -53,7 +53,7 @@ class Group:
         return queues
 
     def wait_flow(self) -> None:
-        """Until of every queue a message was handled that was sent after now."""
+        """Wait until a message sent from now on has been handled from every queue."""
         last = max(self.acknowledged(), default=-1)
         missing: set[str] = set()
 
@@ -68,7 +68,7 @@ class Group:
         wait_until(flows, lambda: f"no new message of {missing or 'some queues'} was sent and handled")
 
     def wait_settled(self) -> None:
-        """Until every queue has one owner among those that run, and they have as many each."""
+        """Wait until each queue has one running owner, and the owners' shares differ by at most one."""
         running = [member for member in self.members if member.returncode is None]
 
         def settled() -> bool:
@@ -80,7 +80,7 @@ class Group:
         wait_until(settled, lambda: f"owners: {[sorted(self.owned(member)) for member in running]}")
 
     def finish(self) -> None:
-        """End the producers; until everything acknowledged was handled, then end the members."""
+        """End the producers, wait until every acknowledged message is handled, and end the members."""
         for producer in self.producers:
             if producer.returncode is None:
                 producer.finish(within_s=PATIENCE_S)
@@ -99,7 +99,7 @@ class Group:
 def test_members_of_both_versions_share_a_group(
     cluster: Cluster, old: Path, new: Path, server: str, request: pytest.FixtureRequest
 ):
-    """On a broker of either; the group is coordinated, and nothing comes twice: nobody failed."""
+    """At a broker of either version the group is coordinated; without failures no message is redelivered."""
     site: Path = request.getfixturevalue(server)
     cluster.start_name_server(site)
     cluster.start_broker("broker-a", site)
@@ -124,7 +124,7 @@ def test_members_of_both_versions_share_a_group(
 def test_a_cluster_is_upgraded_process_by_process(
     cluster: Cluster, old: Path, new: Path, order: tuple[str, str]
 ):
-    """Every process in turn, in both orders of the brokers: one is the group's coordinator, one is not."""
+    """Processes are replaced in turn, in both orders of the brokers: only one is the group's coordinator."""
     cluster.start_name_server(old)
     for name in order:
         cluster.start_broker(name, old)
@@ -148,7 +148,7 @@ def test_a_cluster_is_upgraded_process_by_process(
 
 
 def test_a_killed_broker_of_010_continues_as_this_version(cluster: Cluster, old: Path, new: Path):
-    """The members keep their queues: what its files say of them is enough."""
+    """The members keep their queues: the broker recovers the assignment from its files."""
     cluster.start_name_server(old)
     cluster.start_broker("broker-a", old)
     cluster.create_topic(TOPIC, QUEUES, old)

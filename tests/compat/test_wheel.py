@@ -1,4 +1,4 @@
-"""The wheel of this tree in an empty environment: nothing that it needs is only in a checkout."""
+"""The wheel of this tree works in an empty environment: it needs nothing from a checkout."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
 
     version = libra("--version")
     assert (version.stdout, version.stderr) == (f"libra {libramq.__version__}\n", "")
-    # Name server, brokers and clients of every kind, without any of the extras.
+    # The name server, brokers and all kinds of clients work without any of the extras.
     simulated = libra("simulate", "--seed", "1")
     assert simulated.returncode == 0, simulated
     assert "every invariant held" in simulated.stdout
