@@ -1,4 +1,4 @@
-"""Stores for tests: small files, a clock turned by hand, and a disk that can be made to fail."""
+"""Stores for tests: small files, a manual clock, and a disk that can be made to fail."""
 
 import errno
 import shutil
@@ -61,7 +61,7 @@ class Disk(LocalFileSystem):
 def make_store(
     root: Path, *, disk: Disk | None = None, clock: ManualClock | None = None, **options: object
 ) -> MessageStore:
-    """A store that is not yet open; files of 4 KiB and of 10 units unless told otherwise."""
+    """Make a store without opening it; by default its files have 4 KiB, and 10 units."""
     defaults: dict[str, object] = {
         "mapped_file_size_commit_log": 4096,
         "mapped_file_size_consume_queue": 200,
@@ -72,19 +72,19 @@ def make_store(
 
 
 def open_store(root: Path, **options: object) -> MessageStore:
-    """The same, open."""
+    """Make a store and open it."""
     store = make_store(root, **options)  # type: ignore[arg-type]
     store.open()
     return store
 
 
 def kill(store: MessageStore) -> None:
-    """What a kill leaves: nothing is written any more, the kernel drops lock and descriptors."""
+    """Leave a store as a kill does: write nothing more; release lock and descriptors as the kernel would."""
     store._release()
 
 
 def message(body: bytes | str, topic: str = "T", queue_id: int = 0, tags: str | None = None) -> StoreMessage:
-    """A message as a send processor makes it."""
+    """Make a message as a send processor does."""
     return StoreMessage(
         topic,
         queue_id,
@@ -97,7 +97,7 @@ def message(body: bytes | str, topic: str = "T", queue_id: int = 0, tags: str | 
 
 
 def clean(store: MessageStore, retention: Retention, *, hour: int = 12) -> int:
-    """Remove what has expired, the work for threads included; return how many files of the log that were."""
+    """Remove expired files, including the work for threads; return how many files of the log were removed."""
     steps = store.cleaning.clean(retention, lambda _: hour)
     result: object = None
     try:
@@ -108,7 +108,10 @@ def clean(store: MessageStore, retention: Retention, *, hour: int = 12) -> int:
 
 
 def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
-    """Remove the oldest files whatever their age; all but the last one, if so many may be removed at once."""
+    """Remove the oldest files whatever their age.
+
+    All but the last one if that many may be removed at once.
+    """
     disk = store._filesystem
     assert isinstance(disk, Disk)
     space, disk.space = disk.space, DiskUsage(used_bytes=1 << 60, available_bytes=0)
@@ -119,7 +122,7 @@ def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
 
 
 def flush(store: MessageStore, now_ms: int = 1 << 40) -> None:
-    """Everything to the disk, as the shell does it."""
+    """Flush everything to the disk, as the shell does."""
     plan = store.plan_flush(now_ms, thorough=True)
     if plan is not None:
         run_flush(store._filesystem, plan)
@@ -127,7 +130,7 @@ def flush(store: MessageStore, now_ms: int = 1 << 40) -> None:
 
 
 def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
-    """Every message of a queue, pulled from its beginning."""
+    """Return every message of a queue, pulled from its beginning."""
     found: list[MessageExt] = []
     offset = store.min_offset(topic, queue_id)
     while offset < store.max_offset(topic, queue_id):
@@ -143,7 +146,7 @@ def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[M
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    """Their bodies; that their numbers are right is checked on the way."""
+    """Return the bodies of a queue's messages; also check that the messages are numbered correctly."""
     messages = read_all(store, topic, queue_id)
     first = store.min_offset(topic, queue_id)
     assert [m.queue_offset for m in messages] == list(range(first, first + len(messages)))
@@ -152,7 +155,7 @@ def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[byt
 
 
 def copy_as_killed(root: Path, to: Path) -> Path:
-    """The directory as a killed process leaves it."""
+    """Copy the directory as a killed process would leave it."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(root, to)
     (to / "abort").write_text("1")

@@ -1,4 +1,4 @@
-"""A check of a store says what is wrong with it, and what the next start would do."""
+"""A check of a store reports what is wrong with it, and what the next start would do."""
 
 import shutil
 from dataclasses import asdict
@@ -22,7 +22,7 @@ def check(root: Path) -> StoreReport:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that was closed: sixty messages in two queues, nine in a file of the log."""
+    """A closed store: sixty messages in two queues, nine in each file of the log."""
     store = open_store(tmp_path)
     for number in range(60):
         store.append_batch([message(b"%03d" % number + b"." * 400, queue_id=number % 2, tags="A")])
@@ -79,7 +79,7 @@ def test_the_check_of_a_killed_store_predicts_its_recovery(root: Path):
 
 
 def test_a_flipped_bit_in_a_body_is_found_wherever_it_is(root: Path):
-    """Recovery after a clean stop does not read there."""
+    """Recovery after a clean stop does not read that part of the log."""
     flip(*in_log(root, 100))
     report = check(root)
     assert report.is_damaged
@@ -142,7 +142,7 @@ def test_a_queue_that_lacks_a_file_is_damage(root: Path):
 
 
 def test_a_queue_file_that_holds_no_whole_units_is_damage(root: Path):
-    """No broker starts on it: it was cut short while it was copied."""
+    """Such a file was cut short while it was copied, and no broker starts on it."""
     path = root / "consumequeue" / "T" / "0" / f"{400:020d}"
     path.write_bytes(path.read_bytes()[:39])
     report = check(root)
@@ -159,11 +159,11 @@ def test_a_check_needs_no_descriptor_a_queue(root: Path):
     store.close()
     disk = CountingDisk()
     assert not check_store(root, disk).is_damaged
-    assert disk.most_open <= 20  # Those of the log, and one more.
+    assert disk.most_open <= 20  # The files of the log, and one more.
 
 
 class CountingDisk(LocalFileSystem):
-    """Counts descriptors."""
+    """A disk that counts open descriptors."""
 
     def __init__(self) -> None:
         self.open_count = self.most_open = 0
@@ -185,7 +185,7 @@ def test_an_empty_file_before_others_is_damage(root: Path):
 
 
 def test_a_topic_that_was_made_again_is_no_damage_for_a_store_without_notes_of_deletions(root: Path):
-    """As Apache's brokers leave it."""
+    """Apache's brokers leave such stores."""
     store = open_store(root)
     store.append_batch([message("old", "Deleted")])
     store.delete_topic("Deleted")
@@ -222,7 +222,7 @@ def test_only_an_unused_store_is_checked(root: Path, tmp_path_factory: pytest.Te
 
 
 def test_a_tag_code_in_apaches_extension_is_no_damage_and_matches_any_tag(tmp_path: Path) -> None:
-    """enableConsumeQueueExt: the unit has a place in another file instead of the code."""
+    """With enableConsumeQueueExt a unit has, instead of the code, a position in another file."""
     store = open_store(tmp_path)
     elsewhere = replace(message("a", tags="A"), tag_code=-(1 << 63) + 40)
     for sent in (elsewhere, message("b", tags="B"), message("c", tags="C")):
@@ -239,7 +239,7 @@ def test_a_tag_code_in_apaches_extension_is_no_damage_and_matches_any_tag(tmp_pa
 
 
 def test_the_next_file_that_apache_has_made_already_is_no_damage(root: Path) -> None:
-    """A store that its broker did not close, without a record in its last file."""
+    """A store that its broker did not close may have no record in its last file."""
     names = sorted(path.name for path in (root / "commitlog").iterdir())
     after = int(names[-1]) + 4096
     (root / "commitlog" / f"{after:020d}").write_bytes(bytes(4096))

@@ -1,4 +1,4 @@
-"""Old files: which go, what readers see of that, and what a crash in between leaves."""
+"""Old files: which are removed, what readers see of it, and what a crash in between leaves."""
 
 import errno
 import itertools
@@ -68,7 +68,7 @@ def test_a_ratio_of_100_deletes_nothing():
 
 
 def filled(root: Path, **options: object) -> MessageStore:
-    """Sixty messages of one queue, nine in a file of the log, ten in one of the queue."""
+    """Fill a store with sixty messages of one queue: nine a file of the log, ten a file of the queue."""
     store = open_store(root, **options)
     for number in range(60):
         assert store.append_batch([message(b"%03d" % number + b"." * 400)])[0].is_ok
@@ -130,7 +130,7 @@ def test_unwritten_units_are_searched_in_memory(tmp_path: Path):
 
 
 def test_readers_of_a_deleted_file_learn_where_the_queue_begins(tmp_path: Path):
-    """A read that waits for a thread comes back after the file is gone."""
+    """A read that waits for a thread may only be completed after the file was deleted."""
     disk = Disk()
     store = filled(tmp_path, disk=disk)
     disk.is_cold = True
@@ -145,11 +145,11 @@ def test_readers_of_a_deleted_file_learn_where_the_queue_begins(tmp_path: Path):
 
 
 class Cut(Exception):
-    """The process ends here."""
+    """Raised where the process is killed."""
 
 
 class CuttingDisk(Disk):
-    """A disk whose process is killed after so many removals."""
+    """A disk whose process is killed after a number of removals."""
 
     def __init__(self, left: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ def test_a_kill_amid_the_removals_leaves_a_store_that_opens(tmp_path: Path, remo
 
 @pytest.mark.parametrize("seed", range(10))
 def test_offsets_of_deleted_messages_are_not_reused_after_a_power_cut(seed: int):
-    """The recovery point was not on the disk: recovery cut the queue where an older one said so."""
+    """The recovery point used not to be on the disk, so that recovery cut the queue at an older one."""
     disk, root = MemoryDisk(VirtualTime(), random.Random(seed)), Path("/store")
     config = StoreConfig(
         root=root, mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, tail_bytes=4096
@@ -204,7 +204,7 @@ def test_offsets_of_deleted_messages_are_not_reused_after_a_power_cut(seed: int)
 
 
 def test_the_last_file_with_something_on_the_disk_stays(tmp_path: Path):
-    """A power cut may leave nothing of a newer one, and a log without files is not opened."""
+    """A power cut may leave nothing of a newer file, and a log without files is not opened."""
     store = filled(tmp_path)
     kill(store)
     *_, before, last = names(tmp_path, "commitlog")
@@ -222,7 +222,7 @@ def test_the_last_file_with_something_on_the_disk_stays(tmp_path: Path):
 @pytest.mark.parametrize("gone", list(itertools.product([False, True], repeat=3)))
 @pytest.mark.parametrize("clean_stop", [True, False])
 def test_a_queue_opens_whichever_of_its_old_files_are_gone(tmp_path: Path, gone, clean_stop):
-    """Nobody syncs them, so a power cut may bring back any."""
+    """Removals are not synced, so a power cut may bring back any of the files."""
     store = filled(tmp_path)
     removed = {name: (tmp_path / "consumequeue/T/0" / f"{name:020d}").read_bytes() for name in (0, 200, 400)}
     assert remove_old_files(store, 4) == 4
@@ -267,7 +267,7 @@ def test_files_the_disk_fails_to_remove_are_retried_and_replaced_by_no_others(tm
 
 
 def test_a_recreated_topic_keeps_its_files(tmp_path: Path):
-    """Its first file has the name of one that a thread is about to remove."""
+    """Its first file has the same name as one that a thread is about to remove."""
     store = filled(tmp_path)
     store._filesystem.space = DiskUsage(1 << 60, 0)  # type: ignore[attr-defined]
     steps = store.cleaning.clean(Retention(clean_forcibly_percent=0), lambda _: 12)

@@ -51,7 +51,7 @@ def test_the_end_after_a_clean_stop_is_found_wherever_it_is(tmp_path: Path, coun
 
 
 def test_the_end_of_a_short_queue_is_found_by_one_read(tmp_path: Path):
-    """One by one, the 300,000 places of a file took 19 reads: 2 s of 10,000 queues' start."""
+    """Reading the 300,000 units of a file one by one took 19 reads: 2 s of the start with 10,000 queues."""
     queue = queue_on(tmp_path, 300_000)
     queue.append(UNIT.pack(0, 100, 0), 1, 100)
     queue.write_out()

@@ -1,4 +1,7 @@
-"""A store is copied while it is written, cleaned and changed; the copy has what was acknowledged before."""
+"""A store is copied while it is written, cleaned and changed.
+
+The copy has all messages acknowledged before.
+"""
 
 import hashlib
 import random
@@ -31,7 +34,7 @@ QUEUES = [("T", 0), ("T", 1), ("U", 0)]
 
 
 class Busy(LocalFileSystem):
-    """The disk as a copy sees it: between any two of its looks the broker goes on."""
+    """The disk as a copy sees it: the broker continues to work between any two accesses."""
 
     def __init__(self, happen: Callable[[], None]) -> None:
         self._happen = happen
@@ -68,7 +71,7 @@ class Busy(LocalFileSystem):
 
 
 class Broker:
-    """A store that random things happen to; what was sent to each queue, by its number."""
+    """A store with random operations; it remembers what was sent to each queue, by number."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -135,7 +138,7 @@ def test_a_copy_of_a_store_at_work_has_what_was_acknowledged_before(tmp_path: Pa
             assert first <= broker.first[key], "something is missing that the broker still had"
             assert first + len(found) >= len(before[key]), "something acknowledged before is missing"
             assert found == after[key][first : first + len(found)]
-        for key in QUEUES:  # It goes on.
+        for key in QUEUES:  # It continues.
             (result,) = copy.append_batch([message("more", topic=key[0], queue_id=key[1])])
             assert read_all(copy, *key)[-1].queue_offset == result.queue_offset
         copy.close()
@@ -178,7 +181,7 @@ def test_a_copy_changes_nothing_and_opens_as_the_original(tmp_path: Path, is_kil
 
 
 def test_a_copy_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A copy that fails leaves nothing, and one that was killed is not in the way of the next."""
+    """A copy that fails leaves nothing, and one that was killed does not obstruct the next."""
     store = open_store(tmp_path / "store")
     store.append_batch([message("a")])
     looks = 0
@@ -222,7 +225,7 @@ def test_what_cannot_be_copied_is_refused_in_one_sentence(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_broker_that_starts_meanwhile_ends_the_copy(tmp_path: Path, is_killed: bool) -> None:
-    """Its recovery may have changed files that were copied already."""
+    """The broker's recovery may have changed files that were already copied."""
     store = open_store(tmp_path / "store")
     store.append_batch([message("a")])
     kill(store) if is_killed else store.close()
@@ -249,7 +252,7 @@ def test_a_broker_that_stops_meanwhile_does_not(tmp_path: Path) -> None:
 
 
 class _Later(Busy):
-    """Something happens once, after some looks."""
+    """A disk on which something happens once, after some accesses."""
 
     def __init__(self, happen: Callable[[], object], *, looks: int) -> None:
         super().__init__(self._look)
@@ -265,7 +268,7 @@ class _Later(Busy):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_tables_are_of_one_moment(tmp_path: Path, seed: int) -> None:
-    """Every change comes to one of both tables; the copy has a prefix of each one's changes."""
+    """Every change goes to one of the two tables; the copy has a prefix of each table's changes."""
     randomness = random.Random(seed)
     config = tmp_path / "store" / "config"
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
@@ -316,7 +319,7 @@ def test_tables_are_of_one_moment(tmp_path: Path, seed: int) -> None:
 
 
 def test_a_log_in_a_directory_of_its_own_is_in_the_copy(tmp_path: Path) -> None:
-    """storePathCommitLog: the copy is one directory."""
+    """The log may be elsewhere by storePathCommitLog; the copy is still one directory."""
     log = tmp_path / "disk2" / "log"
     store = open_store(tmp_path / "store", commit_log=log)
     for number in range(50):

@@ -26,7 +26,7 @@ def text(number: int) -> bytes:
 
 
 def fill(root: Path, count: int = 40) -> list[int]:
-    """A store of several log files, all on the disk and killed; where each record begins."""
+    """Fill a store of several log files, flush and kill it; return where each record begins."""
     store = open_store(root)
     places = [store.append_batch([message(text(number))])[0].physical_offset for number in range(count)]
     flush(store)
@@ -42,7 +42,7 @@ def flip(root: Path, offset: int, bit: int = 0x10) -> None:
 
 
 def numbers(store: MessageStore) -> list[int]:
-    """The numbers of a queue's messages, pulled from its beginning; no pull stands still."""
+    """Return the numbers of a queue's messages, pulled from its beginning; every pull must make progress."""
     return [int(found.body[:3]) for found in read_all(store)]
 
 
@@ -58,7 +58,7 @@ BODY_AT = 84 + 4 + 10
 @pytest.mark.parametrize("field", FRAME)
 @pytest.mark.parametrize("stop", ["killed", "closed"])
 def test_a_bit_that_flips_in_old_data_costs_one_message(tmp_path: Path, field: str, stop: str):
-    """Behind it were 900 more; neither a restart nor a consumer stops there."""
+    """Neither a restart nor a consumer stops at the damage, which once had 900 more messages behind it."""
     places = fill(tmp_path)
     if stop == "closed":
         open_store(tmp_path).close()
@@ -73,7 +73,7 @@ def test_a_bit_that_flips_in_old_data_costs_one_message(tmp_path: Path, field: s
 
 @pytest.mark.parametrize("marked", ["ours", "somebody else's"])
 def test_an_unreadable_record_is_skipped_where_the_next_one_is_confirmed(tmp_path: Path, marked: str):
-    """Its queues were lost too, so the whole log is read again."""
+    """Its queues are lost too, so that the whole log is read again."""
     places = fill(tmp_path)
     lose_queues(tmp_path)
     if marked != "ours":
@@ -90,7 +90,7 @@ def test_an_unreadable_record_is_skipped_where_the_next_one_is_confirmed(tmp_pat
 
 
 def test_the_last_record_of_a_queue_keeps_its_number_when_its_body_cannot_be_read(tmp_path: Path):
-    """Whoever consumed it has committed the number behind it."""
+    """A group that consumed the message has committed the number behind it."""
     places = fill(tmp_path)
     lose_queues(tmp_path)
     flip(tmp_path, places[-1] + BODY_AT)
@@ -185,7 +185,7 @@ def test_a_torn_end_that_is_cut_is_kept_aside(tmp_path: Path):
 
 
 def test_queues_with_unreadable_units_are_rebuilt(tmp_path: Path):
-    """A page of zeroes in a queue's file, below the recovery point, would cut all that was behind it."""
+    """A page of zeroes in a queue's file, below the recovery point, would cut off everything behind it."""
     fill(tmp_path)
     path = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())[-2]
     data = bytearray(path.read_bytes())
@@ -229,7 +229,7 @@ def test_spark_skips_unreadable_records_and_reports_them(tmp_path: Path):
 
 
 def log_of(root: Path, properties: list[bytes]) -> None:
-    """A log as a broker that takes NULs writes it; its machine lost power before it had queues."""
+    """Write a log like a broker that accepts NULs, whose machine lost power before it had queues."""
     data = b""
     for number, text_ in enumerate(properties):
         record = encode_record(
@@ -276,7 +276,7 @@ def test_the_store_takes_no_nuls(tmp_path: Path):
 
 @pytest.mark.parametrize("back_ms", [10_000, 3_600_000])
 def test_a_clock_that_was_set_back_hides_no_messages(tmp_path: Path, back_ms: int):
-    """Messages behind the last flush of the queues; then a file whose first message looks older than it."""
+    """Messages follow the queues' last flush, then a file whose first message looks older than that."""
     clock = ManualClock()
     store = open_store(tmp_path / "live", clock=clock)
     for number in range(4):
@@ -318,7 +318,7 @@ def test_a_log_that_is_shorter_than_it_was_stops_the_start(tmp_path: Path, stop:
 
 @pytest.mark.parametrize("damaged", Damaged)
 def test_a_store_without_its_log_follows_the_operators_choice(tmp_path: Path, damaged: Damaged):
-    """With skip no number is given out twice, so positions that others hold stay right."""
+    """With "skip" no number is assigned twice, so that positions held by others stay right."""
     places = fill(tmp_path)
     open_store(tmp_path).close()
     shutil.rmtree(tmp_path / "commitlog")

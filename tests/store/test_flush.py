@@ -1,4 +1,4 @@
-"""The flush of many files: several at once, and what is said where some of them fail."""
+"""The flush of many files: several at once, and what is reported if some of them fail."""
 
 import errno
 import threading
@@ -16,7 +16,7 @@ from tests.store.stores import Disk, bodies, kill, message, open_store
 
 
 class Waiting(LocalFileSystem):
-    """Flushes that wait for each other: none ends before as many as may be under way are."""
+    """A disk whose flushes wait for each other: none ends before the allowed number is in progress."""
 
     def __init__(self, at_once: int) -> None:
         self._together = threading.Barrier(at_once)
@@ -27,7 +27,7 @@ class Waiting(LocalFileSystem):
 
 
 class Failing(LocalFileSystem):
-    """Files that cannot be opened, or not be flushed, by name."""
+    """A disk with files, by name, that cannot be opened or cannot be flushed."""
 
     def __init__(self, failures: dict[str, int]) -> None:
         self._failures = failures
@@ -49,7 +49,7 @@ class Failing(LocalFileSystem):
 
 
 class Zeroed(Disk):
-    """A disk where zeroes are written ahead, 1 KiB at a time or as told."""
+    """A disk where zeroes are written ahead, by default 1 KiB at a time."""
 
     def __init__(self, zeroed_bytes: int = 1024) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def files(root: Path, count: int) -> tuple[Path, ...]:
 
 
 def test_many_files_wait_for_the_disk_together(tmp_path: Path):
-    """One by one 10,000 queues took 11 s: a file system writes its journal once for all that wait for it."""
+    """A file system writes its journal once for all waiting flushes; one by one, 10,000 queues took 11 s."""
     run_flush(Waiting(FLUSHES_AT_ONCE), FlushPlan(paths=files(tmp_path, 3 * FLUSHES_AT_ONCE)))
 
 
@@ -89,7 +89,7 @@ def test_a_topic_that_was_deleted_meanwhile_keeps_nothing_from_being_flushed(tmp
 
 @pytest.mark.parametrize("count", [PATHS_MIN - 1, 4 * PATHS_MIN])
 def test_a_failed_flush_is_final_even_where_another_file_could_not_be_opened(tmp_path: Path, count: int):
-    """The kernel reports it once: were the plan run again, it would seem to succeed."""
+    """The kernel reports the failure only once: if the plan were run again, it would seem to succeed."""
     disk = Failing({"002": errno.EIO, "004": errno.EMFILE})
     with pytest.raises(SyncFailed, match="002 cannot be flushed"):
         run_flush(disk, FlushPlan(paths=files(tmp_path, count)))
@@ -110,7 +110,10 @@ def test_where_none_failed_but_some_could_not_be_opened_the_plan_may_be_run_agai
 
 
 def test_many_new_queues_are_made_in_slices(tmp_path: Path):
-    """50,000 new queues kept everybody waiting for 20 s; what came meanwhile belongs to the next round."""
+    """50,000 new queues blocked everyone else for 20 s.
+
+    Queues that are added meanwhile belong to the next round.
+    """
     store = open_store(tmp_path, mapped_file_size_commit_log=1 << 20)
 
     def made() -> int:
@@ -151,7 +154,7 @@ def test_many_new_queues_are_made_in_slices(tmp_path: Path):
 
 
 def test_a_topic_deleted_during_a_round_does_not_look_lost_later(tmp_path: Path):
-    """The round's recovery point counts no units: after a crash all queues would be built anew."""
+    """The round's recovery point would count no units, so that a crash would have all queues rebuilt."""
     store = open_store(tmp_path, queue_slice_cost=1)
     for topic in ("T", "U"):
         store.append_batch([message("a", topic=topic)])
@@ -178,7 +181,7 @@ def test_a_topic_deleted_during_a_round_does_not_look_lost_later(tmp_path: Path)
 
 
 def test_a_flush_finds_zeroes_where_the_next_records_go(tmp_path: Path):
-    """A flush of data in a hole waits for the file system's journal: three times as long for 32 KiB."""
+    """A flush into a hole waits for the file system's journal: for 32 KiB it takes three times as long."""
     disk = Zeroed()
     store = open_store(tmp_path, disk=disk, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     end = store.append_batch([message("one")])[0].end

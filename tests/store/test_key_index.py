@@ -1,4 +1,4 @@
-"""The key index: built when somebody asks, in Apache's files, and never trusted beyond what the log has."""
+"""The key index: built on the first query, in Apache's files, and never trusted beyond the end of the log."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -44,7 +44,7 @@ def add(store: MessageStore, body: str, *, keys: str = "", unique: str = "", top
 
 
 def advance(index: KeyIndex, store: MessageStore) -> int:
-    """Bring the index up to date; how many calls it took."""
+    """Bring the index up to date; return how many calls it took."""
     calls = 1
     while not index.advance(store.visible_offset):
         calls += 1
@@ -63,7 +63,7 @@ def search(index: KeyIndex, store: MessageStore, key: str, **options: int) -> It
 
 
 def test_key_hashes_equal_apaches() -> None:
-    """Math.abs of Java's String.hashCode, and 0 for the smallest number, which Math.abs leaves negative."""
+    """A hash is Math.abs of String.hashCode, but 0 for the smallest int, which Math.abs leaves negative."""
     assert key_hash("T", "KEY1") == 1_855_491_935
     assert java_hash("polygenelubricants") == -(1 << 31)
     assert index_hash("polygenelubricants") == 0
@@ -85,7 +85,7 @@ def test_messages_are_found_by_each_key_newest_first(tmp_path: Path, store: Mess
 def test_a_log_that_was_cut_is_indexed_again_from_there(
     tmp_path: Path, store: MessageStore, clock: ManualClock, after: tuple[str, ...]
 ) -> None:
-    """A slave is cut where it differs from its master, and copies other messages then."""
+    """A slave is cut where it differs from its master, and then copies other messages."""
     add(store, "a", keys="k")
     shared = store.end
     for body in "bc":
@@ -122,7 +122,7 @@ def test_a_time_range_bounds_the_results(tmp_path: Path, store: MessageStore, cl
 def test_times_are_those_of_the_messages_to_the_millisecond(
     tmp_path: Path, store: MessageStore, clock: ManualClock
 ) -> None:
-    """The index has seconds since its first message."""
+    """The index itself only has seconds since its first message."""
     add(store, "first", keys="k")
     clock.advance(1_700)
     stored_ms = int(clock.wall_ms())
@@ -149,7 +149,7 @@ def test_messages_of_before_and_after_the_clock_was_set_back_are_found(
 def test_a_query_whose_end_lies_within_a_record_leaves_it_to_the_next(
     tmp_path: Path, store: MessageStore
 ) -> None:
-    """Slaves report any byte, and that bounds what readers see: the record was never indexed."""
+    """Slaves report any byte, and readers see no further: such a record was never indexed."""
     add(store, "a", keys="k")
     within = store.end + 10
     add(store, "b", keys="k")
@@ -167,7 +167,7 @@ def test_a_query_whose_end_lies_within_a_record_leaves_it_to_the_next(
 def test_a_file_with_an_impossible_header_is_made_again_with_those_after_it(
     tmp_path: Path, store: MessageStore, place: int, value: int
 ) -> None:
-    """The query failed for ever, or messages were missing from what it found."""
+    """Queries used to fail for ever, or to miss messages."""
     for number in range(30):
         add(store, str(number), keys="k")
     advance(index_of(tmp_path, entries_max=1_000), store)
@@ -183,7 +183,7 @@ def test_a_file_with_an_impossible_header_is_made_again_with_those_after_it(
 
 
 def test_an_index_that_the_disk_did_not_take_whole_is_made_again(tmp_path: Path, store: MessageStore) -> None:
-    """What it lacked was not found before the next restart."""
+    """Messages missing from the index were not found until the next restart."""
     disk = Disk()
     index = KeyIndex(disk, tmp_path, slots=7, entries_max=1_000, is_trusted=True)
     for number in range(5):
@@ -202,7 +202,7 @@ def test_an_index_that_the_disk_did_not_take_whole_is_made_again(tmp_path: Path,
 def test_a_search_through_many_messages_with_the_same_hash_goes_in_stretches(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends knows keys that collide; the thread was kept from everybody else for minutes."""
+    """A sender can choose keys that collide; such a search occupied the thread for minutes."""
     monkeypatch.setattr(module, "STRETCH_LOOKS", 100)
     add(store, "found", keys="BB")
     for number in range(50):
@@ -224,7 +224,7 @@ def test_no_more_is_read_than_the_reply_may_have(tmp_path: Path, store: MessageS
 
 
 def test_a_store_time_that_is_no_date_names_a_file(tmp_path: Path, clock: ManualClock) -> None:
-    """No checksum covers it."""
+    """No checksum covers the store time, so it may have any value."""
     clock.set_wall((1 << 60) - int(clock.wall_ms()))
     store = open_store(tmp_path, clock=clock)
     add(store, "far", keys="k")
@@ -242,13 +242,13 @@ def test_new_messages_are_indexed_by_the_next_query(tmp_path: Path, store: Messa
 
 
 def test_a_full_index_file_is_followed_by_another(tmp_path: Path, store: MessageStore) -> None:
-    """And another process goes on in the last one."""
+    """Another process then continues in the last file."""
     index = index_of(tmp_path, entries_max=5)
     for number in range(10):
         add(store, str(number), keys="k", unique=f"U{number}")
     assert bodies(index, store, "k") == [str(number) for number in reversed(range(10))]
     names = sorted(path.name for path in (tmp_path / "index").iterdir())
-    assert len(names) == 5  # Of four entries each: number 0 is never used.
+    assert len(names) == 5  # Four entries each: number 0 is never used.
     add(store, "10", keys="k", unique="U10")
     again = index_of(tmp_path, entries_max=5)
     assert bodies(again, store, "k") == [str(number) for number in reversed(range(11))]
@@ -268,7 +268,7 @@ def test_the_log_is_indexed_in_slices(
 def test_a_slice_is_bounded_in_bytes_as_well(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5,000 messages of 4 MiB would keep the thread from everybody else for a minute."""
+    """5,000 messages of 4 MiB would occupy the thread for a minute."""
     monkeypatch.setattr(module, "STRETCH_BYTES", 1_000)
     for number in range(6):
         add(store, str(number) + "." * 600, keys="k")
@@ -278,7 +278,7 @@ def test_a_slice_is_bounded_in_bytes_as_well(
 def test_a_slice_is_bounded_in_keys_as_well(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message may have thousands: its properties have 32 KB."""
+    """A message may have thousands of keys in its 32 KB of properties."""
     monkeypatch.setattr(module, "STRETCH_KEYS", 10)
     for _ in range(6):
         add(store, "many", keys=" ".join(f"k{number}" for number in range(10)))
@@ -286,7 +286,7 @@ def test_a_slice_is_bounded_in_keys_as_well(
 
 
 def test_an_index_file_of_another_size_is_left_as_it_is(tmp_path: Path, store: MessageStore) -> None:
-    """It was cut to the configured size, without a word, and messages were not found."""
+    """The file used to be cut silently to the configured size, and messages were not found."""
     add(store, "a", keys="k")
     advance(index_of(tmp_path), store)
     (path,) = (tmp_path / "index").iterdir()
@@ -309,7 +309,7 @@ def test_messages_not_yet_visible_are_not_found(tmp_path: Path, store: MessageSt
 
 
 def test_after_an_unclean_stop_the_last_file_is_rebuilt(tmp_path: Path, store: MessageStore) -> None:
-    """A power cut may have kept its header and lost its entries."""
+    """A power cut may have kept the file's header and lost its entries."""
     for number in range(6):
         add(store, str(number), keys="k")
     advance(index_of(tmp_path, entries_max=4), store)
@@ -323,7 +323,7 @@ def test_after_an_unclean_stop_the_last_file_is_rebuilt(tmp_path: Path, store: M
 
 
 def test_an_index_ahead_of_the_log_is_rebuilt(tmp_path: Path, clock: ManualClock) -> None:
-    """What a power cut took from the log must not be found, nor keep what follows from being indexed."""
+    """Messages that a power cut took must not be found, nor prevent later ones from being indexed."""
     longer = open_store(tmp_path / "longer", clock=clock)
     add(longer, "a", keys="k")
     add(longer, "gone", keys="k")
@@ -352,7 +352,7 @@ def test_index_files_are_deleted_with_their_messages(tmp_path: Path, store: Mess
 def test_log_files_deleted_while_indexing_are_skipped(
     tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention removes them while a thread reads."""
+    """Retention removes files while a thread reads them."""
     for number in range(40):
         add(store, str(number) + "." * 300, keys="k")
     store.flush()

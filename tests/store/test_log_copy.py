@@ -1,4 +1,4 @@
-"""A store that copies another's log: whole records of any pieces, and a cut that survives a power cut."""
+"""A store that copies another's log: whole records from any pieces, and a cut that survives a power cut."""
 
 import random
 from pathlib import Path
@@ -50,7 +50,7 @@ def master(tmp_path: Path):
 
 
 def end_of(store: MessageStore, count: int) -> int:
-    """Where the first messages end."""
+    """Return where the first messages end in the log."""
     result = store.read("T", 0, count - 1, 1)
     data = b"".join(result.data)
     return int.from_bytes(data[28:36]) + len(data)
@@ -58,7 +58,7 @@ def end_of(store: MessageStore, count: int) -> int:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_records_arrive_in_pieces_of_any_size(master: MessageStore, seed: int):
-    """Whatever has come, the log ends at a record's end, and has units for all of it."""
+    """After every piece the log ends at the end of a record, and the queues have units for all of it."""
     data, randomness = log_of(master), random.Random(seed)
     store = open_copy(MemoryDisk(VirtualTime(), randomness))
     position = 0
@@ -97,7 +97,7 @@ def test_bytes_that_cannot_follow_are_refused(master: MessageStore):
 
 
 def test_a_damaged_body_is_copied_and_no_reader_gets_it(master: MessageStore):
-    """The logs stay equal byte for byte; the disk of the master has a flipped bit."""
+    """The logs stay equal byte for byte, although the master's disk has a flipped bit."""
     data = bytearray(log_of(master))
     data[end_of(master, 5) + 120] ^= 1
     store = open_copy(MemoryDisk(VirtualTime(), random.Random(1)))
@@ -110,7 +110,7 @@ def test_a_damaged_body_is_copied_and_no_reader_gets_it(master: MessageStore):
 
 @pytest.mark.parametrize("calls", range(60))
 def test_a_cut_survives_a_power_cut_at_any_moment(master: MessageStore, calls: int):
-    """What was shared stays; what was not is there or gone, and is cut again."""
+    """What both logs share stays; the rest may or may not survive, and is cut again."""
     data = log_of(master)
     disk = MemoryDisk(VirtualTime(), random.Random(calls))
     store = open_copy(disk)
@@ -131,7 +131,7 @@ def test_a_cut_survives_a_power_cut_at_any_moment(master: MessageStore, calls: i
     else:
         disk.heal()
     assert store.end == shared
-    # The master goes on with something else.
+    # The master continues with something else.
     store.copy.append(shared, data[shared:])
     flush(store)
     disk.power_cut()

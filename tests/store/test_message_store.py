@@ -159,7 +159,7 @@ def test_reads_outside_the_queue_have_their_status(tmp_path: Path, asked: int):
 
 
 def test_one_read_is_limited_in_count_and_bytes(tmp_path: Path):
-    """At least one message goes; then count and bytes are kept, whoever gave them."""
+    """At least one message is returned; beyond that, every limit of count and bytes holds."""
     big = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
     store = open_store(tmp_path, **big, max_transfer_bytes_on_message_in_memory=5000)
     store.append_batch([message(b"x" * 908) for _ in range(100)])  # 1000 bytes a record.
@@ -223,7 +223,7 @@ def test_tag_codes_are_filtered_without_reading_the_log(tmp_path: Path):
     store.append_batch([message(f"{i}", tags="AB"[i % 2]) for i in range(900)])
     odd = store.read("T", 0, 0, 4, tag_codes=frozenset({tag_code("B")}))
     assert [m.body for m in decode_records(b"".join(odd.data))] == [b"1", b"3", b"5", b"7"]
-    assert odd.next_offset == 8  # What was not examined is asked for again.
+    assert odd.next_offset == 8  # Messages that were not examined are requested again.
     none = store.read("T", 0, 0, 32, tag_codes=frozenset({5}))
     assert (none.status, none.next_offset, none.count) == (ReadStatus.NO_MATCHED_MESSAGE, 800, 0)
     negative = store.read("T", 0, 0, 32, tag_codes=frozenset({tag_code("order-created")}))
@@ -275,7 +275,7 @@ def test_nothing_is_readable_before_it_is_flushed_under_sync_flush(tmp_path: Pat
 
 
 def test_a_failed_fsync_is_final(tmp_path: Path):
-    """The kernel may have dropped the pages: nothing after it may be acknowledged."""
+    """The kernel may have dropped the pages, so nothing may be acknowledged afterwards."""
     disk = Disk()
     clock = ManualClock()
     store = open_store(tmp_path, disk=disk, clock=clock, flush_disk_type=FlushDiskType.SYNC_FLUSH)
@@ -458,7 +458,7 @@ def test_a_topic_on_another_disk_is_deleted_in_its_place(tmp_path: Path):
 
 
 def test_deleting_a_topic_removes_its_extension_files(tmp_path: Path):
-    """What Apache's broker left in them (enableConsumeQueueExt) would be found by a new topic of the name."""
+    """A new topic of the same name would find what Apache's broker left in them (enableConsumeQueueExt)."""
     store = open_store(tmp_path)
     store.append_batch([message("a", "A"), message("b", "B")])
     extensions = tmp_path / "consumequeue_ext"
@@ -495,7 +495,7 @@ def test_queues_begin_later_after_old_files_are_deleted(tmp_path: Path):
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_store_agrees_with_plain_lists(tmp_path: Path, seed: int):
-    """Random batches, reads, flushes, clean stops and kills against lists in memory."""
+    """Random batches, reads, flushes, clean stops and kills are compared with lists in memory."""
     rng = random.Random(seed)
     clock = ManualClock()
     model: dict[tuple[str, int], list[bytes]] = {}

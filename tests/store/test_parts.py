@@ -1,4 +1,4 @@
-"""The parts of the store by themselves: tail, segments, checkpoint, dispatch, names of files."""
+"""The parts of the store in isolation: tail, segments, checkpoint, dispatch, names of files."""
 
 import errno
 import random
@@ -71,7 +71,7 @@ def test_bytes_after_the_end_are_zeroed(tmp_path: Path):
 
 
 class FewDescriptors(LocalFileSystem):
-    """A process that may have so many files open."""
+    """A process that may have only a few files open."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -156,7 +156,7 @@ def test_proper_names_stay_in_the_directory():
 
 @given(st.integers(0, 5), st.integers(0, 8), st.integers(-50, 1500), st.integers(-50, 1500))
 def test_the_files_between_two_offsets(first: int, count: int, start: int, end: int):
-    """Found without a look at each: a log may have thousands, and each flush asks."""
+    """They are found without looking at each file: a log may have thousands, and each flush needs them."""
     segments = Segments(LocalFileSystem(), OpenFiles(LocalFileSystem(), 4), Path("/nowhere"), 100)
     segments.starts = [100 * number for number in range(first, first + count)]
     wanted = [segments.path(each) for each in segments.starts if each < end and start < each + 100]

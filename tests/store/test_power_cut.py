@@ -1,4 +1,4 @@
-"""The store on a disk that loses power: what it called durable is there, whatever else is not."""
+"""The store on a disk that loses power: what it reported as durable survives, whatever else is lost."""
 
 import contextlib
 import random
@@ -32,7 +32,7 @@ def append(store: MessageStore, *texts: str) -> None:
 
 
 def flush_log(store: MessageStore) -> None:
-    """The log to the disk, and nothing of the queues: recovery has to build them."""
+    """Flush the log and none of the queues, so that recovery has to build them."""
     plan = store._flusher.plan_log(MonotonicMs(0), forced=True)
     assert plan is not None
     run_flush(store._filesystem, plan)
@@ -70,7 +70,7 @@ def test_a_queue_file_whose_size_was_lost_is_filled_from_the_log(seed: int):
 
 
 def test_an_interrupted_recovery_can_be_repeated():
-    """Between two calls of the disk: by a kill, and by the power."""
+    """It is interrupted between any two calls of the disk, by a kill and by a power cut."""
     for is_power in (False, True):
         for calls in range(1, 200):
             disk = MemoryDisk(VirtualTime(), random.Random(calls))
@@ -92,7 +92,7 @@ def test_an_interrupted_recovery_can_be_repeated():
 @pytest.mark.parametrize("flushes_before", [0, 1])
 @pytest.mark.parametrize("seed", range(10))
 def test_messages_of_a_deleted_topic_do_not_come_back(seed: int, flushes_before: int):
-    """Nor does it take the numbers of what the topic has that was made again."""
+    """Nor do they take the numbers of messages of the recreated topic."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
     append(store, "old 0", "old 1", "old 2")
@@ -125,7 +125,7 @@ def test_a_deleted_topic_stays_deleted(seed: int):
 @pytest.mark.parametrize("is_power", [False, True])
 @pytest.mark.parametrize("is_made_again", [False, True])
 def test_a_topic_whose_deletion_was_cut_off_does_not_come_back_in_parts(is_power: bool, is_made_again: bool):
-    """A kill amid the removal of a queue's files left some of them, and the store did not open."""
+    """A kill during the removal of a queue's files left some of them, and the store did not open."""
     old = [f"old {number}" for number in range(45)]  # Five files of the queue.
     for calls in range(1, 200):
         disk = MemoryDisk(VirtualTime(), random.Random(calls))
@@ -165,7 +165,7 @@ def test_a_topic_whose_deletion_was_cut_off_does_not_come_back_in_parts(is_power
 
 
 def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
-    """The log lost its end, and a topic of that name is made again where the old one's records were."""
+    """The log lost its end, and a topic of the same name is recreated where the old one's records were."""
     disk = MemoryDisk(VirtualTime(), random.Random(3))
     store = open_on(disk)
     append(store, *(f"old {number}" for number in range(8)))
@@ -174,7 +174,7 @@ def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
         disk.fsync(disk.open(path))
     for directory in (Path("/store"), Path("/store/commitlog")):
         disk.sync_directory(directory)
-    disk.power_cut()  # With nothing of the log on the disk.
+    disk.power_cut()  # Nothing of the log is on the disk.
     store = open_on(disk)
     assert store.end == 0
     append(store, "new 0", "new 1")
@@ -188,7 +188,7 @@ def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_power_cut_right_after_a_clean_stop_costs_nothing(seed: int):
-    """Everything is on the platter when `close` returns: the log, every queue, and that it was closed."""
+    """Everything is on the disk when `close` returns: the log, every queue, and the mark of a clean stop."""
     randomness = random.Random(seed)
     disk = MemoryDisk(VirtualTime(), randomness)
     expected: dict[str, list[bytes]] = {}

@@ -1,4 +1,4 @@
-"""The store under random faults: whatever was called durable is there, unless its own bytes were damaged.
+"""The store under random faults: what it reported as durable survives, unless its own bytes were damaged.
 
 A run of random operations from one seed: messages, flushes of the log and of the queues, clocks set back and
 forth by hours, kills, power cuts (also in the middle of an operation and of a recovery), bits that flip in
@@ -30,7 +30,7 @@ Key = tuple[int, int]
 
 
 class SteppingTime(VirtualTime):
-    """A clock that somebody sets."""
+    """A clock that the run sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class SteppingTime(VirtualTime):
 
 
 class Run:
-    """One store, what was done to it, and what must be true of it."""
+    """A store, the operations on it, and the conditions that it must meet."""
 
     queue_slice_cost = 256
     flush_disk_type = FlushDiskType.ASYNC_FLUSH
@@ -53,12 +53,12 @@ class Run:
         self.disk = MemoryDisk(self.time, random.Random(seed + 1))
         self.disk.zeroed_bytes = self.zeroed_bytes
         self.flips = flips
-        #: By queue and number: what was stored there, newest last; numbers of lost messages are used again.
+        #: What was stored, newest last, by queue and number; numbers of lost messages are reused.
         self.stored: dict[Key, list[tuple[bytes, dict[str, str]]]] = {}
         self.ends: dict[Key, tuple[int, int]] = {}
         self.durable: dict[Key, tuple[bytes, dict[str, str]]] = {}
         self.damaged: set[Key] = set()
-        #: Where queues begin since files were removed; numbers before were given out for good.
+        #: Where queues begin since files were removed; earlier numbers are never assigned again.
         self.first_numbers: dict[int, int] = {}
         self.was_refused = 0
         self.store = self.open()
@@ -73,7 +73,7 @@ class Run:
         store.open()
         return store
 
-    # What is done.
+    # Operations.
 
     def step(self) -> None:
         actions = [self.append] * 12 + [self.flush_log] * 2 + [self.flush_all, self.set_clock, self.cut_power]
@@ -114,7 +114,7 @@ class Run:
         self.note_durable()
 
     def remove_old_files(self) -> None:
-        """Remove some files, whatever their age; what lies before the beginning of a queue is gone."""
+        """Remove some files, whatever their age; messages before the beginning of a queue are gone."""
         retention = Retention(clean_forcibly_percent=0, files_per_round_max=self.random.randint(1, 4))
         self.disk.percent_used = 99.0
         steps = self.store.cleaning.clean(retention, lambda _: 12)
@@ -131,7 +131,10 @@ class Run:
             self.disk.percent_used = 0.0
 
     def note_removed(self) -> None:
-        """Expect nothing of what queues do not begin with any more; until its file is gone it may be back."""
+        """Stop expecting messages before the queues' beginnings.
+
+        Until their file is removed they may be back.
+        """
         for queue_id in range(QUEUES):
             first = self.store.min_offset("T", queue_id)
             self.first_numbers[queue_id] = max(first, self.first_numbers.get(queue_id, 0))
@@ -198,7 +201,7 @@ class Run:
             self.damaged.add((int(path.parent.name), int(path.name) // 20 + index))
             self.cut_power()
 
-    # What must be true.
+    # Conditions.
 
     def recover(self) -> None:
         try:
@@ -220,7 +223,8 @@ class Run:
         for key, message_stored in self.durable.items():
             if key not in self.damaged:
                 assert found.get(key) == message_stored, key
-        # What was not durable and is gone will have its number used again; what is there is durable now.
+        # The numbers of messages that were not durable and are lost will be reused; those that survived are
+        # durable now.
         for key in list(self.ends):
             if key in found:
                 self.durable[key] = found[key]

@@ -1,4 +1,4 @@
-"""A store is read without its broker: what was closed, what was killed, what somebody is writing."""
+"""A store is read without its broker: after a clean stop, after a kill, and while its broker writes."""
 
 import hashlib
 import random
@@ -20,7 +20,7 @@ Lost = list[tuple[tuple[str, int], int, int]]
 
 
 def everything(root: Path, commit_log: Path | None = None) -> tuple[dict[tuple[str, int], list[bytes]], Lost]:
-    """The bodies of each queue in their order, and what was lost."""
+    """Return the bodies of each queue in order, and what was lost."""
     reader = StoreReader(root, commit_log=commit_log)
     lost: Lost = []
     spans = [Span(key, at.min_offset, at.max_offset, at) for key, at in reader.survey().items()]
@@ -47,7 +47,7 @@ def read(reader: StoreReader, spans: list[Span], lost: Lost) -> dict[tuple[str, 
 
 
 def fill(store, count: int, seed: int = 7) -> dict[tuple[str, int], list[bytes]]:
-    """Messages of three queues of two topics, in any order and of any size."""
+    """Append messages to three queues of two topics, in random order and of random size."""
     print(f"seed {seed}")
     randomness = random.Random(seed)
     sent: dict[tuple[str, int], list[bytes]] = {}
@@ -75,7 +75,7 @@ def test_a_closed_store_of_many_files_is_read(tmp_path: Path):
 
 
 def test_the_log_may_have_a_directory_of_its_own(tmp_path: Path):
-    """storePathCommitLog: the directory was refused for having no log."""
+    """With storePathCommitLog the directory used to be refused for having no log."""
     root, log = tmp_path / "store", tmp_path / "other disk"
     store = open_store(root, commit_log=log)
     sent = fill(store, 100)
@@ -106,7 +106,7 @@ def test_reading_changes_and_locks_nothing(tmp_path: Path):
 
 
 def test_killed_store_is_read_to_the_last_whole_record(tmp_path: Path):
-    """Its last units were in memory only, and its last record may be half there."""
+    """Its last units were only in memory, and its last record may be incomplete."""
     store = open_store(tmp_path / "live")
     sent = fill(store, 120)
     copy = copy_as_killed(tmp_path / "live", tmp_path / "copy")
@@ -119,7 +119,7 @@ def test_killed_store_is_read_to_the_last_whole_record(tmp_path: Path):
     size = 4096
     last = copy / "commitlog" / f"{(end - 1) // size * size:020d}"
     data = bytearray(last.read_bytes())
-    data[(end - 1) % size] ^= 0xFF  # The last byte of its body: the checksum tells.
+    data[(end - 1) % size] ^= 0xFF  # The last byte of its body: the checksum detects it.
     last.write_bytes(data)
     found, _ = everything(copy)
     assert sum(map(len, found.values())) == sum(map(len, sent.values())) - 1
@@ -158,7 +158,7 @@ def test_reader_and_recovery_agree_about_every_cut(tmp_path: Path):
 
 @pytest.mark.parametrize("step_ms", [10_000, -86_400_000])
 def test_a_store_in_use_is_read_up_to_its_recovery_point(tmp_path: Path, step_ms: int):
-    """Its broker could still lose the rest, whatever the clock says."""
+    """The broker could still lose the rest, whatever the clock says."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     first = fill(store, 30)
@@ -256,7 +256,7 @@ def test_a_queue_begins_where_its_beginning_was_raised_to(tmp_path: Path):
 
 
 class InterruptedFiles(LocalFileSystem):
-    """A file system on which something happens before some call: another process removes files."""
+    """A file system on which another process removes files before some call."""
 
     def __init__(self, calls: int, happen: Callable[[], object]) -> None:
         self.calls = calls
@@ -286,7 +286,7 @@ class InterruptedFiles(LocalFileSystem):
 
 @pytest.mark.parametrize("first_call", range(1, 12))
 def test_files_removed_while_reading_are_reported_as_lost(tmp_path: Path, first_call: int):
-    """At any call of the reader's: what is there is read, what is gone is lost, and nothing is both."""
+    """Files go at any call of the reader: each message is either read or reported as lost, never both."""
     for calls in range(first_call, 1_000, 11):
         root = tmp_path / str(calls)
         store = open_store(root)

@@ -1,4 +1,4 @@
-"""The recovery: whatever a crash left of the files, what was whole is there again and nothing else."""
+"""The recovery: whatever a crash left of the files, the complete messages are restored and nothing else."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ LOG = Path("commitlog") / f"{0:020d}"
 
 
 def three_records(root: Path) -> tuple[bytes, list[int]]:
-    """A log of three records in two queues, not cleanly stopped; its bytes, and where each record ends."""
+    """Write a log of three records in two queues, not closed; return its bytes and where each record ends."""
     store = open_store(root)
     ends = [
         store.append_batch([message("first", tags="A")])[0].end,
@@ -33,7 +33,7 @@ def three_records(root: Path) -> tuple[bytes, list[int]]:
 
 
 def test_a_log_cut_at_every_byte_keeps_the_whole_records(tmp_path: Path):
-    """Torn by a power cut: everything from the cut on is zero. The queues were already on the disk."""
+    """A power cut tore the log: everything from the cut on is zero. The queues were already on the disk."""
     original = tmp_path / "original"
     data, ends = three_records(original)
     for cut in range(ends[-1] + 1):
@@ -55,7 +55,10 @@ def test_a_log_cut_at_every_byte_keeps_the_whole_records(tmp_path: Path):
 
 
 def test_a_flipped_byte_ends_the_log_at_its_record(tmp_path: Path):
-    """Of the last record any byte, except those no check covers; no other error than a shorter log."""
+    """Any byte of the last record may flip, except those no check covers.
+
+    The only effect is a shorter log.
+    """
     original = tmp_path / "original"
     data, ends = three_records(original)
     lost = 0
@@ -76,7 +79,7 @@ def test_a_flipped_byte_ends_the_log_at_its_record(tmp_path: Path):
 @pytest.mark.parametrize("checkpoint", ["kept", "lost"])
 @pytest.mark.parametrize("damage", ["none", "deleted", "zeroed", "garbage", "cut short", "one unit"])
 def test_queues_are_rebuilt_from_the_log(tmp_path: Path, damage: str, checkpoint: str):
-    """Whatever a power cut left of the consume queue, it is what the log says afterwards."""
+    """Whatever a power cut left of the consume queue, it agrees with the log afterwards."""
     clock = ManualClock()
     store = open_store(tmp_path, clock=clock)
     for i in range(25):  # Three queue files, several log files.
@@ -142,7 +145,7 @@ def test_a_crash_while_recovering_costs_nothing(tmp_path: Path):
     kill(store)
     disk = Disk()
     disk.bytes_left = 150
-    reading = open_store(tmp_path, disk=disk)  # The disk is full; what is there can be read.
+    reading = open_store(tmp_path, disk=disk)  # The disk is full, but stored messages can be read.
     assert bodies(reading) == [(f"{i}" * 100).encode() for i in range(30)]
     assert not reading.append_batch([message("refused")])[0].is_ok
     kill(reading)
@@ -185,7 +188,7 @@ while True:
 
 
 def test_acknowledged_messages_are_readable_after_kill_9(tmp_path: Path):
-    """A real process is killed three times in the middle of appending; nothing it answered is missing."""
+    """A real process is killed three times while it appends; no message that it acknowledged is missing."""
     acknowledged: dict[tuple[int, int], bytes] = {}
     environment = {**os.environ, "PYTHONPATH": str(Path(libramq.__file__).parents[1])}
     for generation in range(3):
@@ -232,7 +235,7 @@ def check(store: MessageStore, acknowledged: dict[tuple[int, int], bytes]) -> No
 
 
 def test_queues_of_batches_are_refused_before_anything_changes(tmp_path):
-    """Apache's queue.type=BatchCQ: one record is many messages, and has one unit in a plain queue."""
+    """With Apache's queue.type=BatchCQ a record is many messages, but has one unit in a plain queue."""
     store = open_store(tmp_path)
     store.append_batch([message("a")])
     store.close()

@@ -1,4 +1,4 @@
-"""The tail: records one by one, from a ring that overwrites its oldest bytes."""
+"""The tail returns records one by one from a ring that overwrites its oldest bytes."""
 
 from libramq.message.record import RECORD_BYTES_MIN
 from libramq.store.log.tail import Tail
@@ -7,7 +7,7 @@ SIZE = RECORD_BYTES_MIN
 
 
 def ring(records: int) -> Tail:
-    """A tail with room for four records, and so many written."""
+    """Return a tail with room for four records, after a number of records were written to it."""
     tail = Tail(4 * SIZE)
     for number in range(records):
         tail.append(number * SIZE, bytes([number]) * SIZE)

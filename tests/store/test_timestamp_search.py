@@ -1,4 +1,4 @@
-"""The timestamp search against looking at every message."""
+"""The timestamp search is compared with a search through every message."""
 
 import random
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.store.stores import flush, message, open_store, remove_old_files
 
 
 def brute_force(times: list[int], first: int, wanted: int, boundary: Boundary) -> int:
-    """store.md §7, by looking at all of them."""
+    """Apply the rules of store.md §7 to every message in turn."""
     if boundary is Boundary.LOWER:
         return next((first + i for i, time in enumerate(times) if time >= wanted), first + len(times))
     return max((first + i for i, time in enumerate(times) if time <= wanted), default=first)
