@@ -1,1 +1,1 @@
-"""LibraMQ beside Apache RocketMQ: their programs, started for real, against their servers and ours."""
+"""LibraMQ beside Apache RocketMQ: Apache's real programs run against Apache's servers and ours."""

@@ -1,7 +1,7 @@
-"""Apache RocketMQ as it comes from Maven: name server, broker, admin tool, and our programs over its client.
+"""Apache RocketMQ from Maven: its name server, broker and admin tool, and our programs on top of its client.
 
-`tests/interop/setup` has fetched the jars and compiled the programs. Whatever Apache's classes want to write
-to a home directory goes to the directory of the test.
+`tests/interop/setup` has fetched the jars and compiled the programs. Files that Apache's classes write to the
+home directory go to the directory of the test.
 """
 
 import re
@@ -22,11 +22,11 @@ POLL_S = 0.05
 SETUP_TIMEOUT_S = 900.0
 ADMIN_TIMEOUT_S = 60.0
 STACK_TRACE = re.compile(r"^\tat [\w.$]+[(/]", re.MULTILINE)
-# mqadmin waits 5 s for an answer, and no option changes that. A busy machine takes longer: seen with
-# a member's running info, for which a broker asks the member.
+# mqadmin waits 5 s for an answer, and no option changes that. A busy machine can take longer: this was seen
+# with a member's running info, which the broker has to request from the member.
 ADMIN_ATTEMPTS = 5
 
-# Quick to start and small: these programs live for seconds. A benchmark passes its own.
+# Quick to start and small: these programs live for seconds. A benchmark passes its own options.
 SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
 BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
 VIP_CHANNEL = {"com.rocketmq.sendMessageWithVIPChannel": "true"}
@@ -47,7 +47,7 @@ def java(
     jvm: Sequence[str] = SMALL_JVM,
     properties: Mapping[str, object] | None = None,
 ) -> list[str]:
-    """The command line that starts one of Apache's or of our Java programs."""
+    """Return the command line that starts one of Apache's or our Java programs."""
     settings = {
         "user.home": home,
         "java.io.tmpdir": home,
@@ -131,9 +131,9 @@ class ApacheBroker:
             "storePathRootDir": home / "store",
             "storePathCommitLog": home / "store" / "commitlog",
             "autoCreateTopicEnable": "true",
-            # A machine for tests may be fuller than Apache likes a disk to be.
+            # The disk of a test machine may be fuller than Apache's default allows.
             "diskMaxUsedSpaceRatio": 95,
-            # What a busy machine makes wait is not refused: by default after 0.2 s, or when a write took 1 s.
+            # Defaults: a send is refused after 0.2 s in the queue, or if a write took 1 s; too strict here.
             "waitTimeMillsInSendQueue": 30_000,
             "osPageCacheBusyTimeOutMills": 30_000,
             **(settings or {}),
@@ -158,7 +158,7 @@ class ApacheBroker:
         )
 
     def wait_ready(self) -> None:
-        """Until it is registered: at once if its first attempt succeeds, else 10 s later."""
+        """Wait until it is registered: at once if its first attempt succeeds, else 10 s later."""
         self.process.wait_line("boot success", within_s=START_TIMEOUT_S)
         wait_broker(self.process, self.namesrv)
 
@@ -178,7 +178,7 @@ SMALL_STORE: Mapping[str, object] = {
 
 
 def wait_broker(process: Process, namesrv: str, count: int = 1) -> None:
-    """Until the name server knows so many brokers, or the process that should register them has ended."""
+    """Wait until the name server knows so many brokers; fail if the process that registers them ends."""
     for _ in range(int(START_TIMEOUT_S / POLL_S)):
         try:
             if len(wire.brokers_of(namesrv)) >= count:
@@ -200,13 +200,13 @@ class MqAdmin:
         self._program: Program | None = None
 
     def __call__(self, subcommand: str, *options: str) -> str:
-        """Run a subcommand against the name server; what it printed."""
+        """Run a subcommand against the name server; return its output."""
         arguments = [subcommand, "-n", self.namesrv, *options]
         for _ in range(ADMIN_ATTEMPTS):
             ran = self._running().ask("ran", {"arguments": arguments}, within_s=ADMIN_TIMEOUT_S)
             if "RemotingTimeoutException" not in ran["out"] + ran["err"]:
                 break
-        # A stack trace is how it says that a command failed. The word alone is in names of settings, too.
+        # A failed command prints a stack trace. "Exception" alone also occurs in names of settings.
         if STACK_TRACE.search(ran["out"] + ran["err"]):
             raise AssertionError(f"mqadmin {' '.join(arguments)}\n{ran['out']}\n{ran['err']}")
         printed: str = ran["out"]
@@ -233,7 +233,7 @@ def start_program(
     name: str = "",
     jvm: Sequence[str] = SMALL_JVM,
 ) -> Program:
-    """Start one of tests/interop/java with its settings as system properties."""
+    """Start one of the programs in tests/interop/java with its settings as system properties."""
     return Program(
         name or main.lower(), java(main, home=home, jvm=jvm, properties=properties), directory=home
     )

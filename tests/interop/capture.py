@@ -1,4 +1,4 @@
-"""The recorder: real bytes between Apache's programs, written down as vectors for tests of the codec.
+"""The recorder: writes the bytes between Apache's programs as vectors for tests of the codec.
 
     python -m tests.interop.capture            # writes tests/vectors/remoting-json.json and -rocketmq.json
 
@@ -7,8 +7,8 @@
     client ──► 127.0.0.2:B ──► broker      127.0.0.1:B
 
 A proxy on the same port of another loopback address copies bytes both ways and keeps every frame; the broker
-announces the address of its proxy. Of every kind of exchange the first is kept. Beside the hex stands the
-header as this side reads it, with a decoder of its own, so that a test can compare field by field.
+announces the address of its proxy. The first exchange of every kind is kept. Beside the hex a vector has the
+header, read by a decoder independent of LibraMQ's, so that a test can compare field by field.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from tests.interop.apache import (
 )
 
 VECTORS = Path(__file__).parent.parent / "vectors"
-FRAME_BYTES_MAX = 24 * 1024  # A vector is to be read by people; nothing here needs more.
+FRAME_BYTES_MAX = 24 * 1024  # People should be able to read a vector; no exchange here needs more.
 CLIENT_HOST = "127.0.0.2"
 BROKER_HOST = "127.0.0.3"
 RESPONSE_FLAG = 1
@@ -92,7 +92,7 @@ class Exchange:
 
     def key(self) -> tuple[object, ...]:
         header, body_start = wire.decode_header(self.request)
-        # The broker's own questions go on through every scene; its registrations differ, so they stay apart.
+        # The broker repeats its own queries in every scene; its registrations differ, so they are kept apart.
         during = (
             "" if self.sender == "broker" and header["code"] == wire.GET_BROKER_CLUSTER_INFO else self.during
         )
@@ -124,7 +124,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Recording:
-    """Every exchange seen, in the order in which the requests went out."""
+    """All exchanges, in the order in which their requests were sent."""
 
     during: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
@@ -141,7 +141,7 @@ class Recording:
 
 
 class Proxy:
-    """Copies bytes between whoever connects and one address, and shows every frame to the recording."""
+    """Copies bytes between each connection and one address, and adds every frame to the recording."""
 
     def __init__(self, recording: Recording, *, client: str, server: str, target: tuple[str, int]) -> None:
         self._recording = recording
@@ -182,7 +182,7 @@ class Proxy:
     def _note(self, frame: bytes, sender: str, receiver: str, asked: dict[tuple[str, int], Exchange]) -> None:
         header, _ = wire.decode_header(frame)
         if header["flag"] & RESPONSE_FLAG:
-            # The receiver of a response is who asked.
+            # The receiver of a response sent the request.
             exchange = asked.pop((receiver, header["opaque"]), None)
             if exchange is not None:
                 exchange.response = frame
@@ -194,7 +194,7 @@ class Proxy:
 
 @contextmanager
 def proxies_running(proxies: list[tuple[Proxy, str, int]]) -> Iterator[None]:
-    """Serve them on a loop in a thread of its own."""
+    """Serve the proxies on an event loop in a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="proxies")
     thread.start()
@@ -220,7 +220,7 @@ def proxies_running(proxies: list[tuple[Proxy, str, int]]) -> Iterator[None]:
 
 
 def capture(home: Path, properties: dict[str, str]) -> Recording:
-    """Play one scene of everything that stock programs ask for."""
+    """Record every kind of request that stock programs send."""
     recording = Recording(during="start of the broker")
     with ExitStack() as stack:
         nameserver = ApacheNameServer(home / "namesrv", properties=properties)
@@ -250,7 +250,7 @@ def capture(home: Path, properties: dict[str, str]) -> Recording:
             settings={**SMALL_STORE, "brokerIP1": CLIENT_HOST},
         )
         stack.callback(broker.stop)
-        # Asked directly: what this module asks is not to be recorded as the broker's.
+        # Not through the proxy: requests of this module must not be recorded as the broker's.
         wait_broker(broker.process, nameserver.address)
         to_broker = Proxy(recording, client="client", server="broker", target=("127.0.0.1", broker.port))
         stack.enter_context(proxies_running([(to_broker, CLIENT_HOST, broker.port)]))
@@ -346,7 +346,7 @@ def play(
         admin(subcommand, *options)
 
     if not properties:
-        # Nothing of today asks in these ways, so this module does; the answers are Apache's.
+        # No current program sends these requests, so this module does; the answers are Apache's.
         recording.during = "a client of version 4.9.0"
         wire.ask(
             namesrv,

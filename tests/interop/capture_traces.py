@@ -1,9 +1,9 @@
-"""The recorder of traces: what Apache's Java client tells of messages, and how Apache's own decoder reads it.
+"""The recorder of traces: what Apache's Java client writes about messages, and how Apache's decoder reads it.
 
     python -m tests.interop.capture_traces     # writes tests/vectors/traces.json
 
-Bodies of RMQ_SYS_TRACE_TOPIC at Apache's broker, from a producer and a consumer with tracing on; and a record
-of each type as Apache's encoder writes it.
+It records bodies of RMQ_SYS_TRACE_TOPIC at Apache's broker, from a producer and a consumer with tracing on,
+and a record of each type as Apache's encoder writes it.
 """
 
 import argparse
@@ -22,16 +22,16 @@ from tests.interop.cluster import Cluster
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 MESSAGES = 3
-FLUSHED_WITHIN_S = 30.0  # A client sends what it has after 5 s.
+FLUSHED_WITHIN_S = 30.0  # A client sends its traces every 5 s.
 
 
 def trace_bodies(namesrv: str) -> list[bytes]:
-    """All bodies of the trace topic; none where it does not exist."""
+    """Return all bodies of the trace topic; none if it does not exist."""
     with closing(QueueReader([namesrv], group="TOOLS_CONSUMER")) as reader:
         try:
             queues = reader.queues(TRACE_TOPIC)
         except RouteNotFound:
-            return []  # Nobody has traced yet: clients send what they have every 5 s.
+            return []  # No client has sent its traces yet.
         starts, ends = reader.min_offsets(queues), reader.max_offsets(queues)
         return [
             message.body
@@ -42,7 +42,7 @@ def trace_bodies(namesrv: str) -> list[bytes]:
 
 
 def record_traces(home: Path) -> list[bytes]:
-    """A message, a batch, and a consumer that fails each message once."""
+    """Return the traces of a message, a batch, and a consumer that fails each message once."""
     with ExitStack() as stack:
         nameserver = ApacheNameServer(home / "namesrv")
         stack.callback(nameserver.stop)

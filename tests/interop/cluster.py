@@ -1,4 +1,4 @@
-"""A running name server and broker, whoever wrote them, and what a test wants to start against them."""
+"""A running name server and broker, Apache's or ours, and the programs that a test starts against them."""
 
 import itertools
 import json
@@ -13,10 +13,10 @@ from tests.interop.process import PATIENCE_S, Event, Program
 
 POLL_S = 0.02
 PERM_READ_WRITE = 6
-# A client's own is 3 s, in which a crowded machine may not answer; what is sent again is there twice.
+# The clients' default is 3 s, too short for a busy machine: a retried send stores the message twice.
 SEND_TIMEOUT_MS = 30_000
 
-# How a stock client may be set up to talk; every one must find the same service.
+# The ways in which a stock client can be set up to communicate; the service must be the same for all.
 DIALECTS: dict[str, dict[str, str]] = {"json": {}, "rocketmq": BINARY_HEADERS, "vip": VIP_CHANNEL}
 
 _serial = itertools.count(1)
@@ -37,13 +37,13 @@ class Cluster:
         self._producers: dict[str, Program] = {}
 
     def fresh_name(self, what: str) -> str:
-        """A topic or group that no other test uses."""
+        """Return a name of a topic or group that no other test uses."""
         return f"{what}_{next(_serial)}"
 
     def create_topic(self, topic: str, queues: int) -> None:
-        """By the request that mqadmin sends, without the seconds it takes; until the route is known.
+        """Create a topic and wait for its route. Several brokers share the queues as evenly as possible.
 
-        Several brokers share the queues, as evenly as may be.
+        The request is the one that mqadmin sends; mqadmin itself would take seconds.
         """
         for position, address in enumerate(self.brokers.values()):
             share = str((queues + position) // len(self.brokers))
@@ -77,7 +77,7 @@ class Cluster:
         return route
 
     def wait_stored(self, topic: str, count: int) -> None:
-        """Until the queues of a topic have so many messages: Apache's broker acknowledges before they do."""
+        """Wait until a topic's queues have so many messages: Apache's broker acknowledges earlier."""
 
         def stored() -> int:
             return sum(
@@ -88,7 +88,7 @@ class Cluster:
         self.wait_until(lambda: stored() == count, f"{count} messages in {topic}", within_s=PATIENCE_S)
 
     def wait_committed(self, group: str, topic: str, count: int) -> None:
-        """Until a group has committed so many messages: Java's client does it one way, and every 5 s."""
+        """Wait until a group has committed so many messages: Java's client commits one way, every 5 s."""
 
         def committed(address: str, queue: int) -> int:
             fields = {"consumerGroup": group, "topic": topic, "queueId": str(queue)}
@@ -101,7 +101,7 @@ class Cluster:
         )
 
     def begin_offsets(self, group: str, topic: str) -> None:
-        """Commit a group's first offset: Apache's broker may lose one of two first ones that come at once."""
+        """Commit a group's first offset: Apache's broker can lose one of two simultaneous first commits."""
         if self.kind != "apache":
             return
         body = json.dumps({"groupName": group}).encode()
@@ -112,7 +112,7 @@ class Cluster:
         assert begun.header["code"] == 0, begun.header
 
     def _queues(self, topic: str) -> list[tuple[str, int]]:
-        """Each queue of a topic and its broker's address; none while the topic has no route."""
+        """Return each queue of a topic with its broker's address; none while the topic has no route."""
         datas = (self.route(topic) or {"queueDatas": []})["queueDatas"]
         return [
             (self.brokers[data["brokerName"]], queue)
@@ -122,14 +122,14 @@ class Cluster:
 
     @staticmethod
     def _field(address: str, code: int, fields: dict[str, str]) -> str | None:
-        """The offset that a broker answers, if it has one."""
+        """Return the offset in a broker's answer, if there is one."""
         header = wire.ask(address, code, fields).header
         offset: str | None = header["extFields"].get("offset") if header["code"] == 0 else None
         return offset
 
     @staticmethod
     def wait_until(condition: Callable[[], bool], what: str, *, within_s: float) -> None:
-        """Ask again and again: for what a server knows and nobody announces."""
+        """Poll a condition: for changes at a server that no event announces."""
         pause = threading.Event()
         for _ in range(int(within_s / POLL_S)):
             if condition():
@@ -145,7 +145,7 @@ class Cluster:
         return program
 
     def producer(self, dialect: str = "json") -> Program:
-        """One producer a dialect for the whole session: a JVM takes a second to start."""
+        """Return the session's producer for a dialect; it is shared because a JVM takes a second to start."""
         if dialect not in self._producers:
             settings = {"group": f"producers_{dialect}", "timeout": SEND_TIMEOUT_MS}
             producer = self.start("Produce", settings, dialect=dialect)
@@ -154,7 +154,7 @@ class Cluster:
         return self._producers[dialect]
 
     def consumer(self, group: str, topic: str, *, dialect: str = "json", **settings: object) -> Program:
-        """A push consumer that has its queues."""
+        """Start a push consumer, and wait until it has its queues."""
         consumer = self.start("Consume", {"group": group, "topic": topic, **settings}, dialect=dialect)
         consumer.wait_event("queues", topic=topic)
         return consumer
@@ -166,7 +166,7 @@ class Cluster:
         return sent
 
     def stop_programs(self, *, keep_producers: bool = True) -> None:
-        """End what a test has left running."""
+        """End the programs that a test has left running."""
         kept = list(self._producers.values()) if keep_producers else []
         for program in self._started:
             if program not in kept:

@@ -1,4 +1,4 @@
-"""The clusters of every interop test: Apache's servers, which prove the test, and ours, which it proves."""
+"""The clusters of every interop test: Apache's servers show that a test is right, and then it tests ours."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -26,7 +26,7 @@ def _cluster(
             stack.callback(nameserver.stop)
             nameserver.wait_ready()
             broker = ApacheBroker(home / "broker", namesrv=nameserver.address, settings=SMALL_STORE)
-            # Its clean stop takes 20 s, and nobody reads this store again.
+            # A clean stop would take 20 s, and this store is not read again.
             stack.callback(broker.process.kill)
             broker.wait_ready()
             namesrv = nameserver.address
@@ -42,7 +42,7 @@ def _cluster(
 
 @pytest.fixture
 def cluster(_cluster: Cluster) -> Iterator[Cluster]:
-    """A running cluster; whatever the test starts is ended with the test."""
+    """A running cluster; programs that the test starts against it end with the test."""
     try:
         yield _cluster
     finally:

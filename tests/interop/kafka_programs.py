@@ -1,4 +1,4 @@
-"""Kafka's Java clients and tools, as they come from Maven Central, and our servers with a Kafka port."""
+"""Kafka's Java clients and tools from Maven Central, and our servers with a Kafka port."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class KafkaUp(LibraUp):
 
 
 class KafkaClients:
-    """One process of `KafkaClients.java`: a producer and consumers by name."""
+    """One process of `KafkaClients.java`: a producer, and consumers with names."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class KafkaClients:
         self._ask("create", topic=topic, partitions=partitions)
 
     def produce(self, topic: str, partition: int, *values: str) -> list[int]:
-        """Return the offsets of values that are stored."""
+        """Store values; return their offsets."""
         offsets: list[int] = self._ask("produce", topic=topic, partition=partition, values=values)["offsets"]
         return offsets
 
@@ -84,12 +84,12 @@ class KafkaClients:
         if not changes:
             return None
         last = changes[-1]
-        # Called before the partitions go.
+        # The listener is called before the partitions are released.
         gone = () if last["event"] == "assigned" else last["partitions"]
         return [each for each in last["owned"] if each not in gone]
 
     def records(self, *names: str) -> list[tuple[int, int]]:
-        """Return partition and offset of every record that these consumers got, in order."""
+        """Return partition and offset of every record that these consumers received, in order."""
         return [
             (each["partition"], each["offset"])
             for each in self.program.of("record")
@@ -101,16 +101,16 @@ class KafkaClients:
         return self.program.wait_count(count, "record")
 
     def finish(self) -> None:
-        """End it as a user would."""
+        """End the process as a user would."""
         self.program.finish()
 
     def stop(self) -> None:
-        """End it."""
+        """Terminate the process."""
         self.program.stop()
 
 
 def tool(main: str, *arguments: str, home: Path) -> str:
-    """Run one of Kafka's tools; return what it printed. They exit with 0 whatever happened."""
+    """Run one of Kafka's tools; return its output. The tools exit with 0 even after a failure."""
     command = [*_java(f"org.apache.kafka.tools.{main}", home=home), *arguments]
     done = subprocess.run(
         command, cwd=home, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
@@ -123,7 +123,7 @@ def _java(
     main: str, *, home: Path, version: str = VERSIONS[0], properties: Mapping[str, object] | None = None
 ) -> list[str]:
     settings = {"user.home": home, "java.io.tmpdir": home, **(properties or {})}
-    # The first jar with a class counts.
+    # Java loads a class from the first jar that has it.
     path = [f"{CACHE}/classes", f"{CACHE}/kafka/older/kafka-clients-{version}.jar", f"{CACHE}/kafka/*"]
     return [
         "java",

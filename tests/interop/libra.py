@@ -11,7 +11,7 @@ from tests.interop.process import Process
 
 SOURCES = Path(__file__).parent.parent.parent / "src"
 LIBRA = (sys.executable, "-m", "libramq.cli.main")
-# This tree, whatever else is installed.
+# Processes import libramq from this tree, even if another version is installed.
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -44,7 +44,7 @@ class LibraUp:
 
 
 class LibraServers:
-    """A name server and brokers as processes of their own, so that each broker can be killed and started."""
+    """A name server and brokers in separate processes, so that each broker can be killed and restarted."""
 
     def __init__(self, home: Path, *names: str, settings: Mapping[str, object] | None = None) -> None:
         self._home = home
@@ -66,13 +66,13 @@ class LibraServers:
             wait_broker(self._name_server, self.namesrv, 0)
 
     def start(self, name: str, **settings: object) -> None:
-        """Start a broker; `settings` go before those of all."""
+        """Start a broker; `settings` override those for all brokers."""
         self._run(name, settings)
         masters = self._brokers.keys() - self._slaves
         wait_broker(self._brokers[name], self.namesrv, len(masters))
 
     def start_slave(self, name: str, of: str, **settings: object) -> None:
-        """Start a slave of a broker, which name servers may know later."""
+        """Start a slave of a broker; the name server may learn of it later."""
         role = {"brokerName": of, "brokerRole": "SLAVE", "brokerId": 1, "inSyncReplicas": 1}
         self._slaves.add(name)
         self._run(name, {**role, **settings})

@@ -1,4 +1,4 @@
-"""A member of a group, as a process of its own: prints deliveries and changes of its queues, until "stop".
+"""A member of a group in its own process: it prints deliveries and changes of its queues until "stop".
 
     python -m tests.interop.member '{"namesrv": …, "group": …, "topic": …}'
 
@@ -22,7 +22,7 @@ LEASE_MS = 2_000
 
 
 class Output:
-    """JSON lines from any thread."""
+    """Prints events as JSON lines, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

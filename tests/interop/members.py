@@ -1,4 +1,4 @@
-"""Members of one group as processes of ours, what each of them owns, and messages that flow meanwhile."""
+"""Members of one group in their own processes, the queues they own, and a flow of messages meanwhile."""
 
 import json
 import os
@@ -45,7 +45,7 @@ class Members:
 
 
 def owned(member: Program) -> set[int]:
-    """The queues that a member's listener was told of last."""
+    """Return the queues that a member owns, according to its listener."""
     queues: set[int] = set()
     for event in list(member.events):
         if event["event"] == "assigned":
@@ -57,7 +57,7 @@ def owned(member: Program) -> set[int]:
 
 @contextmanager
 def flow(cluster: Cluster, topic: str, queues: int, pause_s: float = 0.001) -> Iterator[list[int]]:
-    """Messages to every queue in turn until the block ends; how many, in a list of one."""
+    """Send messages to every queue in turn until the block ends; yield their count in a list of one."""
     done, sent = threading.Event(), [0]
 
     def send() -> None:

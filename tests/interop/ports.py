@@ -1,7 +1,7 @@
-"""Ports that nobody listens on, given out once each, also to test processes side by side.
+"""Free ports; each is handed out once, even if several test processes run side by side.
 
 A broker takes three: its own, the one two below (the VIP channel) and the one above (HA).
-They lie under Linux's ephemeral range, so that no outgoing connection of a neighbour takes one in between.
+They lie below Linux's ephemeral range, so that no outgoing connection takes one before it is used.
 """
 
 import random
@@ -15,12 +15,12 @@ VIP_DISTANCE, HA_DISTANCE = -2, 1
 #: `libra up --brokers`: ports.BROKER_DISTANCE.
 BROKER_DISTANCE = 10
 
-#: What reserves the ports of this process until its end, whoever listens on them meanwhile.
+#: The reservations of this process's ports, kept until it ends, even if a server stops listening.
 _reservations: dict[int, socket.socket] = {}
 
 
 def free_port(*around: int) -> int:
-    """A free port whose neighbours at the given distances are free too."""
+    """Return a free port such that the ports at the given distances are free, too."""
     choice = random.SystemRandom()
     for _ in range(ATTEMPTS_MAX):
         port = choice.randint(PORT_FIRST, PORT_LAST)
@@ -30,18 +30,18 @@ def free_port(*around: int) -> int:
 
 
 def free_broker_port(brokers: int = 1) -> int:
-    """A port for a broker, or for the first of several that `libra up` starts."""
+    """Return a port for a broker, or for the first of several that `libra up` starts."""
     own = (0, VIP_DISTANCE, HA_DISTANCE)
     return free_port(*(number * BROKER_DISTANCE + near for number in range(brokers) for near in own))
 
 
 def _reserve(ports: set[int]) -> bool:
-    """Reserve ports that are free; none of them if one is not."""
+    """Reserve all of these ports, or none if one of them is not free."""
     reserved: dict[int, socket.socket] = {}
     for port in ports:
         reservation = socket.socket(socket.AF_UNIX)
         try:
-            # Linux's abstract namespace: a name belongs to one socket, and ends with its process.
+            # Linux's abstract namespace: a name belongs to one socket and disappears with its process.
             if sys.platform == "linux":
                 reservation.bind(f"\0libramq-tests-port-{port}")
         except OSError:

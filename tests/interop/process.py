@@ -1,8 +1,8 @@
 """A child process whose lines of output can be waited for.
 
-Standard output is read by a thread into `lines`; standard error goes to a file, whose tail is part of every
-complaint. Nothing here sleeps: a wait ends with a line that satisfies it, with the end of the process, or at
-its deadline. A process is ended by its id and by nothing else.
+A thread reads standard output into `lines`; standard error goes to a file, whose tail is part of every
+failure message. Nothing here sleeps: a wait ends with a line that satisfies it, with the end of the process,
+or at its deadline. Processes are ended only by their ids.
 """
 
 import contextlib
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 STOP_TIMEOUT_S = 60.0
-# How long a wait may take before it is a failure. Apache's client drops a heartbeat when another thread is
-# sending one, and until the next, 30 s later, the broker may refuse its pulls; it looks at the members every
-# 20 s where it missed a notification; its broker keeps the locks of who is gone for 60 s. All were seen.
+# How long a wait may take before it is a failure. Apache's client drops a heartbeat while another thread
+# sends one, and until the next, 30 s later, the broker may refuse its pulls. If the client missed a
+# notification, it looks at the members every 20 s. Apache's broker keeps the locks of members that are gone
+# for 60 s. All of these were seen.
 PATIENCE_S = 150.0
 COMPLAINT_LINES = 25
 
@@ -44,7 +45,7 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=error_log,
-                # A signal from the terminal ends pytest, and pytest ends this.
+                # A signal from the terminal ends pytest only, and pytest ends this process.
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True)
@@ -77,7 +78,7 @@ class Process:
         self._child.stdin.flush()
 
     def wait_until(self, condition: Callable[[], T | None], what: str, *, within_s: float) -> T:
-        """The first value of `condition` that is neither None nor False, looked at after every line."""
+        """Return the first value of `condition` that is neither None nor False; check it after every line."""
         with self._changed:
             value: T | None = None
 
@@ -114,12 +115,12 @@ class Process:
         return "\n".join([*self.lines[-COMPLAINT_LINES:], *errors[-COMPLAINT_LINES:]])
 
     def kill(self) -> None:
-        """SIGKILL: nothing is said goodbye to."""
+        """Kill the process with SIGKILL; it cannot shut down cleanly."""
         self._child.kill()
         self._close()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL for who does not listen."""
+        """End the process with SIGTERM, or with SIGKILL if it does not end in time."""
         self._child.terminate()
         try:
             self._child.wait(STOP_TIMEOUT_S)
@@ -144,7 +145,7 @@ class Process:
 
 
 class Program(Process):
-    """A process that prints JSON objects, one a line, each naming its kind of event, and ends at "stop"."""
+    """A process that prints one JSON object per line, each with its kind of event, and ends at "stop"."""
 
     def __init__(
         self, name: str, command: Sequence[str], *, directory: Path, env: Mapping[str, str] | None = None
@@ -173,7 +174,7 @@ class Program(Process):
     def wait_count(
         self, count: int, kind: str, /, *, within_s: float = PATIENCE_S, **fields: object
     ) -> list[Event]:
-        """At least that many events of a kind."""
+        """Wait for at least that many events of a kind, and return all of them."""
 
         def enough() -> list[Event] | None:
             found = self.of(kind, **fields)
@@ -189,7 +190,7 @@ class Program(Process):
         return self.wait_event(answer, id=identity, within_s=within_s)
 
     def finish(self, *, within_s: float = STOP_TIMEOUT_S) -> None:
-        """Ask it to stop, as a user would; it says goodbye to its servers and exits with 0."""
+        """Stop the program as a user would: it unregisters from its servers and exits with 0."""
         self.tell("stop")
         self.wait_event("stopped", within_s=within_s)
         assert self.wait_end(within_s=within_s) == 0, self.complaint()

@@ -1,7 +1,7 @@
-"""Apache's name server and broker as they are run where others can reach them: ACL 2.0, and TLS for brokers.
+"""Apache's name server and broker as they run on a public network: with ACL 2.0, and TLS for brokers.
 
-The broker takes encrypted connections only; the name server both, so that it can be waited for plainly. Its
-certificate names 127.0.0.1.
+The broker accepts encrypted connections only; the name server accepts plain ones, too, so that the test can
+poll it without TLS. The certificate names 127.0.0.1.
 """
 
 import json
@@ -80,7 +80,7 @@ class Secured:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The same as properties."""
+        """The same access as Java properties."""
         return {
             "accessKey": USER,
             "secretKey": PASSWORD,
@@ -90,7 +90,7 @@ class Secured:
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """The same as options of format("rocketmq"), with the name server."""
+        """The same access as options of format("rocketmq"), with the name server."""
         return {
             "namesrv": self.namesrv,
             **{f"rocketmq.{name}": text for name, text in self.properties.items()},
@@ -101,7 +101,7 @@ class Secured:
             admin.create_topic(topic, queues=queues)
 
     def wait_stored(self, topic: str, count: int) -> None:
-        """Until the queues of a topic have so many messages: the broker acknowledges before they do."""
+        """Wait until a topic's queues have so many messages: the broker acknowledges earlier."""
         with Admin(namesrv=self.namesrv, credentials=self.credentials, tls=self.tls) as admin:
             Cluster.wait_until(
                 lambda: sum(ends.max_offset for ends in admin.topic_stats(topic).values()) == count,
@@ -110,7 +110,7 @@ class Secured:
             )
 
     def _serving(self, home: Path) -> dict[str, object]:
-        """What a server of Apache's serves TLS with; its keys are PKCS 8."""
+        """Return the TLS settings of an Apache server; its private key must be PKCS #8."""
         issued = self.authority.issue_cert("127.0.0.1")
         chain, key = home / "server.pem", home / "server.key"
         chain.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))

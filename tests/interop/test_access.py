@@ -1,4 +1,4 @@
-"""Our clients at an Apache broker that asks who comes (ACL 2.0) and speaks TLS only."""
+"""Our clients at an Apache broker that requires authentication (ACL 2.0) and TLS."""
 
 import logging
 import os
@@ -70,7 +70,7 @@ class Inbox:
 
 
 def test_a_signed_client_sends_and_consumes(secured: Secured, topic: str) -> None:
-    """In every way of sending: each signs differently."""
+    """Every way of sending is tried because each signs differently."""
     access = {"namesrv": secured.namesrv, "credentials": secured.credentials, "tls": secured.tls}
     inbox = Inbox()
     with Producer(**access) as producer:
@@ -96,7 +96,7 @@ def test_a_signed_client_sends_and_consumes(secured: Secured, topic: str) -> Non
 def test_wrong_credentials_are_refused(
     secured: Secured, topic: str, credentials: Credentials | None, told: str
 ) -> None:
-    """One error, with the broker's own words and no secret."""
+    """The error has the broker's own text and shows no secret."""
     access = {"namesrv": secured.namesrv, "credentials": credentials, "tls": secured.tls}
     with Producer(**access) as producer, pytest.raises(NoPermission, match=told) as refused:
         producer.send(Message(topic, b"x"))
@@ -109,7 +109,7 @@ def test_wrong_credentials_are_refused(
 def test_a_consumer_with_unknown_credentials_reports_it(
     secured: Secured, topic: str, credentials: Credentials | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It waits for better days, as Java's does; its log says what is wrong."""
+    """The consumer keeps trying, as Java's does; its log says what is wrong."""
     heard = threading.Event()
 
     class Listening(logging.Handler):
@@ -133,7 +133,7 @@ def test_a_consumer_with_unknown_credentials_reports_it(
 
 
 def test_a_plaintext_client_gets_an_error_that_names_tls(secured: Secured, topic: str) -> None:
-    """The name server takes it, the broker does not."""
+    """The name server accepts plain connections, the broker does not."""
     with (
         Producer(namesrv=secured.namesrv, credentials=secured.credentials) as producer,
         pytest.raises(RemoteError, match="may require TLS"),
@@ -159,7 +159,7 @@ def test_certificate_checks_can_be_switched_off(secured: Secured, topic: str) ->
 
 
 def test_commands_read_credentials_from_a_file(secured: Secured, topic: str, tmp_path: Path) -> None:
-    """Not options: whoever lists the processes of a machine reads them."""
+    """They are not options, because anyone who lists a machine's processes could read those."""
     file = tmp_path / "access"
     file.write_text("".join(f"{name}={text}\n" for name, text in secured.properties.items()))
 
@@ -192,7 +192,7 @@ class TestSpark:
     def test_sink_and_source_work_with_credentials(
         self, secured: Secured, topic: str, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """A batch and a stream each way."""
+        """The sink and the source each run in a batch and in a stream."""
         options = secured.spark_options
         rows = spark.range(500).selectExpr("concat('body ', id) as body")
         rows.write.format("rocketmq").options(topic=topic, **options).mode("append").save()

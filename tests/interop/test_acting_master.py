@@ -19,7 +19,7 @@ UPDATE_NAMESRV_CONFIG = 318
 
 
 def addresses(cluster: Cluster, topic: str) -> tuple[dict[str, str], int] | None:
-    """The addresses of the broker in a route, and what its queues allow."""
+    """Return the addresses of the broker in a route, and the permission of its queues."""
     route = cluster.route(topic)
     if route is None:
         return None
@@ -63,7 +63,7 @@ def test_a_java_consumer_locks_and_commits_at_the_acting_slave(tmp_path: Path) -
             "everything at the slave",
             within_s=2 * PATIENCE_S,
         )
-        cluster.wait_until(  # It asks its master once a minute.
+        cluster.wait_until(  # A slave copies topics from its master once a minute.
             lambda: wire.ask(slave.address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0,
             "the topic at the slave",
             within_s=2 * PATIENCE_S,

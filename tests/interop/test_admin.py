@@ -1,4 +1,4 @@
-"""Apache's mqadmin: the subcommands an operator starts with."""
+"""Apache's mqadmin: the subcommands that an operator needs first."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_the_cluster_is_listed_with_its_broker(cluster: Cluster) -> None:
 
 
 def test_the_progress_and_the_members_of_a_group(cluster: Cluster) -> None:
-    """Broker offset, consumer offset and difference of each queue; the client with its subscription."""
+    """mqadmin prints each queue's offsets and their difference, and a client with its subscription."""
     topic, group = cluster.fresh_name("Progress"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     for i in range(5):
@@ -49,7 +49,7 @@ def test_the_progress_and_the_members_of_a_group(cluster: Cluster) -> None:
 
     rows = [line.split() for line in cluster.admin("consumerProgress", "-g", group).splitlines()]
     (row,) = (row for row in rows if row[:1] == [topic])
-    # topic, broker, queue, broker offset, consumer offset, client (N/A or nobody), difference …
+    # topic, broker, queue, broker offset, consumer offset, client (N/A or missing), difference …
     assert row[1:5] == [cluster.broker_name, "0", "8", "5"]
     assert "3" in row[5:]
 
@@ -60,7 +60,7 @@ def test_the_progress_and_the_members_of_a_group(cluster: Cluster) -> None:
 
 
 def test_messages_are_found_by_their_keys(cluster: Cluster) -> None:
-    """mqadmin asks each broker of the topic, compares the keys itself, and prints where the messages lie."""
+    """mqadmin queries each broker of the topic, compares the keys itself, and prints the messages' places."""
     topic = cluster.fresh_name("Keyed")
     cluster.create_topic(topic, 2)
     sent = [cluster.send(topic=topic, body=str(number), keys=f"order-{number % 2}") for number in range(4)]
@@ -69,7 +69,7 @@ def test_messages_are_found_by_their_keys(cluster: Cluster) -> None:
         printed = cluster.admin("queryMsgByKey", "-t", topic, "-k", key)
         return {each["msgId"] for each in sent if each["msgId"] in printed}
 
-    # Apache's broker acknowledges before its index has the keys; they come in the order of the log.
+    # Apache's broker acknowledges before its index has the keys; it indexes in the order of the log.
     wanted = {sent[1]["msgId"], sent[3]["msgId"]}
     cluster.wait_until(lambda: found("order-1") == wanted, "messages by key", within_s=PATIENCE_S)
     by_unique_key = cluster.admin("queryMsgByUniqueKey", "-t", topic, "-i", str(sent[2]["msgId"]))
@@ -79,7 +79,7 @@ def test_messages_are_found_by_their_keys(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("command", ["deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"])
 def test_mqadmin_frees_a_brokers_disk(cluster: Cluster, command: str) -> None:
-    """It asks one broker, or all; the broker answers when it has begun, or is done. What is in use stays."""
+    """One broker or all start or complete the cleaning before they answer; data in use is kept."""
     topic = cluster.fresh_name("Kept")
     cluster.create_topic(topic, 1)
     cluster.send(topic=topic, body="kept")

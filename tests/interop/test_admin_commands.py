@@ -1,4 +1,4 @@
-"""Apache's mqadmin at a broker: what its further commands change and print."""
+"""Apache's mqadmin at a broker: the effects and output of its further commands."""
 
 import json
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_the_trace_of_a_message_is_found(cluster: Cluster) -> None:
 
 
 def _printed(cluster: Cluster, command: str, *options: str) -> str:
-    """What a command printed; nothing if it failed: what it asks for is not there yet."""
+    """Return a command's output; nothing if it failed because the data does not exist yet."""
     try:
         return cluster.admin(command, *options)
     except AssertionError:
@@ -146,7 +146,7 @@ def test_brokers_are_inspected(cluster: Cluster) -> None:
     values = {line.split(":")[0].strip() for line in status.splitlines() if ":" in line}
     assert values >= {"bootTimestamp", "brokerVersionDesc", "commitLogMaxOffset", "getTotalTps", "runtime"}
     cluster.admin("resetMasterFlushOffset", "-b", cluster.broker_address, "-o", "0")
-    # It measures for ever: a process of its own, ended after the first round.
+    # clusterRT never ends: it runs in its own process, which is ended after the first round.
     options = ("-n", cluster.namesrv, "-a", "2", "-s", "10")
     home = cluster.home / cluster.fresh_name("cluster_rt")
     command = java(MQ_ADMIN, "clusterRT", *options, home=home)

@@ -1,4 +1,4 @@
-"""Apache's mqadmin asks members through a broker: their running info, and to process a message once more."""
+"""Apache's mqadmin reaches members through a broker: for running info, and to process a message again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.interop
 
 
 def consumed(cluster: Cluster, topic: str, group: str) -> tuple[Program, str]:
-    """A Java member that has consumed one message of a topic with one queue, and the message's offset id."""
+    """Return a Java member that has consumed a message of a topic with one queue, and its offset id."""
     cluster.create_topic(topic, 1)
     member = cluster.consumer(group, topic, tags="*")
     sent = cluster.send(topic=topic, body="0")
@@ -32,7 +32,7 @@ def test_the_running_info_of_a_java_member(cluster: Cluster) -> None:
     assert "#Consumer jstack#" in with_stacks
     assert client_id in cluster.admin("consumerStatus", "-g", group)
 
-    # Only then Apache's broker knows what the group reads; before, mqadmin prints a stack trace.
+    # Apache's broker knows the group's topic only after a commit; until then mqadmin prints a stack trace.
     cluster.wait_committed(group, topic, 1)
     progress = cluster.admin("consumerProgress", "-g", group, "-s", "true")
     (row,) = (line.split() for line in progress.splitlines() if line.split()[:1] == [topic])
@@ -49,7 +49,7 @@ def test_a_java_member_processes_a_message_once_more(cluster: Cluster) -> None:
 
 
 async def test_the_running_info_of_our_member(cluster: Cluster) -> None:
-    """Apache's tool reads ours, through either broker."""
+    """Apache's tool reads our member's info through either broker."""
     topic, group = cluster.fresh_name("Ours"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Apache's mqadmin at a name server: KV and order configuration, write permission, its own configuration."""
+"""Apache's mqadmin at a name server: KV and order configuration, write permission, server configuration."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_values_by_namespace_and_key(cluster: Cluster) -> None:
 
 
 def test_an_order_configuration_is_put_read_routed_and_deleted(cluster: Cluster) -> None:
-    """The name server repeats it in routes once `orderMessageEnable` is set, and no longer when it is not."""
+    """Routes have the order configuration only while the name server's `orderMessageEnable` is set."""
     topic = cluster.fresh_name("Ordered")
     cluster.create_topic(topic, 4)
     order = f"{cluster.broker_name}:3"
@@ -47,7 +47,7 @@ def test_an_order_configuration_is_put_read_routed_and_deleted(cluster: Cluster)
 
 
 def test_the_write_permission_of_a_broker_is_wiped_and_added(cluster: Cluster) -> None:
-    """Nothing registers in between that would bring it back: only a change of the broker's topics does."""
+    """Only a change of the broker's topics would restore the permission, and none happens in between."""
     topic = cluster.fresh_name("Wiped")
     cluster.create_topic(topic, 2)
     try:

@@ -10,13 +10,13 @@ pytestmark = pytest.mark.interop
 
 
 def publish_queues(producer: Program, topic: str) -> list[int]:
-    """The queues that a producer sends to, as it has just asked for."""
+    """Return the queues that a producer sends to, fetched just now."""
     found = producer.ask("sent", {"kind": "queues", "topic": topic})
     return sorted(queue["queueId"] for queue in found["queues"])
 
 
 def test_a_topic_without_write_permission_is_read_only(cluster: Cluster) -> None:
-    """Producers find no queue of it, and consumers read on. Apache's broker would take a message still."""
+    """Producers find no queue, and consumers continue. Apache's broker would still accept a message."""
     topic, at = cluster.fresh_name("ReadOnly"), ("-b", cluster.broker_address)
     cluster.create_topic(topic, 1)
     cluster.send(topic=topic, body="before")
@@ -77,7 +77,7 @@ def test_consumers_share_the_queues_that_a_topic_gets(cluster: Cluster) -> None:
 
 
 def test_producers_keep_to_the_order_configuration(cluster: Cluster) -> None:
-    """Java's producer and ours send to the queues that it names, not to those that the topic has."""
+    """Java's producer and ours send to the queues in the configuration, not to all queues of the topic."""
     topic = cluster.fresh_name("Ordered")
     cluster.create_topic(topic, 4)
     cluster.admin("updateOrderConf", "-t", topic, "-m", "put", "-v", f"{cluster.broker_name}:3")

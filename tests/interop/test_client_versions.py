@@ -12,7 +12,7 @@ from tests.interop.test_pop import QUEUES
 
 pytestmark = pytest.mark.interop
 
-#: ClientConfig: from which version on brokers assign queues to members that ask.
+#: ClientConfig: whether members of a version can have their queues assigned by the broker.
 ASKS_BROKER = {"4.9.8": False, "5.1.4": True, "5.5.0": True}
 PREFIXES = {"4.9.8": "Old", "5.1.4": "Before", "5.5.0": "New"}
 COUNT = 8
@@ -20,7 +20,7 @@ COUNT = 8
 
 @pytest.fixture(scope="module", params=ASKS_BROKER)
 def version(request: pytest.FixtureRequest) -> str:
-    """A version whose client is fetched and whose program is compiled."""
+    """A version; its client has been fetched, and our program has been compiled against it."""
     chosen: str = request.param
     done = subprocess.run(
         [HERE / "clients" / "setup", chosen],

@@ -1,4 +1,4 @@
-"""The libra command against Apache's servers as against ours."""
+"""The libra command works against Apache's servers and ours alike."""
 
 import json
 from typing import Any

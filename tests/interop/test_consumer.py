@@ -1,4 +1,4 @@
-"""Apache's Java push consumer, concurrent: tags, waiting, retries, dead letters, going on after a stop."""
+"""Apache's concurrent Java push consumer: tags, held pulls, retries, dead letters, resuming after a stop."""
 
 import statistics
 from typing import Any
@@ -11,15 +11,13 @@ from tests.interop.process import PATIENCE_S, Event, Program
 pytestmark = pytest.mark.interop
 
 RETRY_DELAY_MS = 1_000  # Delay level 1 of the default messageDelayLevel.
-TIMER_SLACK_MS = (
-    50  # The broker counts the delay from when it stored the message, the test from its delivery.
-)
+TIMER_SLACK_MS = 50  # The broker counts the delay from the time of storing, the test from the delivery.
 IDLE_MESSAGES = 9
-PUSH_LATENCY_MAX_MS = 1_000  # A held pull is woken by the message; without that the next look is 5 s away.
+PUSH_LATENCY_MAX_MS = 1_000  # The message wakes a held pull; otherwise the next check is 5 s away.
 
 
 def test_only_the_tags_of_the_subscription_are_delivered(cluster: Cluster) -> None:
-    """Also when two tags have one Java hash code, as Aa and BB do."""
+    """This holds even for tags with the same Java hash code, such as Aa and BB."""
     topic = cluster.fresh_name("Tags")
     cluster.create_topic(topic, 2)
     for tags in ("Aa", "BB", "C", "D"):
@@ -36,9 +34,9 @@ def test_only_the_tags_of_the_subscription_are_delivered(cluster: Cluster) -> No
 
 
 def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
-    """Pulls are held at the broker, and the arrival of a message answers them.
+    """The broker holds pulls and answers them when a message arrives.
 
-    Any one message may meet a pause of the machine, most of them do not.
+    The median counts because the machine may stall during a single message.
     """
     topic = cluster.fresh_name("Idle")
     cluster.create_topic(topic, 2)
@@ -53,7 +51,7 @@ def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
 
 
 def test_a_failed_message_is_redelivered_after_its_delay(cluster: Cluster) -> None:
-    """RECONSUME_LATER sends it back; it is delivered again once, counted, and unchanged otherwise."""
+    """After RECONSUME_LATER it is redelivered once, with a count of 1 and otherwise unchanged."""
     topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 2)
     cluster.create_topic(f"%RETRY%{group}", 1)
@@ -74,7 +72,7 @@ def test_a_failed_message_is_redelivered_after_its_delay(cluster: Cluster) -> No
 
 
 def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> None:
-    """After as many deliveries as the consumer allows, and then no more."""
+    """It is delivered as often as the consumer allows, and then no more."""
     topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     cluster.create_topic(f"%RETRY%{group}", 1)
@@ -101,9 +99,9 @@ def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> 
 
 
 def test_a_group_resumes_where_it_stopped(cluster: Cluster) -> None:
-    """A clean stop commits what was consumed, so a later member gets the rest and nothing twice.
+    """A clean stop commits what was consumed, so a later member gets only the rest.
 
-    Of one queue: Apache's broker may lose one of two first commits that come at once.
+    The topic has one queue because Apache's broker can lose one of two simultaneous first commits.
     """
     topic, group = cluster.fresh_name("Committed"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
@@ -133,7 +131,7 @@ def bodies(deliveries: list[Event]) -> set[str]:
 
 
 def start_for_retries(cluster: Cluster, group: str, topic: str, **settings: Any) -> Program:
-    """A consumer that also has its retry queue; its route was known when it started."""
+    """Start a consumer and wait for its retry queue, too; the retry topic must exist already."""
     consumer = cluster.consumer(group, topic, **settings)
     consumer.wait_event("queues", topic=f"%RETRY%{group}", queues=[f"{cluster.broker_name}:0"])
     return consumer

@@ -1,4 +1,4 @@
-"""One directory, Apache's broker and ours by turns: every message, offset, topic and group is there again."""
+"""Apache's broker and ours open one directory in turn: all messages, offsets, topics and groups survive."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -27,7 +27,7 @@ QUEUES, MESSAGES = 3, 20
 
 
 class Contents(NamedTuple):
-    """What a broker serves."""
+    """The data that a broker serves."""
 
     messages: dict[str, list[tuple[int, int, str | None, bytes, int]]]
     topics: dict[str, tuple[int, int, int]]
@@ -35,7 +35,7 @@ class Contents(NamedTuple):
 
 
 class Directory:
-    """The directory, and the broker that has it open."""
+    """A directory and the broker that has it open."""
 
     def __init__(self, home: Path, servers: LibraServers, stack: ExitStack) -> None:
         self.home = home
@@ -46,7 +46,7 @@ class Directory:
         self._starts = 0
 
     def start(self, kind: str) -> None:
-        """Start a broker, and wait until the name server knows it and no other: a killed one stays there."""
+        """Start a broker; wait until the name server knows only this one: a killed one stays for a while."""
         self._starts += 1
         if kind == "libra":
             self.servers.ports[NAME] = free_broker_port()
@@ -77,13 +77,13 @@ class Directory:
         apache.stop() if how == "clean stop" else apache.process.kill()
 
     def wait_committed(self, group: str, topic: str, offsets: dict[int, int]) -> None:
-        """Until consumerOffset.json, the file that both know, has a group's offsets: every five seconds."""
+        """Wait until consumerOffset.json, common to both brokers, has the offsets: written every 5 s."""
 
         def is_written() -> bool:
             try:
                 text = (self.store / "config" / "consumerOffset.json").read_text()
                 table = fastjson.loads(text)["offsetTable"].get(f"{topic}@{group}", {})
-            except (FileNotFoundError, RemoteProtocolError):  # Not yet, or just being written.
+            except (FileNotFoundError, RemoteProtocolError):  # It does not exist, or is being written.
                 return False
             return {int(queue): offset for queue, offset in table.items()} == offsets
 
@@ -99,13 +99,13 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 
 def addresses(namesrv: str) -> dict[str, str]:
-    """The broker's ids and addresses as the name server knows them; none while it is not registered."""
+    """Return the broker's ids and addresses at the name server; none while it is not registered."""
     found: dict[str, str] = wire.brokers_of(namesrv).get(NAME, {"brokerAddrs": {}})["brokerAddrs"]
     return found
 
 
 def contents(namesrv: str, topics: list[str], group: str) -> Contents:
-    """Everything that a broker answers about topics and a group that reads the first one."""
+    """Return what a broker serves of topics, and of a group that reads the first of them."""
     reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
     try:
         messages = {}
@@ -149,7 +149,7 @@ def send(cluster: Cluster, topic: str, count: int) -> None:
 def test_one_broker_serves_what_the_other_wrote(
     directory: Directory, tmp_path: Path, kinds: tuple[str, str], how: str
 ) -> None:
-    """And goes on with it: a group continues where it was, and what is sent has the next numbers."""
+    """It also continues: a group resumes at its offsets, and new messages get the next offsets."""
     first, second = kinds
     directory.start(first)
     namesrv = directory.servers.namesrv

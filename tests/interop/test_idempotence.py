@@ -1,4 +1,4 @@
-"""Handlers that a repeated message does not run twice: a member dies by SIGKILL with messages under way."""
+"""Idempotent handlers skip a redelivered message, even after SIGKILL while messages are being handled."""
 
 from collections import Counter
 from pathlib import Path
@@ -12,11 +12,11 @@ from tests.interop.process import PATIENCE_S
 pytestmark = pytest.mark.interop
 
 QUEUES = 4
-# What the dead one had claimed comes back through the retry topic, 10 s later, when its lease is over.
+# Messages claimed by the killed member return through the retry topic after 10 s; their leases have ended.
 
 
 def test_after_a_kill_only_messages_in_a_handler_are_handled_twice(cluster: Cluster, tmp_path: Path) -> None:
-    """What was done and not yet committed comes again, and is left out; nothing is missing."""
+    """Messages that were handled but not committed are redelivered and skipped; none is missing."""
     topic, group = cluster.fresh_name("Once"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     members = Members(

@@ -1,4 +1,4 @@
-"""Kafka's Java clients against our Kafka port: what they produce, fetch and commit, and their groups."""
+"""Kafka's Java clients against our Kafka port: producing, fetching, committing, and groups."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def clients(request: pytest.FixtureRequest, servers: KafkaUp, tmp_path: Path) ->
 
 
 def fresh(clients: KafkaClients, name: str) -> str:
-    """Return a name for a topic or a group that no other test has."""
+    """Return a name for a topic or a group that no other test uses."""
     return f"{name}-{clients.program.name.replace('.', '_').replace(' ', '_')}"
 
 

@@ -1,4 +1,4 @@
-"""Apache's broker opens a store of ours, and finds messages by key in the index that ours made."""
+"""Apache's broker opens our store, and finds messages by key in the index that our broker wrote."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,9 +50,9 @@ def test_apaches_broker_finds_messages_in_our_index(tmp_path: Path) -> None:
 
 
 def found(admin: MqAdmin, topic: str) -> set[str]:
-    """The ids that mqadmin prints of the messages with the key."""
+    """Return the ids of the messages with the key, as mqadmin prints them."""
     try:
         printed = admin("queryMsgByKey", "-t", topic, "-k", "the-key")
-    except AssertionError:  # While no broker is registered.
+    except AssertionError:  # No broker is registered yet.
         return set()
     return set(printed.split())

@@ -1,4 +1,4 @@
-"""Name servers and brokers mixed: Apache's broker at ours, our broker at Apache's, one broker at both."""
+"""Mixed name servers and brokers: Apache's broker at ours, our broker at Apache's, one broker at both."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tests.interop.process import PATIENCE_S, Process
 
 pytestmark = pytest.mark.interop
 FORGOTTEN_SECONDS = 60.0
-#: Between the 10 s after which Apache's broker registers at the latest and the 40 s of a second attempt.
+#: More than the 10 s within which Apache's broker registers, less than the 40 s of a second attempt.
 AT_ONCE_S = 25.0
 GET_ALL_TOPIC_LIST = 206
 
@@ -77,7 +77,7 @@ def topics(namesrv: str) -> list[str]:
 
 @pytest.mark.parametrize("headers", ["json", "rocketmq"])
 def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Path, headers: str) -> None:
-    """They are told the same, and forget a broker that was killed as soon as its connection ends."""
+    """Both give the same answers, and forget a killed broker as soon as its connection ends."""
     name = f"apache-{headers}"
     broker = ApacheBroker(
         tmp_path / "broker",
@@ -100,7 +100,7 @@ def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Pa
             "no route",
             within_s=PATIENCE_S,
         )
-        # The same bytes, in either dialect.
+        # The bytes are equal in either dialect.
         for version in (wire.VERSION_NOW, wire.VERSION_BEFORE_STANDARD_JSON):
             assert (
                 wire.ask(ours, *request, version=version).body
@@ -117,9 +117,9 @@ def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Pa
 
 
 def test_apaches_broker_registers_again_right_after_a_kill(ours: str, tmp_path: Path) -> None:
-    """Its place is free as soon as its old connection has ended.
+    """The name server accepts it again as soon as the old connection has ended.
 
-    Apache's broker registers as it starts or 10 s later, at Apache's name server too; if refused, 30 s after.
+    Apache's broker registers at its start or 10 s later, at any name server; if refused, again after 30 s.
     """
     name, home = "apache-again", tmp_path / "broker"
     broker = ApacheBroker(home, namesrv=ours, name=name, settings=SMALL_STORE)

@@ -1,4 +1,4 @@
-"""Name servers that are found on a page: Apache's clients and our broker read it from a tiny web server."""
+"""Name servers listed on a page: Apache's clients and our broker read it from a tiny web server."""
 
 import threading
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def page(name_servers: str) -> Iterator[str]:
 
 
 def test_clients_and_brokers_find_their_name_servers_on_a_page(tmp_path: Path) -> None:
-    """Java's client by rocketmq.namesrv.domain, our broker by rmqAddressServerDomain."""
+    """Java's client uses rocketmq.namesrv.domain, our broker rmqAddressServerDomain."""
     with ExitStack() as stack:
         servers = LibraServers(tmp_path)
         stack.callback(servers.stop)

@@ -1,4 +1,4 @@
-"""Apache's Java pull consumer: offsets asked for, offsets committed, and what a pull says at the edges."""
+"""Apache's Java pull consumer: querying and committing offsets, and pulls at both ends of a queue."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_both_brokers_report_the_same_offsets_of_a_queue(cluster: Cluster, diale
     assert ask("search", timestamp=FAR_FUTURE_MS) == 5
     assert ask("search", timestamp=FAR_FUTURE_MS, queue=0) == 0
 
-    # The group exists once the client's first heartbeat is there; before that its commits are refused.
+    # The client's first heartbeat creates the group; until then its commits are refused.
     queue = {"topic": topic, "broker": cluster.broker_name, "queueId": 1}
     cluster.wait_until(
         lambda: "answer" in program.ask("answer", {"ask": "commit", "offset": 3, **queue}),

@@ -10,7 +10,7 @@ from tests.interop.process import PATIENCE_S, Program
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 QUEUES = 2
-#: Longer than a test takes, on a slow machine too.
+#: Longer than a test takes even on a slow machine.
 LONG_MS = 600_000
 SHORT_MS = 1_000
 
@@ -18,7 +18,7 @@ Popped = list[dict[str, Any]]
 
 
 class Popper:
-    """One consumer; the test asks, and Apache's client pops."""
+    """One consumer: Apache's client pops when the test requests it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class Popper:
         return popped
 
     def wait_pop(self, queue_id: int, count: int, **how: Any) -> Popped:
-        """Pop until there is something, which must be so many messages."""
+        """Pop until messages arrive; there must be exactly so many."""
         popped: Popped = []
 
         def is_found() -> bool:

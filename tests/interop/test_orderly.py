@@ -1,4 +1,4 @@
-"""Apache's Java push consumer, orderly: it locks its queues at the broker and consumes each in order."""
+"""Apache's orderly Java push consumer: it locks its queues at the broker and consumes each in order."""
 
 import collections
 
@@ -29,7 +29,7 @@ def test_each_queue_is_consumed_in_order(cluster: Cluster, dialect: str) -> None
 
 
 def test_a_failed_message_holds_its_queue(cluster: Cluster) -> None:
-    """The listener sees it again before anything behind it, and nothing is sent back to the broker."""
+    """The listener sees it again before any later message, and nothing is sent back to the broker."""
     topic, group = cluster.fresh_name("Suspended"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     for i in range(3):
@@ -44,7 +44,7 @@ def test_a_failed_message_holds_its_queue(cluster: Cluster) -> None:
 
 
 def test_a_leaving_member_releases_its_locks(cluster: Cluster) -> None:
-    """Two share the queues; when one stops, the other locks all of them and goes on in order."""
+    """Two members share the queues; when one stops, the other locks all of them and continues in order."""
     topic, group = cluster.fresh_name("Handed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     first = cluster.consumer(group, topic, orderly=True)
@@ -60,7 +60,7 @@ def test_a_leaving_member_releases_its_locks(cluster: Cluster) -> None:
     )
     for i in range(20):
         cluster.send(topic=topic, body=f"both {i}")
-    # Together they get all; neither waits on the other's output, so ask until it is so.
+    # Together they get all messages. A wait on one member's output would miss the other's, so poll both.
     cluster.wait_until(
         lambda: len(first.of("message")) + len(second.of("message")) >= 20, "20 messages", within_s=PATIENCE_S
     )

@@ -1,4 +1,4 @@
-"""Our broadcasting consumer against Apache's servers and ours; its offset file against Apache's client."""
+"""Our broadcasting consumer with Apache's servers and ours; its offset file with Apache's client."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def send(cluster: Cluster, topic: str, what: str) -> set[str]:
 def test_every_member_gets_every_message_and_resumes_after_a_restart(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Two of ours, and one of Java's in the same group."""
+    """The group has two of our members and one of Java's."""
     topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     members = Members(cluster, topic, group=group, broadcasting=True, local_offsets=str(tmp_path))
@@ -52,7 +52,7 @@ def test_every_member_gets_every_message_and_resumes_after_a_restart(
 
 
 def test_each_client_reads_the_others_offset_file(cluster: Cluster, tmp_path: Path) -> None:
-    """Java's is read by us; Java begins where we have set its offsets."""
+    """We read Java's file; Java begins at the offsets that we have written to it."""
     topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     java_home = {"rocketmq.client.localOffsetStoreDir": tmp_path}

@@ -1,4 +1,4 @@
-"""Our client against Apache's servers and ours, and beside Apache's Java client in one group."""
+"""Our client with Apache's servers and ours, and beside Apache's Java client in one group."""
 
 import threading
 from collections import Counter
@@ -15,12 +15,12 @@ from tests.interop.process import PATIENCE_S
 pytestmark = pytest.mark.interop
 
 QUEUES = 4
-# Less than a broker holds a pull: who gets its message by then was woken.
+# Less than a broker holds a pull: a message that arrives within this time has woken the pull.
 HELD_S = 14.0
 
 
 class Inbox:
-    """A handler that keeps messages, and a way to wait for them."""
+    """A handler that keeps messages; tests can wait for them."""
 
     def __init__(self, *, accept: bool = True) -> None:
         self.messages: list[MessageExt] = []
@@ -52,7 +52,7 @@ def consumer(cluster: Cluster, group: str, topic: str, inbox: Inbox, tags: str |
 
 
 def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
-    """In every way of sending, whole and under the id we were told."""
+    """However it was sent, a message arrives complete and with the id that the send returned."""
     topic = cluster.fresh_name("Ours")
     cluster.create_topic(topic, QUEUES)
     told = {}
@@ -95,7 +95,7 @@ def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
 
 
 def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
-    """As the broker's configuration allows, with four queues."""
+    """The broker's configuration allows this; the topic gets four queues."""
     topic = cluster.fresh_name("Created")
     with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         producer.send(Message(topic, b"x"))
@@ -106,7 +106,7 @@ def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
 
 
 def test_we_receive_what_javas_producer_sends(cluster: Cluster) -> None:
-    """Only our tags, inflated, with everything that was put on it."""
+    """We receive only our tags; bodies are decompressed, and keys and properties are complete."""
     topic = cluster.fresh_name("Theirs")
     cluster.create_topic(topic, QUEUES)
     sent = cluster.send(
@@ -127,7 +127,7 @@ def test_we_receive_what_javas_producer_sends(cluster: Cluster) -> None:
 
 
 def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
-    """Its pulls are held at the broker."""
+    """The broker holds its pulls and answers them when a message arrives."""
     topic = cluster.fresh_name("Idle")
     cluster.create_topic(topic, 2)
     inbox = Inbox()
@@ -143,7 +143,7 @@ def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
 
 
 def test_a_new_member_resumes_where_the_last_one_stopped(cluster: Cluster) -> None:
-    """Ours after ours, Java's after ours, ours after Java's: what was done is committed."""
+    """Ours resumes after ours, Java's after ours, ours after Java's: handled messages are committed."""
     topic, group = cluster.fresh_name("Going"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     cluster.begin_offsets(group, topic)
@@ -181,7 +181,7 @@ def test_a_new_member_resumes_where_the_last_one_stopped(cluster: Cluster) -> No
 
 
 def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> None:
-    """With no retries allowed, at once; its offset is passed."""
+    """With no retries allowed this happens at once, and the offset moves past it."""
     topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
@@ -206,7 +206,7 @@ def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> 
 
 
 def test_a_failed_message_is_redelivered(cluster: Cluster) -> None:
-    """Through the retry topic, which we find when the broker has made it; after the first delay of 10 s."""
+    """It returns through the retry topic after the first delay, 10 s, once we have found the new topic."""
     topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
@@ -231,7 +231,7 @@ def test_a_failed_message_is_redelivered(cluster: Cluster) -> None:
 
 
 def test_java_and_we_share_a_group(cluster: Cluster) -> None:
-    """Both compute the same allocation; each message comes once, and who is left takes all."""
+    """Both compute the same allocation: no message is redelivered, and the last member gets all queues."""
     topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
     cluster.create_topic(topic, 8)
     inbox = Inbox()
@@ -272,9 +272,9 @@ def test_java_and_we_share_a_group(cluster: Cluster) -> None:
 
 
 def test_our_members_join_and_leave_while_messages_flow(cluster: Cluster) -> None:
-    """Every message at least once; once where a coordinator hands queues over.
+    """Every message is delivered at least once, and exactly once if a coordinator hands queues over.
 
-    At Apache's broker a newcomer may begin before the last owner has committed.
+    At Apache's broker a new owner may begin before the previous one has committed.
     """
     topic, group = cluster.fresh_name("Flow"), cluster.fresh_name("group")
     cluster.create_topic(topic, 8)
@@ -295,7 +295,7 @@ def test_our_members_join_and_leave_while_messages_flow(cluster: Cluster) -> Non
         members = [consumer(cluster, group, topic, inbox) for _ in range(3)]
 
         def owned(count: int) -> None:
-            """Until the running members own all queues, evenly."""
+            """Wait until the running members own each queue once."""
             running = members[:count]
             cluster.wait_until(
                 lambda: (

@@ -1,4 +1,4 @@
-"""Our consumer that fetches, with Apache's broker and ours, and beside Java's lite pull consumer."""
+"""Our fetching consumer with Apache's broker and ours, and beside Java's lite pull consumer."""
 
 import threading
 from collections import Counter
@@ -18,7 +18,7 @@ QUEUES = 4
 
 
 def send(cluster: Cluster, topic: str, bodies: list[str]) -> None:
-    """One after the other to each queue."""
+    """Send the bodies to all queues in turn."""
     queues = [MessageQueue(topic, cluster.broker_name, number) for number in range(QUEUES)]
     with Producer(namesrv=cluster.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number, body in enumerate(bodies):
@@ -27,7 +27,7 @@ def send(cluster: Cluster, topic: str, bodies: list[str]) -> None:
 
 
 class Fetcher:
-    """Our member, on a thread of its own."""
+    """Our member, running in its own thread."""
 
     def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
         self.bodies: list[str] = []
@@ -56,7 +56,7 @@ class Fetcher:
 
 
 def test_ours_and_javas_lite_pull_consumer_share_a_group(cluster: Cluster) -> None:
-    """Each has half of the queues; who stays gets the other's, from where that one has committed."""
+    """Each has half of the queues; when Java's leaves, ours gets its queues at its committed offsets."""
     topic, group = cluster.fresh_name("Shared"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     cluster.begin_offsets(group, topic)
@@ -100,7 +100,7 @@ def test_ours_and_javas_lite_pull_consumer_share_a_group(cluster: Cluster) -> No
 
 
 def test_our_assigned_queues_are_read_from_where_we_want(cluster: Cluster) -> None:
-    """With a filter; positions, commits and the lag are the broker's."""
+    """A filter applies; positions, commits and the lag agree with the broker's offsets."""
     topic = cluster.fresh_name("Assigned")
     cluster.create_topic(topic, QUEUES)
     send(cluster, topic, [str(number) for number in range(10 * QUEUES)])
@@ -121,7 +121,7 @@ def test_our_assigned_queues_are_read_from_where_we_want(cluster: Cluster) -> No
         assert consumer.committed(queues[0]) == 10
         consumer.seek(queues[1], 4)
         assert consumer.getone().queue_offset == 5
-        assert consumer.lag(queues[1]) == 3  # The next odd one is at 7.
+        assert consumer.lag(queues[1]) == 3  # The next odd message is at 7.
         consumer.seek_to_end(queues[1])
         assert consumer.position(queues[1]) == 10
         consumer.seek_to_beginning(queues[1])

@@ -1,4 +1,4 @@
-"""Our consumer in order, against Apache's servers and ours, among our own kind and beside Apache's client."""
+"""Our orderly consumer with Apache's servers and ours, with our own members and beside Apache's client."""
 
 import threading
 from collections import defaultdict
@@ -15,12 +15,12 @@ from tests.interop.process import PATIENCE_S, Event
 pytestmark = pytest.mark.interop
 
 QUEUES = 8
-# Without the 20 s that Java's members wait for a lock they were refused (apache/rocketmq #2621).
+# Less than the 20 s after which Java's members retry a refused lock (apache/rocketmq #2621).
 HANDOVER_S = 19.0
 
 
 def in_order(deliveries: list[Event]) -> dict[int, list[int]]:
-    """The offsets of each queue as they were handled, over all members."""
+    """Return the offsets of each queue in the order of handling, over all members."""
     queues: dict[int, list[int]] = defaultdict(list)
     for delivery in sorted(deliveries, key=lambda each: (each["atMs"], each["offset"])):
         queues[delivery["queueId"]].append(delivery["offset"])
@@ -28,7 +28,7 @@ def in_order(deliveries: list[Event]) -> dict[int, list[int]]:
 
 
 def test_order_holds_while_members_join_and_leave(cluster: Cluster) -> None:
-    """One, two, three, two, one, under load: each message once, each queue in its order, and quickly."""
+    """One, two, three, two, one members under load: no duplicates, queues in order, quick handovers."""
     topic, group = cluster.fresh_name("Handed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     cluster.begin_offsets(group, topic)
@@ -66,7 +66,7 @@ def test_order_holds_while_members_join_and_leave(cluster: Cluster) -> None:
 
 
 def test_java_and_we_share_a_group_in_order(cluster: Cluster) -> None:
-    """Java's orderly consumer joins and leaves: each hands its queues to the other in order."""
+    """Java's orderly consumer joins and leaves; each client hands its queues to the other in order."""
     topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     cluster.begin_offsets(group, topic)
@@ -102,7 +102,7 @@ def test_java_and_we_share_a_group_in_order(cluster: Cluster) -> None:
 
 
 def test_a_message_that_always_fails_becomes_a_dead_letter_and_its_queue_continues(cluster: Cluster) -> None:
-    """After as many tries as allowed, each before anything behind it."""
+    """All allowed tries come before any later message."""
     topic, group = cluster.fresh_name("Buried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     tried: list[tuple[str, int]] = []

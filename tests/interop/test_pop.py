@@ -20,14 +20,14 @@ from tests.interop.test_rebalance import send
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 QUEUES = 4
-#: ConsumeMessagePopConcurrentlyService: the client accepts no less.
+#: ConsumeMessagePopConcurrentlyService: the minimum that the client accepts.
 INVISIBLE_MS = 5_000
-#: The longest that the client accepts: what a member on a crowded machine has taken does not come twice.
+#: The maximum that the client accepts: not even a member on a busy machine exceeds it and gets redeliveries.
 INVISIBLE_MS_MAX = 300_000
-#: In which a member takes messages and is killed, on a slow machine too.
+#: Long enough for a member to take messages and be killed, even on a slow machine.
 HANDED_INVISIBLE_MS = 15_000
 BROKER = "broker-a"
-#: What both brokers have to agree on to use one directory.
+#: Settings that must be equal for both brokers to use one directory.
 STORE = {
     name: SMALL_STORE[name]
     for name in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
@@ -35,7 +35,7 @@ STORE = {
 
 
 def pops(cluster: Cluster, topic: str, group: str) -> None:
-    """Set a group to pop a topic, as an operator does it."""
+    """Create a topic and set a group to POP mode, as an operator does."""
     cluster.create_topic(topic, QUEUES)
     address = cluster.broker_address
     cluster.admin("updateSubGroup", "-b", address, "-g", group)
@@ -51,7 +51,7 @@ def popper(cluster: Cluster, topic: str, group: str, **settings: object) -> Prog
 
 
 def accepted(*consumers: Program) -> collections.Counter[str]:
-    """How often each message was handled."""
+    """Return how often each message was handled."""
     return collections.Counter(each["body"] for consumer in consumers for each in consumer.of("message"))
 
 
@@ -103,13 +103,13 @@ def servers(tmp_path: Path) -> Iterator[LibraServers]:
 
 
 def test_a_killed_broker_loses_nothing_that_was_in_flight(servers: LibraServers, tmp_path: Path) -> None:
-    """What was acknowledged does not come again, and what was not does."""
+    """Only messages that were not acknowledged are redelivered."""
     cluster = Cluster("libra", servers.namesrv, tmp_path)
     topic, group = "Popped", "group"
     with ExitStack() as stack:
         stack.callback(cluster.stop_programs, keep_producers=False)
         pops(cluster, topic, group)
-        # What is held must not come again before its member is dead: it would hold that, too.
+        # Held messages must not be redelivered before the member is killed: it would hold them again.
         first = popper(cluster, topic, group, hold="m 3,m 17", invisible=HANDED_INVISIBLE_MS)
         send(cluster, topic, "m", 40)
         wait_handled(cluster, named("m", 40), first)
@@ -152,7 +152,7 @@ def test_messages_in_flight_are_handed_to_apaches_broker_and_back(
         wait_handled(cluster, {"m 3", "m 17"}, second)
         send(cluster, topic, "n", 20)
         wait_handled(cluster, named("n", 20), second)
-        if not is_killed:  # After a kill, Apache's broker has the offsets of up to 5 s before.
+        if not is_killed:  # After a kill, Apache's broker may have offsets up to 5 s old.
             assert accepted(second).keys() == {"m 3", "m 17"} | named("n", 20)
         wait_acknowledged(cluster, tmp_path / BROKER / "store", before + 21)
         second.kill()
@@ -166,18 +166,18 @@ def test_messages_in_flight_are_handed_to_apaches_broker_and_back(
 
 
 def wait_acknowledged(cluster: Cluster, store: Path, count: int) -> None:
-    """Until the broker's journal has so many acknowledgements: the client does not wait for their answers."""
+    """Wait until the log has so many acknowledgements: the client does not wait for their answers."""
     cluster.wait_until(lambda: acknowledged(store) >= count, f"{count} acknowledgements", within_s=PATIENCE_S)
 
 
 def acknowledged(store: Path) -> int:
-    """Return how many messages the log says are acknowledged."""
+    """Return how many messages are acknowledged according to the log."""
     count, at = 0, 0
     data = (store / "commitlog" / f"{0:020d}").read_bytes()
     while int.from_bytes(data[at + 4 : at + 8]) in (MAGIC_V1, MAGIC_V2):
         try:
             decoded = decode_record(data, at)
-        except RemoteProtocolError:  # Just being written.
+        except RemoteProtocolError:  # The record is being written.
             break
         if decoded is None:
             break

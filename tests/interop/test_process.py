@@ -1,4 +1,4 @@
-"""The harness itself, on programs of one line; needs nothing of Apache's."""
+"""The harness itself, tested with one-line programs; it needs nothing from Apache."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Apache's Java producer: every way of sending, in every dialect, and what comes out at the other end."""
+"""Apache's Java producer: every way of sending, in every dialect, and what a consumer receives."""
 
 import pytest
 
@@ -12,7 +12,7 @@ QUEUES = 4
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_kind_of_send_arrives_unchanged(cluster: Cluster, dialect: str) -> None:
-    """Body, keys, tags, flag and properties come back; queue and offset are those the producer was told."""
+    """Body, keys, tags, flag and properties are equal; queue and offset are those that the send returned."""
     topic = cluster.fresh_name("Kinds")
     cluster.create_topic(topic, QUEUES)
     message = {
@@ -28,7 +28,7 @@ def test_every_kind_of_send_arrives_unchanged(cluster: Cluster, dialect: str) ->
         )
         for kind in ("sync", "async", "hash", "queue", "oneway")
     }
-    # 4 KiB and more are compressed by the producer and inflated by the consumer.
+    # The producer compresses bodies of 4 KiB and more; the consumer decompresses them.
     told["compressed"] = cluster.send(dialect, kind="sync", body="compressed ", repeat=1_000, **message)
 
     consumer = cluster.consumer(cluster.fresh_name("group"), topic, dialect=dialect)
@@ -52,7 +52,7 @@ def test_every_kind_of_send_arrives_unchanged(cluster: Cluster, dialect: str) ->
 
 @pytest.mark.parametrize("dialect", ["json", "rocketmq"])
 def test_a_batch_is_stored_as_single_messages(cluster: Cluster, dialect: str) -> None:
-    """Neighbouring offsets of one queue, an id for each message, and each with its own tags."""
+    """The messages get consecutive offsets of one queue, and each has its own id, tags and keys."""
     topic = cluster.fresh_name("Batch")
     cluster.create_topic(topic, QUEUES)
     messages = [{"body": f"message {i}", "tags": f"Tag{i}", "keys": f"key-{i}"} for i in range(5)]
@@ -71,7 +71,7 @@ def test_a_batch_is_stored_as_single_messages(cluster: Cluster, dialect: str) ->
 
 
 def test_messages_are_spread_over_all_queues(cluster: Cluster) -> None:
-    """The producer goes round the queues that the route names."""
+    """The producer cycles through the queues in the route."""
     topic = cluster.fresh_name("Spread")
     cluster.create_topic(topic, QUEUES)
     told = [cluster.send(topic=topic, body=str(i)) for i in range(2 * QUEUES)]
@@ -81,7 +81,7 @@ def test_messages_are_spread_over_all_queues(cluster: Cluster) -> None:
 
 
 def test_an_offset_message_id_names_the_broker_and_a_physical_offset(cluster: Cluster) -> None:
-    """Address (4), port (4) and physical offset (8) in hex; a later message lies further on."""
+    """An id is address (4), port (4) and physical offset (8) in hex; a later message has a higher offset."""
     topic = cluster.fresh_name("Ids")
     cluster.create_topic(topic, 1)
     first, second = (
@@ -95,7 +95,7 @@ def test_an_offset_message_id_names_the_broker_and_a_physical_offset(cluster: Cl
 
 
 def test_sending_to_an_unknown_topic_creates_it(cluster: Cluster) -> None:
-    """With as many queues as the client asks for, which is 4, and the next producer finds its route."""
+    """It gets as many queues as the client requests, 4, and its route is available afterwards."""
     topic = cluster.fresh_name("Created")
     assert cluster.route(topic) is None
     cluster.send(topic=topic, body="creates its topic")

@@ -1,4 +1,4 @@
-"""Apache's Java push consumers under setClientRebalance(false): the broker says which queues they read."""
+"""Apache's Java push consumers under setClientRebalance(false): the broker assigns their queues."""
 
 import collections
 from collections.abc import Callable, Iterator
@@ -25,10 +25,10 @@ KILL: Callable[[Process], None] = Process.kill
 def test_two_server_assigned_members_share_the_queues_and_one_takes_over(
     cluster: Cluster, leave: Callable[[Program], None]
 ) -> None:
-    """One, then two with four queues each, then one again. Here nothing comes twice on the join.
+    """One member, then two with four queues each, then one. At our broker a join redelivers nothing.
 
-    At Apache's broker it may: a newcomer is given its queues before their last owner has let go, and commits
-    that come at once can lose each other.
+    At Apache's broker it may: a new member gets its queues before their owner has released them, and
+    simultaneous commits can overwrite each other.
     """
     topic, group = cluster.fresh_name("Asked"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
@@ -54,7 +54,7 @@ def test_two_server_assigned_members_share_the_queues_and_one_takes_over(
 
 
 def test_a_server_assigned_member_works_beside_one_that_allocates(cluster: Cluster) -> None:
-    """Both halves fit together, whichever comes first."""
+    """Their halves of the queues are complementary."""
     topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     asks = cluster.consumer(group, topic, clientRebalance=False)
@@ -67,7 +67,7 @@ def test_a_server_assigned_member_works_beside_one_that_allocates(cluster: Clust
 
 
 def test_loads_are_even_across_topics(cluster: Cluster) -> None:
-    """Four topics of one queue: Apache gives all of them to the first member, we two to each."""
+    """For four topics of one queue, Apache assigns all to the first member; we assign two to each."""
     if cluster.kind != "libra":
         pytest.skip("Apache's broker assigns each topic by itself")
     topics, group = [cluster.fresh_name("Single") for _ in range(4)], cluster.fresh_name("group")
@@ -89,9 +89,10 @@ A, B = "broker-a", "broker-b"
 
 @pytest.mark.parametrize("home", [A, B])
 def test_queues_of_two_brokers_are_shared(servers: LibraServers, tmp_path: Path, home: str) -> None:
-    """Java asks either broker, another one each time: what need not move stays, also when one dies.
+    """Java queries a different broker each time; queues stay where possible, even if a broker is killed.
 
-    Two members, then three; broker-b is killed and comes back; the group lives there, or at the other one.
+    There are two members, then three; broker-b is killed and restarted. The group's coordinator is broker-b
+    or the other one.
     """
     with ExitStack() as stack:
         cluster = Cluster("libra", servers.namesrv, tmp_path)
@@ -156,7 +157,7 @@ def all_queues(cluster: Cluster) -> set[str]:
 
 
 def redelivered(*consumers: Program) -> dict[str, int]:
-    """The bodies that were delivered more than once, and how often."""
+    """Return the bodies that were delivered more than once, with their counts."""
     counts = collections.Counter(
         delivery["body"] for consumer in consumers for delivery in consumer.of("message")
     )

@@ -1,4 +1,4 @@
-"""A group of Apache's Java push consumers: how they share the queues, and who takes over from whom."""
+"""A group of Apache's Java push consumers: sharing the queues, and taking over from a member."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ KILL: Callable[[Process], None] = Process.kill
 def test_the_remaining_member_takes_all_queues_and_every_message(
     cluster: Cluster, leave: Callable[[Program], None]
 ) -> None:
-    """One, then two with four queues each, then one again; what is sent all the while is consumed."""
+    """One member, then two with four queues each, then one again: all messages are consumed."""
     topic, group = cluster.fresh_name("Shared"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     first = cluster.consumer(group, topic)
@@ -60,7 +60,7 @@ def wait_queues(cluster: Cluster, consumer: Program, topic: str, count: int) -> 
 
 
 def wait_bodies(cluster: Cluster, what: str, count: int, *consumers: Program) -> None:
-    """Each at least once: after a member died, what it had not committed comes again."""
+    """Wait until each message was delivered. Uncommitted ones of a killed member are delivered twice."""
     wanted = {f"{what} {i}" for i in range(count)}
 
     def complete() -> bool:

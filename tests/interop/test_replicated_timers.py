@@ -1,4 +1,4 @@
-"""Timer messages at masters and slaves, Apache's and ours: a slave knows what its master has delivered."""
+"""Timer messages with masters and slaves, Apache's and ours: a slave knows what its master delivered."""
 
 import json
 import time
@@ -35,13 +35,13 @@ def now_ms() -> int:
 
 
 def checkpoint(address: str) -> tuple[int, int]:
-    """Before which time a broker says that timer messages were delivered, of how many that were collected."""
+    """Return a broker's timer checkpoint: the time of delivery, and the number of collected messages."""
     body = wire.ask(address, GET_TIMER_CHECK_POINT).body
     return int.from_bytes(body[:8]), int.from_bytes(body[24:32])
 
 
 def waiting(address: str, topic: str) -> int | None:
-    """How many messages wait, as a broker says."""
+    """Return how many messages wait, according to a broker."""
     counts = json.loads(wire.ask(address, GET_TIMER_METRICS).body)["timingCount"]
     return counts[topic]["count"] if topic in counts else None
 
@@ -55,7 +55,7 @@ def send_two(cluster: Cluster, topic: str) -> int:
 
 
 def is_in_sync(cluster: Cluster, topic: str) -> bool:
-    """Whether a send was confirmed by a slave."""
+    """Send a message; return whether a slave confirmed it."""
     sent = cluster.producer().ask("sent", {"kind": "sync", "topic": topic, "body": "plain"})
     return bool(sent["status"] == "SEND_OK")
 
@@ -64,7 +64,7 @@ def is_in_sync(cluster: Cluster, topic: str) -> bool:
 def test_our_slave_becomes_a_master_and_delivers_what_its_master_did_not(
     stack: ExitStack, tmp_path: Path, kind: str
 ) -> None:
-    """Each message once: the master had delivered the first and said so, and it is gone before the second."""
+    """Each is delivered once: the master reports the first as delivered, and is killed before the second."""
     servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
     stack.callback(servers.stop)
     of_master = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 20_000}
@@ -119,7 +119,7 @@ def test_apaches_slave_takes_over_our_checkpoint_and_metrics(stack: ExitStack, t
     cluster.create_topic(topic, 1)
     cluster.send(topic=topic, body="the producer has started")
     send_two(cluster, topic)
-    # Its own time of reading replaces ours in its checkpoint (prepareTimerCheckPoint).
+    # The slave puts its own read time into its checkpoint, not ours (prepareTimerCheckPoint).
     cluster.wait_until(
         lambda: checkpoint(slave.address)[1] >= 1, "our checkpoint at the slave", within_s=PATIENCE_S
     )

@@ -1,4 +1,4 @@
-"""Slaves and masters, Apache's and ours: the same bytes in both logs, read where the master is gone."""
+"""Slaves and masters, Apache's and ours: their logs have equal bytes, and slaves serve without a master."""
 
 import re
 import threading
@@ -26,9 +26,9 @@ MASTER = "replicated"
 FILE_BYTES = 64 * 1024 * 1024
 COUNT = 40
 PREFETCHED = 50
-#: Longer than any stall of a busy machine.
+#: Longer than a busy machine ever stalls.
 SESSION_MS = 10_000
-# By default 3 s. A slave on a crowded machine may take longer, and the send is not SEND_OK then.
+# The default is 3 s. A slave on a busy machine may take longer, and then the send is not SEND_OK.
 SLAVE_TIMEOUT_MS = 20_000
 
 
@@ -39,13 +39,13 @@ def stack() -> Iterator[ExitStack]:
 
 
 def ids_of(namesrv: str) -> set[str]:
-    """The ids of the brokers that the name server knows under the master's name."""
+    """Return the ids of the brokers that the name server knows under the master's name."""
     found = wire.brokers_of(namesrv)
     return set(found[MASTER]["brokerAddrs"]) if MASTER in found else set()
 
 
 def log_of(store: Path, end: int) -> bytes:
-    """The first bytes of a log of one file; none where it has no file yet."""
+    """Return the first bytes of a log of one file; none if it has no file yet."""
     for path in sorted(store.glob("commitlog/*"))[:1]:
         with path.open("rb") as file:
             return file.read(end)
@@ -53,7 +53,7 @@ def log_of(store: Path, end: int) -> bytes:
 
 
 def end_of(store: Path) -> int:
-    """Where the records of a log end that are in its first file; Apache's broker has made the second."""
+    """Return the end of the records in a log's first file; Apache's broker allocates a second in advance."""
     path = min(store.glob("commitlog/*"))
     position = 0
     with path.open("rb") as file:
@@ -64,13 +64,13 @@ def end_of(store: Path) -> int:
 
 
 def status_of_send(cluster: Cluster, topic: str, number: int) -> str:
-    """What Apache's producer says of a send."""
+    """Send with Apache's producer; return the status."""
     sent = cluster.producer().ask("sent", {"kind": "sync", "topic": topic, "body": str(number)})
     return str(sent["status"])
 
 
 def test_apaches_slave_copies_our_master_and_serves_after_its_death(stack: ExitStack, tmp_path: Path) -> None:
-    """The master waits for it, too; what was sent without a slave is said to be on one broker only."""
+    """The master waits for the slave; without one a send returns SLAVE_NOT_AVAILABLE."""
     of_master = {
         "mappedFileSizeCommitLog": FILE_BYTES,
         "brokerRole": "SYNC_MASTER",
@@ -114,7 +114,7 @@ def test_apaches_slave_copies_our_master_and_serves_after_its_death(stack: ExitS
 
 
 def knows(address: str, topic: str) -> bool:
-    """Whether a slave knows a topic, which it asks its master for every few seconds."""
+    """Return whether a slave knows a topic. It asks its master every few seconds."""
     return wire.ask(address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0
 
 
@@ -122,7 +122,7 @@ def knows(address: str, topic: str) -> bool:
 def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
     stack: ExitStack, tmp_path: Path, kind: str
 ) -> None:
-    """The same bytes, and then the same messages."""
+    """The logs have equal bytes, and the slave then delivers every message."""
     servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
     stack.callback(servers.stop)
     of_master = {
@@ -165,7 +165,7 @@ def test_our_slave_copies_a_master_and_serves_when_that_is_gone(
 
 
 def wait_numbers(consumer: Program, *, within_s: float) -> None:
-    """Until every message was delivered; some may come twice where nobody takes commits."""
+    """Wait until every message was delivered; some may be redelivered while no broker accepts commits."""
     consumer.wait_until(
         lambda: {int(each["body"]) for each in consumer.of("message")} >= set(range(COUNT)),
         "fewer messages at the slave",
@@ -174,7 +174,7 @@ def wait_numbers(consumer: Program, *, within_s: float) -> None:
 
 
 class Load:
-    """A producer that sends as fast as it can, and keeps what was acknowledged."""
+    """A producer that sends as fast as it can, and keeps the acknowledged bodies."""
 
     def __init__(self, namesrv: str, topic: str) -> None:
         self.acknowledged: list[bytes] = []
@@ -191,7 +191,7 @@ class Load:
                 body = b"<%d>" % number
                 try:
                     status = producer.send(Message(topic, body)).status
-                except LibraError:  # The master is gone; it will be back.
+                except LibraError:  # The master is down; it will be restarted.
                     self._is_over.wait(0.05)
                     continue
                 if status is SendStatus.SEND_OK:
@@ -200,7 +200,7 @@ class Load:
                         self._changed.notify_all()
 
     def wait_more(self, count: int) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until so many more messages are acknowledged."""
         with self._changed:
             enough = len(self.acknowledged) + count
             assert self._changed.wait_for(lambda: len(self.acknowledged) >= enough, PATIENCE_S)
@@ -211,12 +211,12 @@ class Load:
 
 
 def stored(store: Path) -> set[bytes]:
-    """The bodies in a log, acknowledged or not."""
+    """Return the bodies in a log, acknowledged or not."""
     return {body for path in store.glob("commitlog/*") for body in re.findall(rb"<\d+>", path.read_bytes())}
 
 
 def test_what_was_acknowledged_is_at_both_whoever_is_killed(stack: ExitStack, tmp_path: Path) -> None:
-    """Under SYNC_MASTER load; and in the end the logs are equal byte for byte."""
+    """This holds under load with SYNC_MASTER; in the end the logs are equal byte for byte."""
     servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
     stack.callback(servers.stop)
 
@@ -235,7 +235,7 @@ def test_what_was_acknowledged_is_at_both_whoever_is_killed(stack: ExitStack, tm
         load.wait_more(100)
         for name in killed:
             servers.kill(name)
-        # After the first one is gone nothing is acknowledged: the other one has everything then.
+        # Nothing is acknowledged once the first broker is killed: the other one has everything by then.
         acknowledged = set(load.acknowledged) if "master" in killed else set()
         assert acknowledged <= stored(ours)
         assert acknowledged <= stored(theirs)
@@ -255,9 +255,9 @@ def test_what_was_acknowledged_is_at_both_whoever_is_killed(stack: ExitStack, tm
 def test_a_member_reads_on_from_the_slave_and_commits_when_the_master_is_back(
     stack: ExitStack, tmp_path: Path, others: tuple[str, ...]
 ) -> None:
-    """Under its old opening; nothing is committed in between, and nothing is lost.
+    """Its old opening stays valid; nothing is committed in between, and nothing is lost.
 
-    Without another master until the session with the coordinator ends, and with one as long as it takes.
+    Without another master this lasts until the session with the coordinator ends; with one there is no limit.
     """
     servers = LibraServers(tmp_path, settings={"mappedFileSizeCommitLog": FILE_BYTES})
     stack.callback(servers.stop)
@@ -266,7 +266,7 @@ def test_a_member_reads_on_from_the_slave_and_commits_when_the_master_is_back(
     servers.start_slave("slave", MASTER, slaveReadEnable="true")
     cluster = Cluster("libra", servers.namesrv, tmp_path)
     cluster.create_topic("Read", 1)
-    for other in others:  # It has none of the topic's queues.
+    for other in others:  # It has no queue of the topic.
         servers.start(other)
     load = Load(servers.namesrv, "Read")
     stack.callback(load.stop)

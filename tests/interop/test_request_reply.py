@@ -1,4 +1,4 @@
-"""Requests that are sent as messages, and their replies, which the broker passes on: Apache's clients."""
+"""Apache's clients with requests that are sent as messages, and replies that the broker passes on."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_a_reply_to_a_client_that_has_left_is_reported(cluster: Cluster) -> None
 
 
 def test_our_request_is_answered_by_apaches_client(cluster: Cluster) -> None:
-    """With a broker of either kind between them."""
+    """This works through a broker of either kind."""
     topic = cluster.fresh_name("Asked")
     cluster.create_topic(topic, 2)
     replier = asking(cluster, replies=topic)
@@ -65,7 +65,7 @@ def test_our_request_is_answered_by_apaches_client(cluster: Cluster) -> None:
 
 
 def test_our_handler_answers_apaches_client(cluster: Cluster) -> None:
-    """The reply's properties are those that Java's client looks for."""
+    """The reply has the properties that Java's client needs."""
     topic = cluster.fresh_name("Asked")
     cluster.create_topic(topic, 2)
     requester = asking(cluster)

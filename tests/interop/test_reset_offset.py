@@ -1,4 +1,4 @@
-"""mqadmin's resetOffsetByTime: for our members and Java's, connected or gone, at Apache's broker and ours."""
+"""mqadmin's resetOffsetByTime for our members and Java's, connected or gone, at Apache's broker and ours."""
 
 import pytest
 
@@ -16,7 +16,7 @@ QUEUES = 2
 
 
 def filled(cluster: Cluster) -> tuple[str, str]:
-    """A topic with messages, and a group."""
+    """Return a new topic with messages, and a new group."""
     topic, group = cluster.fresh_name("Reset"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     for i in range(COUNT):
@@ -45,14 +45,14 @@ def is_behind(cluster: Cluster, group: str, topic: str, count: int) -> bool:
 
 
 def reset(cluster: Cluster, group: str, topic: str, timestamp: str = "0") -> list[tuple[str, int]]:
-    """The queues and offsets that mqadmin prints."""
+    """Reset a group with mqadmin; return the queues and offsets that it prints."""
     printed = cluster.admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", timestamp)
     rows = [line.split() for line in printed.splitlines()]
     return sorted((row[1], int(row[2])) for row in rows if row[:1] == [cluster.broker_name])
 
 
 def test_mqadmin_resets_a_group_to_a_time(cluster: Cluster) -> None:
-    """Before the first message, and behind the last one."""
+    """The times are before the first message and after the last one."""
     group, topic = cluster.fresh_name("group"), cluster.fresh_name("ByTime")
     cluster.create_topic(topic, 1)
     for number in range(3):
@@ -66,7 +66,7 @@ def test_mqadmin_resets_a_group_to_a_time(cluster: Cluster) -> None:
 
 
 def test_mqadmin_moves_our_members(cluster: Cluster) -> None:
-    """Under a coordinator of ours, and at Apache's broker, which has clients do it."""
+    """Our coordinator does it; at Apache's broker the clients themselves have to."""
     topic, group = filled(cluster)
     inbox = Inbox()
     with member(cluster, group, topic, inbox):
@@ -80,7 +80,7 @@ def test_mqadmin_moves_our_members(cluster: Cluster) -> None:
 
 
 def test_mqadmin_resets_a_single_queue_of_our_members(cluster: Cluster) -> None:
-    """-b, -q and -o: a commit and a reset of that queue, which Apache's broker has pulls take up."""
+    """With -b, -q and -o mqadmin commits and resets that queue; at Apache's broker pulls apply the reset."""
     topic, group = filled(cluster)
     inbox = Inbox()
     with member(cluster, group, topic, inbox):
@@ -95,7 +95,7 @@ def test_mqadmin_resets_a_single_queue_of_our_members(cluster: Cluster) -> None:
 
 
 def test_our_admin_resets_a_single_queue_of_our_members(cluster: Cluster) -> None:
-    """By one request, which Apache's broker has pulls take up; the other queue stays where it is."""
+    """One request is enough; at Apache's broker pulls apply the reset. The other queue is not changed."""
     topic, group = filled(cluster)
     inbox = Inbox()
     with member(cluster, group, topic, inbox):
@@ -141,5 +141,5 @@ def test_mqadmin_moves_javas_members(cluster: Cluster) -> None:
     program.wait_count(COUNT, "message")
     cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
     assert reset(cluster, group, topic) == [("0", 0), ("1", 0)]
-    program.wait_count(2 * COUNT, "message", within_s=3 * PATIENCE_S)  # It pauses for 10 s.
+    program.wait_count(2 * COUNT, "message", within_s=3 * PATIENCE_S)  # Java's client pauses for 10 s.
     program.finish()

@@ -1,4 +1,4 @@
-"""Apache's Java push consumer is asked whether it is there, and says so."""
+"""Apache's Java push consumer answers a broker's probe whether it is alive."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.mark.usefixtures("_programs")
 async def test_javas_client_answers_a_session_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second is silence here, so it is asked between its heartbeats and pulls."""
+    """Silence means 0.1 s here, so that the broker probes it between its heartbeats and pulls."""
     answers: asyncio.Queue[bool] = asyncio.Queue()
 
     class Watched(Session):

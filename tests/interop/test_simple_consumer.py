@@ -1,4 +1,4 @@
-"""Our simple consumer at both brokers, and at one of ours that is killed."""
+"""Our simple consumer at both brokers, and at our broker when that is killed."""
 
 import time
 from pathlib import Path
@@ -17,7 +17,7 @@ LONG_MS = 600_000
 
 
 def received(consumer: SimpleConsumer, count: int, invisible_ms: int = LONG_MS) -> list[MessageExt]:
-    """Receive until so many messages came: a redelivery takes a broker some seconds."""
+    """Receive until so many messages have arrived: a broker needs some seconds for a redelivery."""
     messages: list[MessageExt] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(messages) < count:
@@ -56,7 +56,7 @@ def test_messages_are_acknowledged_or_come_again(cluster: Cluster) -> None:
 
 
 def test_messages_in_flight_survive_a_kill(tmp_path: Path) -> None:
-    """What was acknowledged is done, what was popped comes again after its time."""
+    """Acknowledged messages are done; popped ones are redelivered after their invisible time."""
     servers = LibraServers(tmp_path, "broker-a", settings={"flushDiskType": "SYNC_FLUSH"})
     try:
         with (

@@ -1,4 +1,4 @@
-"""A Java consumer that is far behind: the master sends it to a slave, and it reads there."""
+"""A Java consumer that is far behind: the master redirects it to a slave, and it reads there."""
 
 import json
 from contextlib import ExitStack
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 MASTER = "replicated"
 COUNT = 120
 GET_BROKER_RUNTIME_INFO = 28
-#: With accessMessageInMemoryMaxRatio=0 nothing is in memory, so that every consumer is far behind.
+#: With accessMessageInMemoryMaxRatio=0 no message counts as in memory, so every consumer is far behind.
 SETTINGS = {
     "mappedFileSizeCommitLog": 64 * 1024 * 1024,
     "slaveReadEnable": "true",
@@ -25,13 +25,13 @@ SETTINGS = {
 
 
 def read_at(address: str) -> int:
-    """How many messages a broker has sent to consumers."""
+    """Return how many messages a broker has sent to consumers."""
     body = wire.ask(address, GET_BROKER_RUNTIME_INFO).body
     return int(json.loads(body)["table"]["msgGetTotalTodayNow"])
 
 
 def test_a_java_consumer_far_behind_reads_from_our_slave(tmp_path: Path) -> None:
-    """The first pull is answered by the master, which names the slave; all others go there."""
+    """The master answers the first pull and names the slave; all other pulls go there."""
     with ExitStack() as stack:
         servers = LibraServers(tmp_path, settings=SETTINGS)
         stack.callback(servers.stop)
@@ -69,6 +69,6 @@ def test_a_java_consumer_far_behind_reads_from_our_slave(tmp_path: Path) -> None
             "all messages",
             within_s=PATIENCE_S,
         )
-        # A pull gets 32 messages at most.
+        # A pull returns 32 messages at most.
         assert read_at(slave) >= COUNT - 32
         assert read_at(master) >= 1

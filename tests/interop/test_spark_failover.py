@@ -1,4 +1,4 @@
-"""A streaming query over Apache's brokers that restart, or hand over to their slaves: each message once."""
+"""A streaming query gets each message once while Apache's brokers restart or hand over to their slaves."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -45,7 +45,7 @@ def name_server(_programs: None, tmp_path: Path) -> Iterator[ApacheNameServer]:
 
 
 class Brokers:
-    """Brokers of one name, each of which may be killed and started again over its store."""
+    """Brokers of one name; each can be killed and restarted with its store."""
 
     def __init__(self, home: Path, namesrv: str) -> None:
         self._home = home
@@ -78,7 +78,7 @@ def brokers(name_server: ApacheNameServer, tmp_path: Path) -> Iterator[Brokers]:
 
 
 def addresses(namesrv: str) -> dict[str, str]:
-    """Broker ids and addresses, as the name server knows them."""
+    """Return the broker's ids and addresses at the name server."""
     found = wire.brokers_of(namesrv)
     return dict(found["apache-a"]["brokerAddrs"]) if "apache-a" in found else {}
 
@@ -93,7 +93,7 @@ def send(namesrv: str, topic: str, count: int) -> None:
 
 
 def has_all(address: str, topic: str, count: int) -> bool:
-    """Whether a slave knows the topic, of which its master tells it every 10 s, and has all its messages."""
+    """Return whether a slave has all messages of a topic. It learns of topics every 10 s."""
     with suppress(LibraError), closing(BlockingRemote(address, SystemClock().monotonic_ms)) as remote:
         call = topic_stats(topic)
         ends = call.result(remote.call(call.command()), where=address).offset_table.values()
@@ -102,7 +102,7 @@ def has_all(address: str, topic: str, count: int) -> bool:
 
 
 class Seen:
-    """What a query has brought so far."""
+    """The messages that a query has returned so far."""
 
     def __init__(self) -> None:
         self.places: list[Place] = []
@@ -159,7 +159,7 @@ def test_a_stream_survives_a_restart_of_its_broker(
     spark: "SparkSession", name_server: ApacheNameServer, brokers: Brokers, tmp_path: Path
 ) -> None:
     namesrv, topic, seen = name_server.address, "Restart", Seen()
-    settings = {"flushDiskType": "SYNC_FLUSH"}  # What was acknowledged is there after a kill.
+    settings = {"flushDiskType": "SYNC_FLUSH"}  # Acknowledged messages survive a kill.
     broker = brokers.start("a", settings)
     wait(lambda: bool(addresses(namesrv)), "no broker")
     create(namesrv, topic)
@@ -177,7 +177,7 @@ def test_a_stream_survives_a_restart_of_its_broker(
 def test_a_stream_reads_from_the_slave_when_the_master_dies(
     spark: "SparkSession", name_server: ApacheNameServer, brokers: Brokers, tmp_path: Path
 ) -> None:
-    """The query reads on from the slave, and from the master when that is back."""
+    """The query continues at the slave, and at the master once that is restarted."""
     namesrv, topic, seen = name_server.address, "Failover", Seen()
     of_master = {"brokerRole": "ASYNC_MASTER", "flushDiskType": "SYNC_FLUSH", "slaveReadEnable": "true"}
     of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": "true"}

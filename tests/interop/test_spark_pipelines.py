@@ -1,4 +1,4 @@
-"""Expressions, delays and pipelines of Spark's side against Apache's broker; for ours see tests/spark."""
+"""Spark's expressions, delays and pipelines with Apache's broker; tests/spark has the tests of ours."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,18 +44,18 @@ def send(cluster: Cluster, topic: str, numbers: range, **properties: str) -> Non
             given = {"number": str(number), **properties}
             producer.send_nowait(Message(topic, b"%d" % number, keys=f"k{number}", properties=given))
         producer.flush()
-    # Apache's broker acknowledges before its queues have the message.
+    # Apache's broker acknowledges a message before its queues have it.
     cluster.wait_stored(topic, numbers.stop)
 
 
 def ignore(_: Progress) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 def test_filter_expressions_of_a_stream_run_on_the_broker(
     cluster: Cluster, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Batch after batch exactly what fits."""
+    """The batches have exactly the messages that match."""
     topic = fresh_topic(cluster, "Sql")
     send(cluster, topic, range(300))
     seen: list[tuple[str, str]] = []
@@ -92,7 +92,7 @@ def test_an_invalid_expression_is_refused_by_the_broker(cluster: Cluster, spark:
 
 
 def test_the_sink_sets_delay_levels(cluster: Cluster, spark: "SparkSession") -> None:
-    """By column: none, one second, five."""
+    """A column has the levels 0 to 2: no delay, one second, five."""
     topic = fresh_topic(cluster, "Delay")
     rows = spark.range(30).selectExpr("concat('b', id) as body", "cast(id % 3 as int) as delayLevel")
     rows.write.format("rocketmq").options(topic=topic, namesrv=cluster.namesrv).mode("append").save()
@@ -106,7 +106,7 @@ def test_the_sink_sets_delay_levels(cluster: Cluster, spark: "SparkSession") -> 
     for row in found:
         waited_ms[row.id % 3].append(row.waited)
     assert [len(each) for each in waited_ms.values()] == [10, 10, 10]
-    # A broker rounds to its clock's ticks.
+    # A broker rounds times to the ticks of its clock.
     assert min(waited_ms[1]) >= 900
     assert min(waited_ms[2]) >= 4_900
 

@@ -1,4 +1,4 @@
-"""The Spark source reads what Apache's Java producer sent, from Apache's broker and from ours."""
+"""The Spark source reads messages of Apache's Java producer from Apache's broker and from ours."""
 
 import shutil
 from contextlib import suppress
@@ -22,12 +22,12 @@ __all__ = ["spark"]
 pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
 QUEUES = 4
-MESSAGES = 300  # More than one pull of each queue brings from Apache's broker.
+MESSAGES = 300  # More than one pull per queue gets from Apache's broker.
 
 
 @pytest.fixture
 def topic(cluster: Cluster) -> str:
-    """300 messages over 4 queues, and one that its producer compressed."""
+    """A topic with 300 messages in 4 queues, and one that its producer compressed."""
     name = cluster.fresh_name("Spark")
     cluster.create_topic(name, QUEUES)
     for first in range(0, MESSAGES, 100):
@@ -111,7 +111,7 @@ def test_sql_filters_are_applied_by_the_broker(cluster: Cluster, topic: str, spa
 
 
 def test_timestamps_bound_a_query(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
-    """Where a time lies between messages, reading begins at the later one."""
+    """If a time is between messages, reading starts at the later one."""
     given = {"subscribe": topic, "namesrv": cluster.namesrv}
     table = spark.read.format("rocketmq").options(**given).load()
     times = table.selectExpr("queueId", "offset", "unix_millis(timestamp) as stored").collect()
@@ -128,7 +128,7 @@ def test_timestamps_bound_a_query(cluster: Cluster, topic: str, spark: "SparkSes
 def test_a_store_directory_is_read_without_its_broker(
     cluster: Cluster, topic: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """A copy of what the broker is writing: the log is read behind the checkpoint, as nobody has it open."""
+    """The broker writes during the copy, which no process has open: the log is read past the checkpoint."""
     (directory,) = {path.parent for path in cluster.home.rglob("commitlog")}
     shutil.copytree(directory, tmp_path / "store", copy_function=copy_if_there)
     columns = ("queueId", "offset", "key", "tag", "msgId", "body", "timestamp")
@@ -143,7 +143,7 @@ def test_a_store_directory_is_read_without_its_broker(
 
 
 def copy_if_there(source: str, target: str) -> None:
-    """Copy a file, unless it is gone: brokers write tables to temporary files, and rename them every 5 s."""
+    """Copy a file unless it is gone: every 5 s brokers write tables to temporary files and rename them."""
     with suppress(FileNotFoundError):
         shutil.copy2(source, target)
 

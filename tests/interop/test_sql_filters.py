@@ -1,4 +1,4 @@
-"""SQL92 filters: Apache's consumer and ours at both brokers, and our evaluation beside Apache's."""
+"""SQL92 filters: Apache's consumer and ours at both brokers, and our evaluation compared with Apache's."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.interop
 
 SHARED = "SqlProperties"
 WANTED = "a BETWEEN 2 AND 4 AND colour IN ('red', 'it''s') AND name NOT CONTAINS 'x'"
-#: Messages have pairs of these properties, nearly numbers among them.
+#: Messages have pairs of these values as properties; some of them are almost numbers.
 VALUES = (
     *("3", "-3", "03", "3.5", "4", "2147483648", "true", "TRUE", "x", "axb", "it's", " 3", "1_0", "ü"),
     None,
@@ -31,7 +31,7 @@ VALUES = (
 
 @pytest.fixture
 def queue(cluster: Cluster) -> MessageQueue:
-    """The queue with the messages of `VALUES` and of the table, made by the first test that needs it."""
+    """The queue with messages of `VALUES` and `WHAT_MATCHES`; the first test that needs it fills it."""
     queue = MessageQueue(SHARED, cluster.broker_name, 0)
     if cluster.route(SHARED) is None:
         cluster.create_topic(SHARED, 1)
@@ -50,7 +50,7 @@ def queue(cluster: Cluster) -> MessageQueue:
 
 
 def read(cluster: Cluster, queue: MessageQueue, expression: str) -> Iterator[MessageExt]:
-    """Return what the broker passes of a queue."""
+    """Yield the messages of a queue that pass the broker's filter."""
     pull_filter = PullFilter.of(Sql(expression) if expression else "*")
     with closing(QueueReader([cluster.namesrv], group="sql-readers", pull_filter=pull_filter)) as reader:
         end = reader.max_offsets([queue])[queue]
@@ -65,7 +65,7 @@ def check_against_ours(cluster: Cluster, queue: MessageQueue, expression: str) -
 
 
 def test_a_broker_passes_what_our_evaluation_does(cluster: Cluster, queue: MessageQueue) -> None:
-    """At Apache's broker, this is Apache's evaluation of the whole table beside ours."""
+    """At Apache's broker this compares Apache's evaluation of the whole table with ours."""
     for expression in dict.fromkeys(expression for expression, _, _ in WHAT_MATCHES):
         check_against_ours(cluster, queue, expression)
 
@@ -81,7 +81,7 @@ def test_random_expressions(cluster: Cluster, queue: MessageQueue, expression: s
 
 
 def send_some(cluster: Cluster, topic: str) -> set[str]:
-    """Send messages of which `WANTED` wants some; return their bodies."""
+    """Send messages; return the bodies of those that match `WANTED`."""
     wanted = set()
     for number in range(24):
         colour, name = ("red", "it's", "blue")[number % 3], ("abc", "axc")[number % 4 == 0]
@@ -93,7 +93,7 @@ def send_some(cluster: Cluster, topic: str) -> set[str]:
 
 
 def test_javas_consumer_gets_what_its_expression_wants(cluster: Cluster) -> None:
-    """What is there, what comes while its pulls are held, and after a changed expression."""
+    """It gets stored messages, those that arrive during held pulls, and others after a new expression."""
     topic, group = cluster.fresh_name("Sql"), cluster.fresh_name("group")
     cluster.create_topic(topic, 2)
     wanted = send_some(cluster, topic)
@@ -137,7 +137,7 @@ def test_our_consumer_gets_what_its_expression_wants(cluster: Cluster) -> None:
 
 
 def test_a_retried_message_comes_again_whatever_its_filter(cluster: Cluster) -> None:
-    """Retry topics are read whole, unless a broker and a group are set up otherwise."""
+    """Retry topics are read without the filter, unless a broker and a group are configured otherwise."""
     topic, group = cluster.fresh_name("Sql"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     cluster.create_topic(f"%RETRY%{group}", 1)

@@ -1,4 +1,4 @@
-"""One store directory, Apache's message store and ours by turns: stopped cleanly and killed."""
+"""Apache's message store and ours open one directory in turn, after clean stops and kills."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def read_ours(
 
 
 def run_apache(root: Path, home: Path, **properties: object) -> list[dict[str, Any]]:
-    """Let Apache's store open the directory, append, and say what it finds."""
+    """Let Apache's store open the directory and append; return the events that it reports."""
     home.mkdir(exist_ok=True)
     settings = {
         "root": root,
@@ -79,7 +79,7 @@ def run_apache(root: Path, home: Path, **properties: object) -> list[dict[str, A
 
 
 def said(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """What Apache read, as ours says it."""
+    """Return the messages that Apache read, in the form of `seen`."""
     return [
         (
             line["queue"],
@@ -132,7 +132,7 @@ def test_each_broker_reads_and_continues_the_others_store(tmp_path: Path) -> Non
     expected = seen(store)
     kill(store)
 
-    found = run_apache(root, home, append=5, halt=True)  # Recovers from our kill, and is killed itself.
+    found = run_apache(root, home, append=5, halt=True)  # It recovers from our kill, and is killed itself.
     assert set(expected) < set(said(found))
     assert len(said(found)) == 431 + 57 + 5
 
@@ -145,7 +145,7 @@ def test_each_broker_reads_and_continues_the_others_store(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("end", ["clean stop", "kill"])
 def test_apache_serves_the_messages_left_after_our_cleaning(tmp_path: Path, end: str) -> None:
-    """Old files of the commit log are gone, and those of the queues that led there."""
+    """Old files of the commit log are removed, and the consume queue files that refer to them."""
     root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
     store = open_ours(root, clock)
     append_ours(store, clock, 1500)
@@ -169,7 +169,7 @@ def test_apache_serves_the_messages_left_after_our_cleaning(tmp_path: Path, end:
 
 
 def test_a_timestamp_search_returns_apaches_offsets(tmp_path: Path) -> None:
-    """Within one consume queue file; between files upstream chooses by file."""
+    """This holds within one consume queue file; upstream first chooses a file by its times."""
     root, clock = tmp_path / "store", ManualClock()
     store = open_ours(root, clock)
     append_ours(store, clock, 120)
@@ -188,7 +188,7 @@ def test_a_timestamp_search_returns_apaches_offsets(tmp_path: Path) -> None:
 
 
 def test_long_topics_and_ipv6_hosts_are_read_by_the_other(tmp_path: Path) -> None:
-    """Records of the second format, with two bytes for the topic's length, and hosts of 20 bytes."""
+    """Such records have the second format: two bytes for the topic's length, and hosts of 20 bytes."""
     root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
     topic, host = "%RETRY%" + "g" * 200, ("2001:db8::17", 10911)
     store = open_ours(root, clock, store_host=host)
@@ -220,7 +220,7 @@ def test_long_topics_and_ipv6_hosts_are_read_by_the_other(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("end", ["clean stop", "kill"])
 def test_messages_whose_tag_codes_are_in_apaches_extension_are_found_by_tag(tmp_path: Path, end: str) -> None:
-    """enableConsumeQueueExt: the unit has the place of the code instead. Clients compare tags themselves."""
+    """With enableConsumeQueueExt a unit has the address of the code. Clients compare the tags themselves."""
     root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
     found = run_apache(root, home, append=40, ext=True, halt=end == "kill")
     assert (root / "consumequeue_ext").is_dir()

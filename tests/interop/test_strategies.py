@@ -1,6 +1,6 @@
-"""Our strategies and those of Apache's jars, asked the same: RocketMQ's six, Kafka's four.
+"""Our strategies compared with those of Apache's jars: RocketMQ's six, Kafka's four.
 
-One JVM answers all questions of a test, a line each.
+One JVM computes all cases of a test, one per line.
 """
 
 import json
@@ -26,7 +26,7 @@ Question = dict[str, Any]
 
 
 def ask(main: str, questions: Sequence[Question], home: Path) -> list[Any]:
-    """What a Java program answers."""
+    """Return a Java program's answers."""
     done = subprocess.run(
         java(main, home=home),
         input="".join(json.dumps(question) + "\n" for question in questions),
@@ -54,7 +54,7 @@ def room_of_queue(queue: MessageQueue) -> str:
 
 
 def allocation(queue_count: int, client_count: int, seed: int) -> Question:
-    """Queues on brokers in rooms, clients in rooms, some of them without the other."""
+    """Return queues and clients in machine rooms; some rooms have only queues or only clients."""
     rng = random.Random(seed)
     rooms = [f"room{number}" for number in range(rng.randint(1, 6))]
     queues = {
@@ -97,13 +97,13 @@ def check_allocations(questions: Sequence[Question], home: Path) -> None:
 
 
 def test_rocketmqs_six_strategies_agree_for_all_small_sizes(tmp_path: Path) -> None:
-    """Every client of 1–40 gets the queues that Java gives it, in Java's order, of 1–40 queues."""
+    """With 1–40 clients and 1–40 queues, each client gets the same queues as in Java, in the same order."""
     sizes = range(1, SIZE_MAX + 1)
     check_allocations([allocation(n, m, 100 * n + m) for n in sizes for m in sizes], tmp_path)
 
 
 def test_rocketmqs_six_strategies_agree_for_larger_groups(tmp_path: Path) -> None:
-    """Up to 400 queues and 200 clients."""
+    """Groups have up to 400 queues and 200 clients."""
     rng = random.Random(7)
     check_allocations(
         [allocation(rng.randint(41, 400), rng.randint(41, 200), n) for n in range(12)], tmp_path
@@ -114,7 +114,7 @@ def test_rocketmqs_six_strategies_agree_for_larger_groups(tmp_path: Path) -> Non
 
 
 def assignment(rng: random.Random, sizes: Mapping[str, int], member_count: int, *, alike: bool) -> Question:
-    """Members whose ids a Java hash table keeps in order, so that Kafka decides ties as we do."""
+    """Return members whose ids a Java hash table keeps in order, so that Kafka breaks ties as we do."""
     names = [chr(0x100 + number) for number in range(member_count)]
     topics = sorted(sizes)
     question: Question = {
@@ -134,7 +134,7 @@ def assignment(rng: random.Random, sizes: Mapping[str, int], member_count: int, 
 
 
 def hold(question: Question, rng: random.Random) -> Question:
-    """Let members come with what they held: nothing, even shares, or anything."""
+    """Give the members previous assignments: none, even shares, or random ones."""
     how = rng.choice(["nothing", "even", "anything", "anything"])
     members = question["members"]
     if how == "nothing":
@@ -150,7 +150,7 @@ def hold(question: Question, rng: random.Random) -> Question:
 
 
 def dispute(question: Question, rng: random.Random) -> Question:
-    """Two members claim the same partitions, in the same generation or in an older one."""
+    """Let two members claim the same partitions, in the same generation or in an older one."""
     claimed = [each for each in question["members"] if each["owned"]]
     if len(question["members"]) > 1 and claimed:
         one = rng.choice(claimed)
@@ -199,7 +199,7 @@ def ours(name: str, question: Question) -> dict[str, set[MessageQueue]]:
 
 
 def test_kafkas_assignors_agree_for_all_small_sizes(tmp_path: Path) -> None:
-    """1–40 members, 1–40 partitions of one and of several topics, from scratch: the same four answers."""
+    """All four agree for 1–40 members and 1–40 partitions of one or two topics, without owners."""
     rng = random.Random(1)
     asked = []
     for member_count in range(1, SIZE_MAX + 1):
@@ -212,7 +212,7 @@ def test_kafkas_assignors_agree_for_all_small_sizes(tmp_path: Path) -> None:
 
 
 def test_kafkas_assignors_agree_given_previous_assignments(tmp_path: Path) -> None:
-    """Equal subscriptions, whatever was held before, by several at once too: the same four answers."""
+    """All four agree for equal subscriptions and any previous owners, even two of one partition."""
     rng = random.Random(2)
     asked = [dispute(q, rng) if n % 3 == 0 else q for n, q in enumerate(questions(600, alike=True))]
     asked += questions(20, alike=True, size_max=200, members_max=200)
@@ -222,7 +222,7 @@ def test_kafkas_assignors_agree_given_previous_assignments(tmp_path: Path) -> No
 
 
 def test_kafkas_assignors_agree_under_different_subscriptions(tmp_path: Path) -> None:
-    """Range and round robin are the same; sticky is as even or evener, then as sticky or stickier."""
+    """Range and round robin agree; our sticky is at least as even as Kafka's, and if equal, as sticky."""
     asked = list(questions(400, alike=False))
     better = 0
     for question, answer in zip(asked, ask("Assign", asked, tmp_path), strict=True):

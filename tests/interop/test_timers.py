@@ -1,4 +1,4 @@
-"""Timer messages of Apache's producer: at their time, recalled, and handed from one broker to the other."""
+"""Timer messages of Apache's producer: delivered on time, recalled, and passed between the brokers."""
 
 import time
 from contextlib import ExitStack
@@ -40,7 +40,7 @@ def test_a_message_comes_at_its_time_and_not_before(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("end", ["clean stop", "kill"])
 def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) -> None:
-    """Ours is stopped or killed, Apache's goes on and is killed, ours goes on: all come, none early."""
+    """Ours is stopped or killed, Apache's continues and is killed, ours continues: none is lost or early."""
     sizes = {name: SMALL_STORE[name] for name in SIZES}
     with ExitStack() as stack:
         servers = LibraServers(tmp_path, OURS, settings={**sizes, "recallMessageEnable": "true"})
@@ -95,13 +95,13 @@ def test_each_broker_delivers_what_waits_at_the_other(tmp_path: Path, end: str) 
         assert set(bodies) == times.keys() - {"recalled"}
         for body, stored_ms in received:
             assert stored_ms >= times[body], f"{body} came early"
-        if are_early:  # A slow machine has let Apache's broker deliver some, which does not remember it.
+        if are_early:  # On a slow machine Apache's broker delivered some, and has no record of it.
             waited = [body for body in bodies if body.startswith(WAITING)]
             assert len(waited) == 5, "those that waited through both ends come once"
 
 
 def wait_for(consumer: Program, count: int) -> list[tuple[str, int]]:
-    """So many different messages, as soon as they are there: what they say, and when they were stored."""
+    """Wait for so many different messages; return the bodies and store times of all deliveries."""
 
     def enough() -> list[tuple[str, int]] | None:
         found = [(each["body"], each["storeTimestamp"]) for each in consumer.of("message")]
@@ -111,7 +111,7 @@ def wait_for(consumer: Program, count: int) -> list[tuple[str, int]]:
 
 
 def send_and_recall(namesrv: str, topic: str, *, delay_ms: int) -> None:
-    """By our producer."""
+    """Send a timer message with our producer, and recall it."""
     with Producer(namesrv=namesrv) as producer:
         sent = producer.send(Message(topic, b"recalled by ours", delay_ms=delay_ms))
         producer.recall(sent.recall_handle)

@@ -1,4 +1,4 @@
-"""Apache's Java consumers trace, one is killed: what came again is what they printed, and why is known."""
+"""Apache's Java consumers trace, and one is killed: the report has all redeliveries and their cause."""
 
 from collections import Counter
 from datetime import UTC
@@ -29,7 +29,7 @@ MESSAGES = 40
 
 
 def ignore(_: Progress) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 def told(cluster: Cluster) -> list[TraceRecord]:
@@ -45,7 +45,7 @@ def has_its_half(consumer: Program, topic: str) -> bool:
 
 
 def process_of(consumer: Program) -> str:
-    """How a client is called that is known by its process alone."""
+    """Return the end of a client's id: traces identify a client by its process only."""
     return f"@{consumer.pid & 0xFFFF}"
 
 
@@ -59,7 +59,7 @@ def test_traces_show_what_was_redelivered_after_a_consumer_was_killed(
 ) -> None:
     topic, group = cluster.fresh_name("Traced"), cluster.fresh_name("tracing")
     cluster.create_topic(topic, QUEUES)
-    # A handler that hangs on a queue's first message keeps the offset there: all that follows comes again.
+    # A handler that hangs on a queue's first message holds the offset there: the whole queue is redelivered.
     alice = cluster.consumer(group, topic, trace=True, hold=",".join(map(str, range(QUEUES))))
     bob = cluster.consumer(group, topic, trace=True)
     for consumer in (alice, bob):
@@ -77,7 +77,7 @@ def test_traces_show_what_was_redelivered_after_a_consumer_was_killed(
         kinds = Counter(type(one) for one in mine)
         return (kinds[SubBefore], kinds[SubAfter]) == (begun, ended)
 
-    # Whoever is killed before it has told takes that along.
+    # A client that is killed before it has sent its traces loses them.
     hung = QUEUES // 2
     cluster.wait_until(lambda: all_told(MESSAGES, MESSAGES - hung), "traces", within_s=PATIENCE_S)
     alice.kill()

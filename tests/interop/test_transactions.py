@@ -16,7 +16,7 @@ from tests.interop.process import PATIENCE_S, Program
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
-#: A broker that stops keeps asking, and so does one whose producer has not come back.
+#: Many checks: a broker keeps checking while it stops and while its producer is away.
 SOON = {"transactionCheckInterval": 1_000, "transactionTimeOut": 1_000, "transactionCheckMax": 1_000}
 CHECKS_MAX = 30
 SIZES = {
@@ -27,7 +27,7 @@ NAME, HANDED = "transacting", "Handed"
 
 
 class Brokers:
-    """One store directory, opened by our broker and Apache's in turn, at one address."""
+    """Our broker and Apache's, which open one store directory in turn, at one address."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self._home = home
@@ -44,7 +44,7 @@ class Brokers:
         settings = {
             **SMALL_STORE,
             **SOON,
-            "transactionOpBatchInterval": 100,  # It asks again until it has written that a transaction ended.
+            "transactionOpBatchInterval": 100,  # It repeats checks until it has written the end.
             "storePathRootDir": store,
             "storePathCommitLog": store / "commitlog",
         }
@@ -66,7 +66,7 @@ class Brokers:
         self._wait_route()
 
     def _wait_route(self) -> None:
-        """Until the name server knows the new broker's topics."""
+        """Wait until the name server knows the new broker's topics."""
         self.cluster.wait_until(
             lambda: bool((self.cluster.route(HANDED) or {}).get("brokerDatas")),
             "the topic's route",
@@ -125,7 +125,7 @@ def test_a_producer_is_asked_until_it_knows(brokers: Brokers) -> None:
     asked = transacting.wait_event("check", body="rolled back later")
     assert (asked["topic"], asked["times"]) == (topic, "1")
     assert asked["transactionId"]
-    # It is asked again until its answer, one way, has reached the broker; from then on no more.
+    # Checks repeat until the producer's one-way answer has reached the broker, and then end.
     for times in range(3, CHECKS_MAX):
         transacting.wait_event("check", body="never known", times=str(times))
         asked_before = len(transacting.of("check", body="rolled back later"))
@@ -139,7 +139,7 @@ def test_a_producer_is_asked_until_it_knows(brokers: Brokers) -> None:
 
 
 def test_either_broker_goes_on_with_the_others_open_transactions(brokers: Brokers) -> None:
-    """Ours leaves some to Apache's, and Apache's some to ours; nothing that has ended comes again."""
+    """Each broker leaves open transactions to the other; those that have ended are not checked again."""
     cluster = brokers.cluster
     topic, group, producers = HANDED, cluster.fresh_name("group"), cluster.fresh_name("producers")
     cluster.create_topic(topic, 2)
@@ -147,7 +147,7 @@ def test_either_broker_goes_on_with_the_others_open_transactions(brokers: Broker
     transact(transacting, topic, "done at ours", "commit")
     transact(transacting, topic, "undone at ours", "rollback", "commit")
     transacting.finish()
-    asleep = producer(cluster, cluster.fresh_name("asleep"))  # Its group has nobody left to ask.
+    asleep = producer(cluster, cluster.fresh_name("asleep"))  # No producer of its group remains.
     transact(asleep, topic, "left by ours", "unknown", "commit")
     asleep.finish()
     brokers.to_apache()
@@ -177,7 +177,7 @@ def test_either_broker_goes_on_with_the_others_open_transactions(brokers: Broker
 
 
 def test_our_producer_at_either_broker(brokers: Brokers) -> None:
-    """Committed, rolled back, and checked: by ours and by Apache's; both know it by its heartbeats."""
+    """Both brokers commit, roll back and check its transactions; they know it from its heartbeats."""
     cluster = brokers.cluster
     cluster.create_topic(HANDED, 2)
     asked: list[str] = []
@@ -209,9 +209,9 @@ def test_our_producer_at_either_broker(brokers: Brokers) -> None:
         "done at Apache's",
         "left at Apache's",
     }
-    assert set(asked) == {"left at ours", "left at Apache's"}  # Apache's asks twice now and then.
+    assert set(asked) == {"left at ours", "left at Apache's"}  # Apache's broker sometimes checks twice.
 
 
 def asleep_group(program: Program) -> str:
-    """The producer group that a program was started with."""
+    """Return the producer group that a program was started with."""
     return next(each.partition("=")[2] for each in program.command if each.startswith("-Dgroup="))

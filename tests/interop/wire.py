@@ -1,6 +1,6 @@
 """The smallest client of the remoting protocol: one request, one reply, JSON header.
 
-It shares no code with LibraMQ, so that a test which asks by it does not believe the codec under test.
+It shares no code with LibraMQ, so that a test using it does not depend on the codec under test.
 """
 
 import json
@@ -52,7 +52,7 @@ def encode_request(
 
 
 def decode_header(frame: bytes) -> tuple[dict[str, Any], int]:
-    """The header of a whole frame, and where its body starts."""
+    """Return the header of a complete frame, and the position of its body."""
     size = int.from_bytes(frame[5:8])
     header = frame[8 : 8 + size]
     if frame[4] == 0:
@@ -105,12 +105,12 @@ def ask(
 
 
 def loads_loose(body: bytes) -> Any:
-    """fastjson's dialect as far as cluster info needs it: integer keys without quotes."""
+    """Parse fastjson's dialect as far as cluster info needs it: integer keys without quotes."""
     return json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', body.decode()))
 
 
 def brokers_of(namesrv: str) -> dict[str, Any]:
-    """Name → broker data of every broker that the name server knows; empty while there is none."""
+    """Return the data of every broker that the name server knows, by name."""
     answer = ask(namesrv, GET_BROKER_CLUSTER_INFO)
     if answer.header["code"] != 0 or not answer.body:
         return {}
