@@ -1,4 +1,4 @@
-"""Deadlines: what is due is done in its order, once, and nothing else wakes anybody."""
+"""Deadlines: due actions run in order and once, and nothing else causes a wakeup."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, Deadlines, StaysDue
 
 
 class Diary:
-    """Deadlines, and what they did."""
+    """Deadlines, and a record of the actions that ran."""
 
     def __init__(self) -> None:
         self.queue = Deadlines()
@@ -51,7 +51,7 @@ def test_a_deadline_can_be_moved_both_ways_and_cancelled():
 
 
 def in_turns(queue: Deadlines, milliseconds: int) -> None:
-    """Let time pass, as a performer does: with a run whenever something is due."""
+    """Let time pass as a performer does, with a run whenever something is due."""
     for now_ms in range(milliseconds):
         for _ in range(3):
             if queue.next_due_ms is not None and queue.next_due_ms <= now_ms:
@@ -63,7 +63,7 @@ def in_turns(queue: Deadlines, milliseconds: int) -> None:
 def test_a_deadline_that_is_always_due_again_rests(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ago_ms: int, raises: bool
 ):
-    """Set in the past it would look like a stall, which extends everybody's deadlines; both would spin."""
+    """Set in the past it would look like a stall, which extends all deadlines, and both would spin."""
     monkeypatch.setattr(module, "TURNS_MAX", 3)
     queue = Deadlines()
     calls: list[int] = []

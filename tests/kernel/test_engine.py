@@ -1,4 +1,4 @@
-"""The engine: a timer that rings late is a process that stood still, and an idle time is none."""
+"""The engine: a timer that fires late means that the process stood still; idle time does not."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from libramq.kernel.parts import Kernel
 
 
 class Judge:
-    """An engine that would judge somebody after a second of silence."""
+    """An engine that would expire a session after a second of silence."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -45,7 +45,7 @@ def test_a_punctual_timer_reports_no_stall_after_a_quiet_time():
 
 
 class Stuck:
-    """A service that is due once, and stays so however often it has its turn."""
+    """A service that becomes due once, and stays due however often it runs."""
 
     def __init__(self, due_ms: int) -> None:
         self.next_due_ms = due_ms
@@ -56,7 +56,7 @@ class Stuck:
 
 
 def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.LogCaptureFixture):
-    """Nor is it taken for a process that stood still, which would give everybody that time again."""
+    """Nor is it mistaken for a process that stood still, which would extend all deadlines by that time."""
     judge = Judge()
     begin_ms = judge.clock.monotonic_ms()
     stuck = Stuck(begin_ms + 10)
@@ -89,7 +89,7 @@ def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.Log
 
 
 def test_something_found_to_be_overdue_is_no_stall():
-    """A service that is behind, such as after a restart, sets its deadline to when something was due."""
+    """A service that is behind, for example after a restart, sets its deadline to when something was due."""
     clock = ManualClock()
     kernel = Kernel(clock)
     stood: list[int] = []
@@ -132,7 +132,10 @@ def test_a_failing_hook_holds_up_none_of_the_others():
 
 
 def test_a_request_read_before_a_late_timer_ends_no_session():
-    """After SIGCONT an event loop reads sockets first; who has not sent again yet was to be judged then."""
+    """After SIGCONT an event loop reads sockets first.
+
+    Sessions of peers that had not sent yet used to be ended.
+    """
     judge = Judge()
     judge.clock.advance(6_000)
     judge.engine.settle()

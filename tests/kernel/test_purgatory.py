@@ -1,4 +1,4 @@
-"""The purgatory: an answer that waits is given once, counted while it waits, and gone with its connection."""
+"""The purgatory: a waiting answer is sent once, counted while it waits, and dropped with its connection."""
 
 import pytest
 from tests.fakes import FakePeer
@@ -9,7 +9,7 @@ from libramq.kernel.purgatory import Parked, Purgatory
 
 
 class Answer(Parked):
-    """An answer that remembers what became of it."""
+    """An answer that records whether it expired or was unlinked."""
 
     def __init__(self, connection: FakePeer, cost_bytes: int = 0) -> None:
         super().__init__(connection, cost_bytes=cost_bytes)

@@ -1,4 +1,4 @@
-"""Registrations as tests write them."""
+"""Registrations in a short form for tests."""
 
 from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from libramq.nameserver.route_info import Registered, RouteInfo
@@ -47,7 +47,7 @@ def register(
     zone: str | None = None,
     now_ms: int = 0,
 ) -> Registered:
-    """Register a broker with all its topics; nothing happens in between."""
+    """Register a broker with all its topics in one step."""
     steps = routes.register(what, topics, owner=owner, zone=zone, now_ms=now_ms)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Routes while a master is gone: the slave with the lowest id in its place, if both sides are set so."""
+"""Routes while a master is gone: the slave with the lowest id acts for it, if both sides allow it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ MEMBERS = "rmq_sys_SYNC_BROKER_MEMBER_broker-a"
 
 
 def pair(*, acts: bool = True, on: bool = True) -> tuple[Server, FakePeer]:
-    """A master with two slaves, and the master's connection."""
+    """Return a name server that knows a master with two slaves, and the master's connection."""
     server, master = Server(), FakePeer()
     if on:
         changed = server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")

@@ -1,4 +1,4 @@
-"""What operators change at a name server, as Apache's mqadmin asks for it."""
+"""Changes that operators make at a name server, as Apache's mqadmin requests them."""
 
 import json
 
@@ -80,7 +80,7 @@ def test_values_are_on_the_disk_before_they_are_acknowledged_and_after_a_restart
 
 
 def test_changes_that_come_while_the_file_is_written_are_in_one_further_write(tmp_path):
-    """The file has 4 MB at most: a hundred requests in a read would be 400 MB that wait for the disk."""
+    """The file has 4 MB at most: a hundred requests in one read would be 400 MB waiting for the disk."""
     path = tmp_path / "kvConfig.json"
     server = Server(kv=KVConfig(Disk(), path))
     peer, gone = FakePeer(), FakePeer()

@@ -1,4 +1,4 @@
-"""Who takes a live broker's place at the name server, and who does not."""
+"""Which registrations displace a live broker at the name server, and which do not."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from tests.nameserver.tables import header, table
 from tests.nameserver.test_processor import Server
 
 PAIR = Credentials("libra", "only brokers know this")
-#: Registrations that take the place of broker-a at 10.0.0.1:10911.
+#: Registrations that displace broker-a at 10.0.0.1:10911.
 THEFTS = {
     "its name and address": header(),
     "its name, at another address": header(address="10.6.6.6:10911"),
@@ -26,7 +26,7 @@ THEFTS = {
 
 
 class Registry(Server):
-    """A name server that knows broker-a, by `owner`."""
+    """A name server at which `owner` has registered broker-a."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
         super().__init__(credentials)
@@ -37,7 +37,7 @@ class Registry(Server):
     def claim(
         self, peer: FakePeer, what: RegisterBrokerHeader, *topics: str, by: Credentials | None = None
     ) -> None:
-        """Send a registration; its answer may come later."""
+        """Send a registration; the answer may arrive later."""
         body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table(*(topics or ("T", "U")))))
         request = Command(code=RequestCode.REGISTER_BROKER, ext=encode_header(what), body=body, opaque=77)
         self.performer.received(peer, [request if by is None else sign(request, by)])
@@ -48,13 +48,13 @@ class Registry(Server):
         return taken
 
     def probe(self, peer: FakePeer) -> Command:
-        """The question whether a connection is alive."""
+        """Return the probe that checks whether a connection is alive."""
         (probe,) = [command for command in peer.replies if not command.is_response]
         peer.replies.clear()
         return probe
 
     def answer(self, peer: FakePeer, probe: Command) -> None:
-        """Answer as everybody does who does not know the request."""
+        """Answer like any process that does not know the request."""
         self.performer.received(peer, [reply_to(probe, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)])
 
     def end(self, peer: FakePeer) -> None:
@@ -87,7 +87,7 @@ def test_a_live_brokers_name_cannot_be_taken(what):
 
 
 def test_a_deposed_masters_registration_removes_no_other_broker():
-    """Under a lower state version it is not believed, and it was forgotten, at the address it named."""
+    """With a lower state version it is ignored, but the broker at the address it named used to be removed."""
     registry = Registry()
     victim = FakePeer("10.0.0.2:40000")
     registry.claim(victim, header("broker-b", "10.0.0.2:10911"), "V", "W")
@@ -102,7 +102,7 @@ def test_a_deposed_masters_registration_removes_no_other_broker():
 
 @pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
 def test_the_name_of_a_silent_broker_is_free_after_a_second(what):
-    """Its machine lost power, and nobody ended its connection."""
+    """Its machine lost power, and its connection was never closed."""
     registry = Registry()
     registry.claim(registry.other, what)
     registry.pass_by(PROBE_MS - 1)
@@ -116,7 +116,7 @@ def test_the_name_of_a_silent_broker_is_free_after_a_second(what):
 
 
 def test_the_name_of_a_departed_broker_is_free_at_once():
-    """Before its successor comes, or while that waits: a broker that was killed and restarts fast."""
+    """A killed broker that restarts fast may register before or after its old connection ends."""
     registry = Registry()
     registry.claim(registry.other, header())
     registry.end(registry.owner)
@@ -185,7 +185,10 @@ def test_a_signed_claim_takes_its_name_at_once(what):
 
 
 def test_an_unsigned_broker_cannot_register_the_events_topic():
-    """Whoever has the topic of rebalance events is asked for groups; Apache's brokers have no such topic."""
+    """Clients ask brokers with the topic of rebalance events for groups.
+
+    Apache's brokers have no such topic.
+    """
     registry = Registry(PAIR)
     made_up = header("made-up", "10.6.6.6:10911")
     registry.claim(registry.other, made_up, "T", REBALANCE_EVENTS_TOPIC)
@@ -200,5 +203,5 @@ def test_an_unsigned_broker_cannot_register_the_events_topic():
 
 
 def test_the_probe_is_not_in_the_request_table():
-    """What answers it is that it is unknown: of Apache's brokers, too."""
+    """A broker, Apache's too, answers it by not knowing the request."""
     assert RequestCode.PROBE not in REQUESTS

@@ -1,4 +1,4 @@
-"""The name server over sockets: liveness by connection, several at once, bad bytes, bad addresses."""
+"""The name server over sockets: liveness by connection, several servers, bad bytes, bad addresses."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ async def register(remotes: AsyncioRemotes, server: NameServer, *topics: str) ->
 
 
 async def until(condition) -> None:
-    """Let the loop turn until something is so; the test's own timeout ends what never is."""
+    """Let the loop run until a condition holds; the test's own timeout is the deadline."""
     while not condition():  # noqa: ASYNC110 # What we wait for has no event: the other end sees it.
         await asyncio.sleep(0)
 
@@ -62,7 +62,7 @@ async def test_a_closed_connection_removes_its_broker():
 
 
 def tick(server: NameServer) -> None:
-    """The timer rings."""
+    """Let the timer fire."""
     server.engine.tick()
     server.performer.follow()
 
@@ -82,7 +82,7 @@ async def test_a_silent_broker_is_dropped_and_its_connection_closed():
 
 
 async def test_a_name_server_that_stalled_keeps_its_brokers():
-    """What they sent meanwhile lies in sockets, and timers ring before that is read."""
+    """Their data is still in the sockets when the timers fire."""
     clock = ManualClock()
     async with NameServer(port=0, clock=clock) as server, connected() as broker:
         await register(broker, server, "T", "U")
@@ -92,7 +92,7 @@ async def test_a_name_server_that_stalled_keeps_its_brokers():
 
 
 async def test_a_broker_registers_with_several_name_servers():
-    """They know nothing of each other; brokers tell all, clients ask any."""
+    """Name servers do not know each other; brokers register with all of them, clients ask any."""
     async with NameServer(port=0) as one, NameServer(port=0) as two, connected() as remotes:
         await register(remotes, one, "T", "U")
         with pytest.raises(TopicNotExist):

@@ -1,4 +1,4 @@
-"""What a name server answers, as Apache's tools and clients read it."""
+"""A name server's answers, as Apache's tools and clients read them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The route table follows the rules of Apache's, and keeps its bounds."""
+"""The route table follows Apache's rules, and keeps its limits."""
 
 from contextlib import suppress
 
@@ -42,7 +42,7 @@ def test_an_unknown_topic_has_no_route():
 
 
 def test_a_newcomer_with_exactly_one_topic_is_refused():
-    """Rule 1: it tells of a change, and what else it has is not known."""
+    """Rule 1: such a registration announces a change, and the broker's other topics are unknown."""
     routes = RouteInfo()
     with pytest.raises(BrokerError, match="register broker failed"):
         register(routes, header(), table("T"), owner=OWNER, zone=None, now_ms=0)
@@ -196,7 +196,7 @@ def test_all_brokers_of_a_lost_connection_are_removed():
 
 
 def test_the_end_of_a_replaced_connection_removes_nothing():
-    """The broker came back over a new connection before the old one was seen to end."""
+    """The broker returned over a new connection before the end of the old one was noticed."""
     routes = registered("T", "U")
     register(routes, header(), table("T", "U"), owner=object(), zone=None, now_ms=0)
     assert routes.owner_lost(OWNER) == []
@@ -298,7 +298,7 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, max_size=40))
 def test_tables_stay_consistent(steps):
-    """Whatever happens in whatever order: a broker that goes leaves no topic, cluster or address behind."""
+    """A broker that leaves never leaves a topic, cluster or address behind, whatever happens in any order."""
     routes, owners, now_ms = RouteInfo(), [object(), object(), object()], 0
     for what, number, id_, group in steps:
         now_ms += 30_000

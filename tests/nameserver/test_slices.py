@@ -1,4 +1,4 @@
-"""Brokers with tens of thousands of topics come and go in slices, and others are served in between."""
+"""Brokers with tens of thousands of topics come and go in slices; other requests are served in between."""
 
 import gc
 import itertools
@@ -38,7 +38,7 @@ class Crowd(Registry):
         self.threads.run_all()
 
     def slices(self) -> list[int]:
-        """Go on to the end; return how many topics came, or went, in each turn."""
+        """Run all remaining turns; return how many topics were added or removed in each."""
         counts = []
         while (turn := self.performer.turns.timer) is not None:
             before = len(self.routes.topics())
@@ -48,7 +48,10 @@ class Crowd(Registry):
         return counts
 
     def tidy(self) -> list[int]:
-        """Let time pass until nothing is left of brokers that have gone."""
+        """Let time pass until nothing is left of departed brokers.
+
+        Return how many topics each turn removed.
+        """
         counts = []
         while self.routes.is_untidy:
             before = len(self.routes.topics())
@@ -121,12 +124,12 @@ def test_a_topic_that_is_deleted_while_its_broker_is_registered_stays_deleted(cr
 
 
 def decoded_tables() -> int:
-    """How many topic tables there are."""
+    """Return how many topic tables are in memory."""
     return sum(type(each) is TopicConfigSerializeWrapper for each in gc.get_objects())
 
 
 def test_large_registrations_are_decoded_one_after_the_other(crowd, monkeypatch):
-    """Twenty of 50,000 topics took 713 MB: all were decoded before the first one was applied."""
+    """Twenty of 50,000 topics used to take 713 MB: all were decoded before the first one was applied."""
     monkeypatch.setattr(large_requests, "USUAL_BYTES_MAX", 0)
     monkeypatch.setattr(large_requests, "HUGE_LANE_BYTES", 1)
     crowd.performer._large = large_requests.LargeRequests()
@@ -157,12 +160,12 @@ def test_a_registration_that_waits_for_a_probe_is_not_held_decoded(crowd):
 
 
 def test_a_takeover_in_the_middle_of_a_registration_has_all_its_topics(crowd):
-    """Under the same version of the table, of which the other one had registered a part."""
+    """It has the same version of the table, of which the displaced connection had registered a part."""
     crowd.begin(crowd.large, *TOPICS)
     again = FakePeer("10.0.0.2:40001")
     crowd.begin(again, *TOPICS)
     crowd.pass_by(PROBE_MS)
-    crowd.threads.run_all()  # What waited for the probe is decoded again.
+    crowd.threads.run_all()  # A registration that waited for the probe is decoded again.
     crowd.slices()
     assert [answer.code for answer in crowd.answers(again)] == [ResponseCode.SUCCESS]
     assert crowd.routes.topics() == ["T", "U", *TOPICS]
@@ -171,7 +174,10 @@ def test_a_takeover_in_the_middle_of_a_registration_has_all_its_topics(crowd):
 
 
 def test_a_signed_takeover_in_the_middle_of_a_registration_wins():
-    """Under the broker's name, from another address: the old one still lives, and its slices went on."""
+    """It has the broker's name and another address.
+
+    The old broker is alive, and its slices used to continue.
+    """
     crowd = Crowd(PAIR)
     crowd.claim(crowd.large, BROKER, *TOPICS, by=PAIR)
     crowd.threads.run_all()
@@ -187,7 +193,7 @@ def test_a_signed_takeover_in_the_middle_of_a_registration_wins():
 
 
 def test_a_master_that_registers_during_its_slaves_registration_keeps_its_permissions():
-    """The slave acted for it, with topics that are read-only."""
+    """The slave acted for it, with read-only topics."""
     routes, slave, master = RouteInfo(), object(), object()
     acting = header("broker-b", "10.0.0.3:10911", id_=1, acting_master=True)
     steps = routes.register(acting, table(*TOPICS), owner=slave, zone=None, now_ms=0)
@@ -198,7 +204,7 @@ def test_a_master_that_registers_during_its_slaves_registration_keeps_its_permis
 
 
 def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
-    """And the topics of a cluster are looked for in slices."""
+    """The topics of a cluster are collected in slices."""
     for module in (processor, listing):
         monkeypatch.setattr(module, "TOPICS_LISTED_PER_STEP", 256)
     crowd.begin(crowd.large, *TOPICS)
@@ -227,7 +233,7 @@ def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
 
 
 def test_topics_left_to_a_slave_become_read_only_at_once():
-    """None of them is touched: routes say what may be written."""
+    """No topic is modified: permissions are computed for each route."""
     routes, slave, master = RouteInfo(), object(), object()
     register(routes, header("broker-b", acting_master=True), table(*TOPICS), owner=master)
     acting = header("broker-b", "10.0.0.3:10911", id_=1, acting_master=True)
@@ -241,7 +247,7 @@ def test_topics_left_to_a_slave_become_read_only_at_once():
 
 
 def test_a_partly_registered_version_is_registered_again_in_full():
-    """Topics that were known before would keep what they were under the version before."""
+    """Otherwise topics that were already known would keep the settings of the previous version."""
     routes, owner = RouteInfo(), object()
     register(routes, BROKER, table(*TOPICS), owner=owner)
     wider = table(*TOPICS, queues=8, counter=2)

@@ -1,4 +1,4 @@
-"""The table of committed offsets, by itself."""
+"""The table of committed offsets, in isolation."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_clamping_after_a_loss_ignores_unknown_queues():
 
 
 def test_snapshots_never_change_and_share_unchanged_parts():
-    """A thread encodes them meanwhile; to copy 400,000 keys kept the loop for 0.3 s."""
+    """A thread encodes them meanwhile; copying 400,000 keys blocked the loop for 0.3 s."""
     table = ConsumerOffset()
     for topic in ("changed", "reset", "removed", "again", "same"):
         table.commit("g", topic, 0, 5, 10)

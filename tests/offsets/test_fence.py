@@ -1,4 +1,4 @@
-"""The fence: whatever coordinators and members say, and whenever the broker ends, a queue has one reader."""
+"""The fence: a queue has one reader, whatever coordinators and members send and whenever the broker stops."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def word(epoch: int, *granted: Granted, **fields: object) -> FenceGrant:
 
 
 def outcome(call: Callable[..., object], *arguments: object) -> object:
-    """What a call returns, or the class of its refusal."""
+    """Return the result of a call, or the class of the error that refused it."""
     try:
         return call(*arguments)
     except BrokerError as error:
@@ -34,7 +34,7 @@ def outcome(call: Callable[..., object], *arguments: object) -> object:
 
 
 class Book:
-    """What survives: the changes in their order, as the ledger keeps them."""
+    """The changes that survive a restart, in the order in which the ledger records them."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, object]] = []
@@ -53,7 +53,7 @@ class Book:
 
 
 def folded(fences: Fences) -> Fences:
-    """Return what a broker knows that reads the file alone."""
+    """Return the fences of a broker that reads only the file."""
     after = Fences("b")
     for name, opening in fences.file().openings.items():
         after.apply(name, opening)
@@ -103,7 +103,7 @@ def test_a_grant_with_an_old_epoch_is_refused_and_changes_nothing():
 
 @pytest.mark.parametrize("epoch", [5 + EPOCHS_AHEAD_MAX + 1, 2**63 - 1])
 def test_the_highest_possible_epoch_is_refused_and_locks_no_group_out(epoch: int):
-    """2^63 - 1 once: every later grant was behind it, for good."""
+    """With 2^63 - 1 every later grant used to be outdated, for good."""
     fences = Fences("b")
     fences.grant(word(5, queue(0, "alice", 5)))
     for forged in (word(epoch), word(epoch, queue(0, "bob", 6)), word(6, queue(0, "bob", epoch))):
@@ -119,7 +119,7 @@ def test_a_fence_without_an_epoch_accepts_any_up_to_the_limit():
 
 
 def test_of_two_coordinators_with_one_epoch_the_one_whose_member_opened_first_wins():
-    """The other one is told to find out what it does not know, and nothing it says is taken."""
+    """The other one learns that it must recover the state first, and nothing it sends is applied."""
     fences = Fences("b")
     fences.grant(word(9, queue(0, "alice", 9), queue(1, "alice", 9)))
     assert fences.open("G", "T", 0, Claim("alice", 9)) == NOBODY
@@ -165,7 +165,7 @@ def test_openings_survive_a_restart_and_grants_are_repeated():
 
 
 def test_a_restarted_fence_keeps_its_mode():
-    """Its coordinator may be out of reach: stock members would be fenced, and their messages come again."""
+    """If its coordinator is unreachable, stock members would be fenced, and their messages redelivered."""
     book = Book()
     fences = book.fences()
     fences.grant(word(1, queue(0, "alice", 1), complete=True))
@@ -218,7 +218,7 @@ def test_a_new_coordinator_learns_the_openings_and_voids_unused_grants():
 
 
 def test_a_queue_whose_grant_is_void_is_not_taken_for_open_to_its_last_reader():
-    """Rebalances settled with a member that never came, while another had opened the queue last."""
+    """Rebalances used to settle with a member that never came, although another had opened the queue last."""
     fences = Fences("b")
     fences.grant(word(1, queue(0, "alice", 1), complete=True))
     fences.open("G", "T", 0, Claim("alice", 1))
@@ -249,7 +249,10 @@ def test_deleted_topics_and_groups_are_removed_from_the_disk():
 
 @pytest.mark.parametrize("removal", ["topic", "group"])
 def test_a_deleted_group_leaves_its_epoch_behind(removal: str):
-    """Also over a restart; whoever takes the group up is told, as members know grants up to that epoch."""
+    """The epoch survives restarts.
+
+    The next coordinator learns it, as members know grants up to that epoch.
+    """
     book = Book()
     fences = book.fences()
     fences.grant(word(7, queue(0, "alice", 5), complete=True))
@@ -267,7 +270,7 @@ def test_a_deleted_group_leaves_its_epoch_behind(removal: str):
 
 
 def test_a_queue_closed_by_an_operator_needs_a_later_epoch():
-    """Whoever had it may still be told that it is its own: the fence knows better, also after a restart."""
+    """A coordinator may still grant it to its former owner; the fence refuses that, also after a restart."""
     book = Book()
     fences = book.fences()
     fences.grant(word(7, queue(0, "alice", 5), queue(1, "alice", 7), complete=True))
@@ -287,7 +290,7 @@ def test_a_queue_closed_by_an_operator_needs_a_later_epoch():
 
 
 def test_the_fence_of_a_deleted_group_refuses_nobody():
-    """Members that allocate for themselves commit as if it had never been coordinated."""
+    """Members that allocate queues themselves commit as if the group had never been coordinated."""
     fences = Fences("b")
     fences.grant(word(7, queue(0, "alice", 7)))
     fences.open("G", "T", 0, Claim("alice", 7))
@@ -352,7 +355,7 @@ def test_a_queue_has_one_reader_and_its_epoch_only_rises(steps: list[tuple[objec
 
 
 def test_an_opening_ahead_of_its_grant_must_be_repeated():
-    """The coordinator tells of the mode first, and the member may be faster than its grant."""
+    """The coordinator sends the mode first, and the member may be faster than its grant."""
     fences = Fences("b")
     fences.grant(word(5, mode=MODE_CLIENT, complete=True))
     fences.grant(word(6))  # Under epochs again.
@@ -363,7 +366,7 @@ def test_an_opening_ahead_of_its_grant_must_be_repeated():
 
 
 def test_members_reopen_queues_of_a_log_that_may_have_lost_its_end():
-    """They learn where the group is now; until then neither pulls nor commits are taken."""
+    """They learn the group's current position; until then neither pulls nor commits are accepted."""
     fences = Fences("b")
     fences.grant(word(3, queue(0, "m", 3), queue(1, "n", 3), complete=True))
     for queue_id, member in ((0, "m"), (1, "n")):

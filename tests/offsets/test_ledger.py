@@ -1,4 +1,4 @@
-"""The offset ledger and its journal: what was acknowledged is there after any crash."""
+"""The offset ledger and its journal: acknowledged commits survive any crash."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ records = st.builds(
 
 
 class FailingDisk(LocalFileSystem):
-    """A file system that can refuse to replace a text."""
+    """A file system that can refuse to replace a text file."""
 
     is_full = False
 
@@ -45,7 +45,7 @@ def open_ledger(directory: Path, filesystem: LocalFileSystem | None = None) -> O
 
 
 def commit(ledger: OffsetLedger, group: str, topic: str, queue_id: int, offset: int) -> None:
-    """As a turn of the event loop does it."""
+    """Commit an offset as a turn of the event loop does."""
     change = ledger.offsets.commit(group, topic, queue_id, offset, 1 << 62)
     ledger.append([change] if change else [])
 
@@ -102,7 +102,7 @@ def test_a_torn_journal_keeps_every_whole_record(tmp_path: Path):
 
 
 def test_the_file_has_apaches_format(tmp_path: Path):
-    """Unquoted integer keys, the members of ConsumerOffsetManager, the old text beside it."""
+    """It has unquoted integer keys, the members of ConsumerOffsetManager, and a backup with the old text."""
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
     ledger.persist(wall_ms=1234)
@@ -252,7 +252,7 @@ def test_journal_numbers_continue_after_a_restart(tmp_path: Path):
 def test_a_fold_holds_the_commits_of_the_moment_it_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """400,000 offsets take more than a second to encode; the event loop has no such second."""
+    """Encoding 400,000 offsets takes more than a second, which is too long for the event loop."""
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
     with monkeypatch.context() as patch:

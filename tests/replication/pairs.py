@@ -1,4 +1,4 @@
-"""A master and a slave of ours, connected step by step."""
+"""A master and a slave of LibraMQ, connected step by step."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ FILE_BYTES = 1 << 20
 
 
 class Wire(FakePeer):
-    """The connection between the two: the master's end, and the link at the slave's."""
+    """The connection between master and slave: the master's end, and the link at the slave's end."""
 
     def __init__(self, pair: "Pair", dialed: Dialed) -> None:
         super().__init__("127.0.0.1:60000")
@@ -46,7 +46,7 @@ class Wire(FakePeer):
         self.cut()
 
     def cut(self) -> None:
-        """The connection is gone, for both."""
+        """End the connection on both sides."""
         if self.is_open:
             self.is_open = False
             self._pair.soon(lambda: self._entrance.closed(self))
@@ -63,7 +63,7 @@ class Wire(FakePeer):
 
 
 class Link:
-    """The slave's end."""
+    """The slave's end of the connection."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -78,7 +78,7 @@ class Link:
 
 
 class Pair:
-    """A master, a slave, and the name server that the slave believes."""
+    """A master, a slave, and the name server that the slave follows."""
 
     def __init__(self, root: Path, *, read_bytes: int = 1 << 20, **of_master: object) -> None:
         self._root = root
@@ -113,7 +113,7 @@ class Pair:
         return self.slave
 
     def promote(self, *, is_killed: bool = False) -> Conversation:
-        """The master is lost; the slave is restarted as the master."""
+        """Lose the master, and restart the slave as the master."""
         self.part()
         self.run()
         if is_killed:
@@ -128,7 +128,7 @@ class Pair:
         self._soon.append(action)
 
     def dial(self, address: str, dialed: Dialed) -> None:
-        """The slave connects; a `runtime.seams.Dialer`."""
+        """Connect the slave; this is a `runtime.seams.Dialer`."""
         if not self.is_reachable or address != HA:
             self.soon(lambda: dialed.refused(ConnectFailed(f"cannot connect to {address}")))
             return
@@ -137,7 +137,7 @@ class Pair:
         self.soon(lambda: dialed.opened(link))
 
     def run(self, milliseconds: int = 0) -> None:
-        """Time passes, and everything happens that can."""
+        """Let time pass, and run everything that is due."""
         end_ms = self.clock.monotonic_ms() + milliseconds
         while True:
             self._settle()
@@ -193,7 +193,7 @@ class Pair:
         return Command(code=ResponseCode.SUCCESS)
 
     def part(self) -> None:
-        """The master is out of reach."""
+        """Make the master unreachable."""
         self.is_reachable = False
         if self.wire is not None:
             self.wire.cut()
@@ -204,7 +204,7 @@ class Pair:
 
 
 def log_of(talk: Conversation) -> bytes:
-    """The commit log as its files have it, up to its end."""
+    """Return the commit log from its files, up to its end."""
     files = sorted(talk.broker.store.config.commit_log_directory.iterdir())
     first = int(files[0].name)
     return b"".join(path.read_bytes() for path in files)[: talk.broker.store.end - first]

@@ -6,7 +6,7 @@ from tests.fakes import FakePeer
 
 
 class Slave(FakePeer):
-    """The other end of the HA port, which reports when the test says so."""
+    """A slave's end of a connection to the HA port, which reports only when a test calls `report`."""
 
     def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
         super().__init__(address)
@@ -22,7 +22,7 @@ class Slave(FakePeer):
         self._entrance.received(self, [offset])
 
     def follow(self) -> None:
-        """Report whatever came, until nothing more comes."""
+        """Report all received data, until no more arrives."""
         count = -1
         while count != len(self.blocks):
             count = len(self.blocks)

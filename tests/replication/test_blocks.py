@@ -1,4 +1,4 @@
-"""The bytes of the HA protocol, however they are cut."""
+"""The bytes of the HA protocol, split at any place."""
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ from libramq.replication.blocks import (
 
 
 def test_a_report_is_eight_bytes_and_a_block_has_twelve_before_its_data() -> None:
-    """As DefaultHAClient and DefaultHAConnection write them."""
+    """DefaultHAClient and DefaultHAConnection write them so."""
     assert encode_report(4660) == bytes.fromhex("0000000000001234")
     assert encode_block(4660, b"ab") == bytes.fromhex("0000000000001234 00000002 6162")
     assert encode_block(4660, b"") == bytes.fromhex("0000000000001234 00000000")

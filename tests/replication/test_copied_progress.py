@@ -63,7 +63,7 @@ def test_what_was_delivered_and_copied_is_not_delivered_again(pair: Pair) -> Non
 
 
 def test_a_promoted_slave_hands_out_what_was_popped_after_the_last_copied_byte(pair: Pair) -> None:
-    """POP's committed offset is behind messages in flight; only its check points in the log lead to them."""
+    """POP's committed offset is past messages in flight; only its checkpoints in the log lead to them."""
     send(pair, "one")
     pair.run(100)
     pair.holds_blocks = True
@@ -112,7 +112,7 @@ def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None
 
 
 def diverge(pair: Pair, tmp_path: Path, *texts: str) -> None:
-    """The master comes back without what it stored after `saved`, and takes other messages."""
+    """Restart the master without the messages stored after `saved`, and send it others."""
     pair.part()
     pair.run()
     root = pair.master.broker.store.config.root
@@ -129,7 +129,7 @@ def save(pair: Pair, tmp_path: Path) -> None:
 
 
 def test_a_master_with_another_log_does_not_change_the_tables(pair: Pair, tmp_path: Path) -> None:
-    """It came back with an empty disk: the slave may have the last copy of its topics and offsets, too."""
+    """After the loss of the master's disk the slave may have the last copy of its topics and offsets."""
     save(pair, tmp_path)
     pair.master.create_topic("Other")
     send(pair, "the last copy")
@@ -143,7 +143,7 @@ def test_a_master_with_another_log_does_not_change_the_tables(pair: Pair, tmp_pa
 
 
 def test_a_cut_takes_offsets_along(pair: Pair, tmp_path: Path) -> None:
-    """Later messages get the numbers of those that were cut: nobody has read them."""
+    """Later messages get the numbers of those that were cut, and no group has read them."""
     send(pair, "a")
     pair.run(100)
     save(pair, tmp_path)
@@ -161,11 +161,11 @@ def test_a_cut_takes_offsets_along(pair: Pair, tmp_path: Path) -> None:
     send(pair, "e")
     pair.run(ROUND_MS)
     assert log_of(pair.slave) == log_of(pair.master)
-    assert pair.slave.broker.offsets.query("G", "T", 0) is None  # As at its master.
+    assert pair.slave.broker.offsets.query("G", "T", 0) is None  # As on its master.
 
 
 def test_a_cut_takes_delay_offsets_along(pair: Pair, tmp_path: Path) -> None:
-    """Delivered copies were cut: whoever promotes the slave right then has them delivered."""
+    """The delivered copies were cut, so a slave that is promoted at that moment must deliver them again."""
     send(pair, "later", DELAY="1")
     pair.run(100)
     save(pair, tmp_path)
@@ -233,7 +233,10 @@ def test_a_cut_takes_the_timers_checkpoint_along(pair: Pair, tmp_path: Path) -> 
 def test_a_master_that_becomes_a_slave_and_a_master_again_delivers_each_timer_message_once(
     pair: Pair, tmp_path: Path
 ) -> None:
-    """Its wheel leads into a log that may be another one meanwhile; what it had delivered it still knows."""
+    """Its wheel refers to a log that may have been replaced meanwhile.
+
+    It still knows what it had delivered.
+    """
     wait(pair, "soon", 3_000)
     wait(pair, "later", 120_000)
     pair.run(2 * ROUND_MS)
@@ -255,7 +258,7 @@ def test_a_master_that_becomes_a_slave_and_a_master_again_delivers_each_timer_me
 
 
 def test_apaches_checkpoint_is_answered_with_what_was_collected(pair: Pair) -> None:
-    """An Apache slave collects no further than the master has."""
+    """An Apache slave collects no further than its master."""
     wait(pair, "later", 60_000)
     Popper(pair.master).pop()
     pair.run(3_000)

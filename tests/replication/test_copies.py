@@ -1,4 +1,4 @@
-"""SYNC_MASTER: a send is acknowledged, and seen by consumers, when enough brokers have its message."""
+"""SYNC_MASTER: a send is acknowledged, and visible to consumers, when enough brokers have its message."""
 
 import gc
 from pathlib import Path
@@ -29,7 +29,7 @@ def talk(request: pytest.FixtureRequest, tmp_path: Path):
 
 
 def begin_send(talk: Conversation, peer: FakePeer, **fields: object):
-    """Send, whether or not the answer comes."""
+    """Send a message without waiting for the answer."""
     command = talk.command(R.SEND_MESSAGE_V2, send_header("T", **fields), b"hello")
     talk.give(peer, command)
     return command
@@ -89,7 +89,7 @@ def test_without_a_slave_it_is_said_at_once_and_consumers_go_on(talk: Conversati
 
 
 def test_what_waits_is_shown_when_the_last_slave_goes(talk: Conversation) -> None:
-    """Its send waits out its time: the slave may be back."""
+    """Its send waits until its timeout: the slave may return."""
     slave, producer = follower(talk), FakePeer()
     sent = begin_send(talk, producer)
     talk.flush()
@@ -120,7 +120,7 @@ def test_a_producer_may_choose_not_to_wait(talk: Conversation) -> None:
 
 
 def test_a_slave_far_behind_is_not_waited_for(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """haMaxGapNotInSync: it would take it minutes to catch up."""
+    """Beyond haMaxGapNotInSync it would take minutes to catch up."""
     monkeypatch.setattr("libramq.replication.ha_connection.GAP_BYTES_MAX", 1)
     assert GAP_BYTES_MAX == 256 * 1024 * 1024
     begin_send(talk, FakePeer())
@@ -149,7 +149,7 @@ def test_three_copies_need_two_slaves(tmp_path: Path) -> None:
 
 
 def test_an_empty_slave_is_no_copy_of_the_files_before_the_newest(talk: Conversation) -> None:
-    """It gets the newest file alone; what waits in an older one was acknowledged by its coming."""
+    """It gets only the newest file, but its arrival used to acknowledge sends that waited in an older one."""
     slave, producer = follower(talk), FakePeer()
     sent = begin_send(talk, producer)
     talk.flush()
@@ -164,7 +164,7 @@ def test_an_empty_slave_is_no_copy_of_the_files_before_the_newest(talk: Conversa
 
 
 def test_two_connections_from_one_machine_are_one_copy(tmp_path: Path) -> None:
-    """A slave whose machine lost power comes back before its master has noticed."""
+    """A slave whose machine lost power may return before its master has noticed."""
     talk = Conversation(tmp_path, **(SYNC | {"in_sync_replicas": 3}), ha_allowed_addresses="10.0.0.0/8")
     talk.create_topic("T")
     old, new = Slave(talk, "10.0.0.2:60000"), Slave(talk, "10.0.0.2:60001")
@@ -186,7 +186,7 @@ def test_two_connections_from_one_machine_are_one_copy(tmp_path: Path) -> None:
 
 
 def test_a_slave_that_does_not_keep_up_is_not_waited_for(talk: Conversation) -> None:
-    """It reports a little more again and again, so it is alive; consumers would wait for hours."""
+    """It keeps reporting small progress, so it counts as alive; consumers would wait for hours."""
     slave = follower(talk)
     begin_send(talk, FakePeer())
     talk.flush()
@@ -205,7 +205,7 @@ def test_a_slave_that_does_not_keep_up_is_not_waited_for(talk: Conversation) -> 
 
 
 def test_a_master_that_stood_still_does_not_take_its_slave_for_silent(talk: Conversation) -> None:
-    """What the slave reported meanwhile lies in the socket, behind the timers."""
+    """The slave's reports are still in the socket when the timers fire."""
     slave, producer = follower(talk), FakePeer()
     sent = begin_send(talk, producer)
     talk.flush()
@@ -221,7 +221,7 @@ def test_a_master_that_stood_still_does_not_take_its_slave_for_silent(talk: Conv
 
 
 def test_replies_whose_time_was_up_are_not_kept_while_a_slave_lags(talk: Conversation) -> None:
-    """They held memory, without a bound, until the slave had their messages."""
+    """They used to occupy unbounded memory until the slave had their messages."""
     follower(talk)
     before = waiting_replies()
     for _ in range(20):
@@ -237,7 +237,7 @@ def waiting_replies() -> int:
 
 
 def test_with_one_copy_nobody_is_waited_for(tmp_path: Path) -> None:
-    """Apache's default of inSyncReplicas: then a SYNC_MASTER answers as an ASYNC_MASTER does."""
+    """One is Apache's default of inSyncReplicas: a SYNC_MASTER then answers as an ASYNC_MASTER does."""
     talk = Conversation(tmp_path, **(SYNC | {"in_sync_replicas": 1}))
     talk.create_topic("T")
     follower(talk)

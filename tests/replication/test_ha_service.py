@@ -1,4 +1,4 @@
-"""A master sends slaves its commit log: from where they are, as it grows, no faster than they take it."""
+"""A master sends slaves its commit log: from their end, as it grows, and no faster than they read it."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def talk(tmp_path: Path):
 
 
 def log_bytes(talk: Conversation, start: int = 0) -> bytes:
-    """The commit log from an offset on, as its files have it."""
+    """Return the commit log from an offset on, read from its files."""
     end = talk.broker.store.end
     files = sorted(talk.broker.store.config.commit_log_directory.iterdir())
     return b"".join(path.read_bytes() for path in files)[start:end]
@@ -42,7 +42,7 @@ def test_a_slave_gets_the_log_and_then_what_is_added(talk: Conversation) -> None
 
 
 def test_under_sync_flush_a_slave_gets_what_is_on_the_masters_disk(tmp_path: Path) -> None:
-    """Members would read at the slave what a power cut takes from the master, and skip what replaces it."""
+    """Members would read at the slave what the master loses in a power cut, and skip its replacement."""
     talk = Conversation(tmp_path, ha_listen_port=1, flush_disk_type="SYNC_FLUSH")
     talk.create_topic("T")
     talk.flush()
@@ -68,7 +68,7 @@ def test_a_slave_with_part_of_the_log_gets_the_rest(talk: Conversation) -> None:
 
 
 def test_an_empty_slave_begins_at_the_newest_file(talk: Conversation) -> None:
-    """As at Apache's master; and what fills a file behind its last record is sent, too."""
+    """Apache's master does the same; the blank behind a file's last record is sent, too."""
     for _ in range(5):
         talk.send(FakePeer(), body=bytes(500_000))
     assert talk.broker.store.end > 2 * FILE_BYTES
@@ -180,7 +180,7 @@ def test_an_idle_slave_gets_heartbeats_and_a_silent_one_is_dropped(talk: Convers
 
 
 def test_a_slave_that_stalls_is_dropped(talk: Conversation) -> None:
-    """As one whose disk is full: consumers of a SYNC_MASTER waited for it for ever."""
+    """Consumers of a SYNC_MASTER waited for ever for such a slave, for example one whose disk was full."""
     talk.send(FakePeer())
     slave = Slave(talk)
     slave.report(0)

@@ -39,7 +39,7 @@ def send(pair: Pair, *texts: str) -> None:
 
 
 def kept_aside(pair: Pair) -> bytes:
-    """What the slave keeps of what it was cut."""
+    """Return the data that the slave set aside when its log was cut."""
     directory = pair.slave.broker.store.config.root / "damaged"
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*"))) if directory.exists() else b""
 
@@ -71,7 +71,7 @@ def test_the_log_arrives_in_pieces_of_any_size(tmp_path: Path, read_bytes: int) 
 
 
 def test_files_end_where_the_masters_do(pair: Pair) -> None:
-    """Blanks are part of the log; a record may be larger than a block."""
+    """Blanks are part of the log, and a record may be larger than a block."""
     for _ in range(5):
         pair.master.send(FakePeer(), body=bytes(400_000))
         pair.run(100)
@@ -149,7 +149,7 @@ def test_a_silent_master_is_given_up(pair: Pair) -> None:
 
 
 def lose_the_end(pair: Pair, saved: Path, *texts: str) -> None:
-    """The master comes back as it was when `saved` was copied, and takes other messages then."""
+    """Restart the master as it was when `saved` was copied, and send it other messages."""
     pair.part()
     pair.run()
     root = pair.master.broker.store.config.root
@@ -170,7 +170,7 @@ def save(pair: Pair, to: Path) -> Path:
 def test_a_slave_is_cut_to_what_it_shares_with_its_master(
     pair: Pair, tmp_path: Path, texts: tuple[str, ...]
 ) -> None:
-    """The master lost what was not on its disk, and took other messages: longer or shorter than before."""
+    """The master lost what was not on its disk, and stored other messages: longer or shorter than before."""
     send(pair, "a")
     pair.run(100)
     saved = save(pair, tmp_path / "saved")
@@ -191,7 +191,7 @@ def test_a_slave_is_cut_to_what_it_shares_with_its_master(
 
 
 def saved_end(saved: Path) -> int:
-    """Where the records of a saved log of one file end."""
+    """Return where the records of a saved log of one file end."""
     data = (saved / "commitlog" / f"{0:020d}").read_bytes()
     end = 0
     while size := int.from_bytes(data[end : end + 4]):
@@ -202,7 +202,7 @@ def saved_end(saved: Path) -> int:
 def test_a_slave_that_shares_nothing_keeps_what_it_has(
     pair: Pair, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its master came back with an empty disk: the slave may have the last copy."""
+    """If its master returns with an empty disk, the slave may have the last copy."""
     saved = save(pair, tmp_path / "saved")
     send(pair, "the last copy")
     pair.run(100)
@@ -281,7 +281,10 @@ def test_without_slave_read_enable_a_slave_refuses_pulls(pair: Pair) -> None:
 
 
 def test_tables_are_the_masters(pair: Pair) -> None:
-    """Topics, groups, offsets and delay levels; what the master deletes is gone at the slave, too."""
+    """Topics, groups, offsets and delay levels are copied.
+
+    Whatever the master deletes, the slave deletes, too.
+    """
     peer = FakePeer()
     pair.master.create_topic("Other")
     send(pair, "one", "two")
@@ -322,7 +325,7 @@ def test_a_topic_that_was_deleted_and_made_again_begins_again_at_the_slave(pair:
 
 
 def test_a_slave_that_stood_still_does_not_take_its_master_for_silent(pair: Pair) -> None:
-    """What the master sent meanwhile lies in the socket, behind the timers."""
+    """The master's data is still in the socket when the timers fire."""
     send(pair, "before")
     pair.run(100)
     assert is_copying(pair)
@@ -332,7 +335,7 @@ def test_a_slave_that_stood_still_does_not_take_its_master_for_silent(pair: Pair
 
 @pytest.mark.parametrize("offset", [0, 7, 100])
 def test_a_slave_moves_no_consumer_that_it_has_nothing_for(tmp_path: Path, offset: int) -> None:
-    """The master may have the messages: those that the slave did not get, and those before it began."""
+    """The master may have messages that the slave did not receive, or that precede the slave's log."""
     pair = Pair(tmp_path)
     pair.master.create_topic("T")
     for _ in range(5):
@@ -365,7 +368,10 @@ def test_a_consumer_ahead_of_a_slave_is_woken_when_that_has_caught_up(pair: Pair
 
 
 def test_a_slave_knows_a_topic_as_soon_as_it_has_a_message_of_it(pair: Pair) -> None:
-    """The tables are copied then, and not only every ten seconds; else nobody could read it for so long."""
+    """The tables are copied then, not only every ten seconds.
+
+    Otherwise the topic could not be read until then.
+    """
     pair.run(1_000)
     pair.master.create_topic("New")
     pair.master.send(FakePeer(), topic="New", body=b"first")

@@ -1,4 +1,4 @@
-"""Large requests: room for some at a time, the same for every connection."""
+"""Large requests: there is room for some at a time, shared fairly by all connections."""
 
 import pytest
 from tests.fakes import FakePeer

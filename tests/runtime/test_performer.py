@@ -1,4 +1,4 @@
-"""The performer: turns, back-pressure, one write a turn, and effects in their order."""
+"""The performer: turns, back-pressure, one write per turn, and effects in order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, U
 
 
 class Line:
-    """A connection that keeps what is written to it."""
+    """A connection that records what is written to it."""
 
     def __init__(self) -> None:
         self.address = "127.0.0.1:50000"
@@ -264,7 +264,7 @@ def test_no_event_is_handled_after_the_stop(words):
 
 
 def test_a_connection_waits_while_a_thread_decodes_its_request(words):
-    """Its requests take effect in their order; others are served."""
+    """Its requests take effect in order, and other connections are served meanwhile."""
     line, other = Line(), Line()
     decoded: list[object] = []
 
@@ -282,7 +282,7 @@ def test_a_connection_waits_while_a_thread_decodes_its_request(words):
 
 
 def test_a_connection_whose_large_request_waits_for_room_is_not_served(words):
-    """Others are, and its requests take effect in their order."""
+    """Other connections are served, and its own requests take effect in order."""
     first, second, other = Line(), Line(), Line()
     rooms: list[Room] = []
 
@@ -350,7 +350,7 @@ def test_steps_take_one_turn_each_and_others_are_served_between(words):
 
 
 def test_steps_of_one_read_share_one_turn(words):
-    """Each of 64 that is over at its first step had a turn of its own, all before anybody else."""
+    """Each of 64 jobs that end at their first step took a turn of its own, before any other connection."""
     line = Line()
     taken: list[int] = []
 
@@ -371,7 +371,7 @@ def test_steps_of_one_read_share_one_turn(words):
 
 
 def test_steps_end_although_their_connection_has_ended(words):
-    """A batch that is half stored is stored whole."""
+    """A batch that is partly stored must be stored completely."""
     line = Line()
     taken: list[int] = []
 
@@ -401,7 +401,7 @@ def test_the_longest_turn_is_measured_for_each_reader(words):
 
 
 def test_connections_that_do_not_read_wait_while_unread_answers_exceed_the_limit(words):
-    """Twenty readers that sleep hold little more than the bound together; who reads is served."""
+    """Twenty stalled readers together hold little more than the limit; clients that read are served."""
     answer = bytes(4 * SHARE_BYTES)
     lines = [Line() for _ in range(100)]
     for line in lines:
@@ -445,7 +445,7 @@ def test_effects_are_performed_although_something_else_in_their_turn_failed(word
 
 
 def test_a_request_that_cannot_be_sent_fails_without_holding_up_other_effects(words):
-    """Registrations would wait for ever for it, and others for their answers."""
+    """Otherwise registrations would wait for it for ever, and other clients for their answers."""
     line, outcomes = Line(), []
     words.expects_failures = True
 

@@ -1,4 +1,4 @@
-"""Worker threads run jobs by kind, in order where there is one thread, and report to the loop."""
+"""Worker threads run jobs by kind, in order if there is one thread, and report to the loop."""
 
 import asyncio
 import gc
@@ -77,7 +77,7 @@ def test_old_data_is_read_by_several_threads_at_once() -> None:
 
 
 class Large:
-    """A result that should not stay."""
+    """A result that should be released."""
 
 
 def test_a_thread_that_waits_keeps_no_result() -> None:

@@ -1,4 +1,4 @@
-"""Timer messages under random faults: none is lost, early or delivered although a durable recall names it.
+"""Timer messages under random faults: none is lost, delivered early, or delivered after a durable recall.
 
 A run of random operations from one seed: messages for different times, recalls, time that passes, rounds of
 delivery, files written (also interrupted), clean stops, kills, power cuts.
@@ -31,13 +31,13 @@ SLOTS = 100_000
 
 
 class Run:
-    """One store with timers, what was sent, and what must be true of it."""
+    """A store with timers, the messages sent, and the conditions that it must meet."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.time = VirtualTime()
         self.disk = MemoryDisk(self.time, random.Random(seed + 1))
-        #: By body: when it is to be delivered, and where its record ends.
+        #: By body: when the message is to be delivered, and where its record ends.
         self.sent: dict[bytes, tuple[int, int]] = {}
         self.durable: set[bytes] = set()
         self.recalled: set[bytes] = set()
@@ -79,7 +79,7 @@ class Run:
             self.sent[body] = deliver_ms, self._accept(body, properties)
 
     def recall(self) -> None:
-        """Recall a message that has still some time."""
+        """Recall a message that is not due for some time."""
         now_ms = int(self.time.wall_ms())
         waiting = [body for body, (deliver_ms, _) in self.sent.items() if deliver_ms > now_ms + 2_000]
         if waiting:
@@ -100,7 +100,7 @@ class Run:
         self.time.now_ms += self.random.choice((300, 1_000, 5_000, 20_000))
 
     def advance(self) -> None:
-        """Deliver and collect for some rounds; a kill may come between two."""
+        """Deliver and collect for some rounds; a kill may follow any of them."""
         for _ in range(self.random.choice((1, 2, 1000))):
             if self.files.timers.advance(self.time.wall_ms()):
                 break
@@ -114,7 +114,7 @@ class Run:
         self.note_durable()
 
     def save(self) -> None:
-        """Write the files, once the messages that they lead to are on the disk."""
+        """Write the files, once the messages that they refer to are on the disk."""
         write = self.files.take()
         if write is None:
             return
@@ -141,7 +141,7 @@ class Run:
         self.open()
 
     def kill(self) -> None:
-        """What was written is with the kernel."""
+        """Kill the process; everything written so far is in the kernel's hands."""
         kill(self.store)
         self.disk.process_died()
         self.open()
@@ -192,7 +192,7 @@ class Run:
             assert self.sent[body][0] <= now_ms, f"{body!r} was delivered early"
 
     def finish(self) -> None:
-        """Let all time pass: what was sent and not recalled is delivered."""
+        """Let all time pass, and check that every message sent and not recalled is delivered."""
         self.flush()
         for _ in range(100):
             self.time.now_ms += 1_000
@@ -205,7 +205,7 @@ class Run:
         assert self.files.timers.pending == 0
 
 
-#: Names of new files were not flushed after a write had failed.
+#: The names of new files used not to be flushed after a failed write.
 FOUND_SOMETHING = (1004, 1033, 1055, 1288, 4019, 4049)
 
 

@@ -1,4 +1,4 @@
-"""Collecting, where the topic has what cannot be read."""
+"""Collecting, when some messages of the timers' topic cannot be read."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.store.stores import Disk
 
 
 class DamagedStore:
-    """A store whose timers' topic has ten messages, of which the first five cannot be read."""
+    """A store whose timers' topic has ten messages; the first five cannot be read."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         return 10

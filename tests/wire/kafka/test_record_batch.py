@@ -1,4 +1,4 @@
-"""Record batches: Kafka's clients read ours and we read theirs; all else is refused."""
+"""Record batches: Kafka's clients read ours and we read theirs; everything else is refused."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ RECORDS = [
 
 
 def of_a_client(codec: int = NONE, **fields: Any) -> bytes:
-    """A batch that aiokafka made."""
+    """Return a batch that aiokafka built."""
     defaults = {
         "is_transactional": False, "producer_id": -1, "producer_epoch": -1, "base_sequence": -1,
         "batch_size": 1 << 20,
@@ -137,7 +137,7 @@ def with_headers(count: int) -> bytes:
 
 
 def test_the_headers_of_a_request_are_bounded_however_small_they_are():
-    """Three kilobytes of zstd were sixteen million headers, and kept a broker busy for a minute."""
+    """Three kilobytes of zstd contained sixteen million headers, and kept a broker busy for a minute."""
     budget = Budget()
     assert len(decode_batch(with_headers(HEADERS_MAX), budget)[0].headers) == HEADERS_MAX
     with pytest.raises(InvalidBatch) as refused:
@@ -146,7 +146,7 @@ def test_the_headers_of_a_request_are_bounded_however_small_they_are():
 
 
 def test_batches_that_cannot_be_read_unpack_no_more_than_those_that_can():
-    """Each batch of a request that was refused after decompression used to cost the whole of it again."""
+    """Each batch of a request that was refused after decompression used to cost its full size again."""
     data = of_a_client(GZIP, batch_size=1 << 20)
     records = bytearray(data)
     records[60] += 1  # One record more than there are.
