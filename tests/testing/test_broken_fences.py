@@ -27,7 +27,7 @@ from libramq.testing.simulation import Simulation
 
 SEEDS_MAX = 60
 
-#: Handlers that are slower than their members may be with giving queues up: what these do last is late.
+#: Handlers that take longer than members may take to release queues: their last actions are late.
 SLOW = GroupPlan(
     name="G",
     topics=(("T",),),
@@ -70,7 +70,7 @@ ZOMBIES = scenario(
     groups=(QUICK,),
     members=(4,),
 )
-#: A coordinator alone, killed again and again: nobody else knows what it knew.
+#: A single coordinator, killed again and again: no other broker has its knowledge.
 ALONE = scenario(
     *("join", "kill_broker", "stop", "kill_broker", "join", "kill_broker") * 2,
     groups=(replace(QUICK, session_ms=2_000),),
@@ -109,7 +109,7 @@ RESETS = replace(
 
 
 def noticed(what: Scenario, *first: int) -> str:
-    """Return the invariant that breaks first. first: the seeds to begin with."""
+    """Return the invariant that breaks first; `first` are the seeds to begin with."""
     first = () if os.environ.get("FIRST_SEEDS") == "none" else first
     for seed in [*first, *(seed for seed in range(SEEDS_MAX) if seed not in first)]:
         report = Simulation(seed, scenario=what).run()
@@ -158,13 +158,13 @@ def test_openings_lost_in_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_fences_without_a_journal_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """Their table alone is written, half a second later: the openings of that time die with their broker."""
+    """Only their table is written, half a second later: openings in between are lost with their broker."""
     monkeypatch.setattr(ConfigLedger, "append", append_to_others(ConfigLedger.append))
     noticed(HASTY, 0, 6)
 
 
 def append_to_others(append):  # type: ignore[no-untyped-def]
-    """Return an append that journals nothing of fences."""
+    """Return an append that journals no changes of fences."""
 
     def append_or_note(self, name, config, *version):  # type: ignore[no-untyped-def]
         if self._path.name == "groupFences.json":
@@ -181,7 +181,7 @@ def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_fence_that_opens_queues_to_anybody_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """A member that wakes up opens what it was granted before others had it."""
+    """A member that wakes up opens queues that were granted to it before others got them."""
     open_ = Fences.open
 
     def open_for_anybody(self, group, topic, queue_id, claim):  # type: ignore[no-untyped-def]
@@ -197,7 +197,7 @@ def test_a_fence_that_opens_queues_to_anybody_is_caught(monkeypatch: pytest.Monk
 
 
 def test_grants_behind_openings_that_a_fence_takes(monkeypatch: pytest.MonkeyPatch):
-    """A queue that an operator closed would be granted to its last reader under the epoch of the closing."""
+    """Otherwise a queue that an operator closed is granted to its last reader with the closing's epoch."""
     grant = Fences.grant
 
     def take(self, what):  # type: ignore[no-untyped-def]
@@ -216,7 +216,7 @@ def test_grants_behind_openings_that_a_fence_takes(monkeypatch: pytest.MonkeyPat
 def test_coordinator_state_lost_in_a_restart_is_caught(
     monkeypatch: pytest.MonkeyPatch, field: str, first: tuple[int, ...]
 ):
-    """Queues would be granted to others while their members read them."""
+    """Queues are granted to others while their members still read them."""
     record = Tables.record_group
 
     def forget(self, group, state):  # type: ignore[no-untyped-def]
@@ -227,7 +227,7 @@ def test_coordinator_state_lost_in_a_restart_is_caught(
 
 
 def test_a_coordinator_that_lost_everything_recovers(monkeypatch: pytest.MonkeyPatch):
-    """Fences and members know enough together: of a state that is lost whole there is nothing to notice."""
+    """Fences and members together know enough: the complete loss of the state has no visible effect."""
     monkeypatch.setattr(Tables, "record_group", Tables._apply_state)
     for seed in range(2):
         report = Simulation(seed, scenario=ALONE).run()

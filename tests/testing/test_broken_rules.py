@@ -1,4 +1,4 @@
-"""Every invariant has a rule that is broken here on purpose: the simulator must say so within some seeds.
+"""Every invariant has a rule that is broken here on purpose: the simulator must notice within some seeds.
 
 The scenarios are narrow, so that few seeds are enough; `pytest -s` prints which it took.
 """
@@ -93,7 +93,7 @@ def scenario(
 
 
 def caught(rule: type[Invariant] | str, what: Scenario) -> None:
-    """Some seed must break this rule, and none another one before."""
+    """Check that some seed breaks this rule, and that no seed before breaks another one."""
     name = rule if isinstance(rule, str) else rule.name
     for seed in range(SEEDS_MAX):
         report = Simulation(seed, scenario=what).run()
@@ -134,7 +134,7 @@ def test_a_ledger_that_ignores_its_journal_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def let_files_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write files that say how far things are done without waiting for the log to be flushed."""
+    """Let files that record progress be written without waiting for the log to be flushed."""
     begin = ProgressFile._begin
 
     def anyhow(self: ProgressFile) -> None:
@@ -146,7 +146,7 @@ def let_files_lead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broker_that_accepts_any_offset_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """Where files wait for the log they keep offsets within it, too."""
+    """Files that wait for the log would keep offsets within it, too, so here they do not wait."""
     let_files_lead(monkeypatch)
     monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
     commit = ConsumerOffset.commit
@@ -172,7 +172,7 @@ def test_progress_files_ahead_of_the_log_are_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fence_that_accepts_everything_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """And members that do not know when their session is over."""
+    """The members do not know, either, when their session has ended."""
     monkeypatch.setattr(Fences, "check", lambda *_: None)
     monkeypatch.setattr(Lease, "renew", lambda *_: None)
     monkeypatch.setattr(NoHandlerAfterTheSession, "handling_began", lambda *_: None)
@@ -229,14 +229,14 @@ def test_releases_without_a_commit_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_unreported_releases_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """The coordinator takes it, after a while."""
+    """The coordinator takes the queue only after a while."""
     monkeypatch.setattr(MemberRequests, "_release", lambda *_: None)
     caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
 
 
 @pytest.mark.parametrize("forgotten", ["replaced", "opened"])
 def test_unrecorded_openings_are_caught(monkeypatch: pytest.MonkeyPatch, forgotten: str):
-    """Who came back under another client id; who took a queue, and reads nothing of it yet."""
+    """The history lacks a member's new client id, or the opening of a queue that is not read yet."""
     monkeypatch.setattr(GroupRebalance, forgotten, lambda *_, **options: None)
     if forgotten == "opened":
         monkeypatch.setattr(GroupRebalance, "pulled", lambda *_, **options: None)
@@ -245,7 +245,10 @@ def test_unrecorded_openings_are_caught(monkeypatch: pytest.MonkeyPatch, forgott
 
 
 def test_a_removed_static_member_returns_as_another_member():
-    """An operator removes it, its queues go to others and come back with its name: recorded as moves."""
+    """An operator removes it.
+
+    Its queues go to others and return with its name, which is recorded as moves.
+    """
     what = scenario("bounce", "remove", group=replace(OURS, is_static=True), members=3)
     for seed in (6, 7, 11):
         report = Simulation(seed, scenario=what).run()
@@ -255,7 +258,7 @@ def test_a_removed_static_member_returns_as_another_member():
 
 
 def test_notifications_sent_only_once_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """And the notification is lost."""
+    """The only notification is lost."""
     monkeypatch.setattr(PendingNotifications, "due", lambda self, *, now_ms: [])
     caught(EveryQueueOwned, scenario("deafen", "join", "stop", "join"))
 
@@ -338,7 +341,7 @@ def test_held_pulls_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_service_that_stays_due_is_caught(monkeypatch: pytest.MonkeyPatch):
-    """Its broker's clocks would stand still, or spin."""
+    """The broker's clocks would stand still, or it would spin."""
     monkeypatch.setattr(Cluster, "tick", lambda self, now_ms: None)
     caught(RAISED, scenario("join"))
 
@@ -366,13 +369,13 @@ def test_grants_before_a_release_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def replicated(*actions: str, **other: object) -> Scenario:
-    """A master with a slave, another broker, and members that find the slave soon."""
+    """A scenario with a master and a slave, another broker, and members that find the slave soon."""
     group = replace(OURS, route_refresh_ms=500)
     return scenario(*actions, group=group, broker_count=2, slave_count=1, **other)
 
 
 def test_commits_at_slaves_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """Its master would not hear of them. Members commit at masters, and slaves refuse members."""
+    """The master would not learn of them. Members commit at masters, and slaves refuse members."""
     commit = Committing.commit
 
     def take(self: Committing, *where: object, **claim: object) -> None:
@@ -397,7 +400,7 @@ def test_a_slave_that_does_not_come_back_to_its_master_is_caught(monkeypatch: py
 
 
 def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """Members read at the slave what a power cut takes from the master, and skip what replaces it."""
+    """Members read at the slave what the master loses in a power cut, and skip its replacement."""
     monkeypatch.setattr(HAService, "_end", property(lambda self: self._store.end))
     # A member may read both messages of an offset: that is the same fault, and with some seeds seen first.
     monkeypatch.setattr(OneMessageAnOffset, "delivered", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The network sides of clients in virtual time: what takes minutes and bad luck over sockets."""
+"""The network side of clients in virtual time: cases that would take minutes and bad luck over sockets."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def run(cluster: Cluster, milliseconds: int) -> None:
 
 
 def until(cluster: Cluster, condition: Callable[[], bool], *, within_ms: int) -> int:
-    """Let time pass until something is so; return how long that took."""
+    """Let time pass until a condition holds; return how long that took."""
     began_ms = cluster.now_ms
     while not condition():
         assert cluster.now_ms - began_ms < within_ms
@@ -46,7 +46,7 @@ def test_a_consumer_without_a_name_server_is_restarted_until_it_finds_one():
 
 
 def test_a_stop_ends_in_time_although_the_broker_is_silent():
-    """Handlers have 2 s, the goodbyes of a broker that hangs some more; then the process goes."""
+    """Handlers get 2 s, and closing requests to a hanging broker a little more; then the process ends."""
     made = cluster()
     member = made.join(GROUP)
     until(made, lambda: queues(member) == 2, within_ms=10_000)
@@ -67,7 +67,7 @@ def test_a_stop_during_the_start_leaves_nothing():
 
 
 def test_a_send_is_acknowledged_although_its_broker_was_away():
-    """Its attempts fail, the program sends again; each message is stored in the end."""
+    """Attempts fail and the program sends again; each message is stored in the end."""
     made = cluster()
     made.produce("T", interval_ms=50, body_bytes=20)
     (producer,) = made.producers

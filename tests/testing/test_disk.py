@@ -1,4 +1,4 @@
-"""The simulated disk: what a power cut leaves."""
+"""The simulated disk after a power cut."""
 
 import random
 from pathlib import Path
@@ -8,7 +8,7 @@ from libramq.testing.virtual_time import VirtualTime
 
 
 def test_a_removed_directory_is_back_with_its_files_when_the_power_took_its_removal():
-    """Otherwise its files would be there for those who know their names only."""
+    """Otherwise its files would exist only for callers that know their names."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     path = Path("/store/queue/0")
     disk.makedirs(path.parent)

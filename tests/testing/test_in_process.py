@@ -1,4 +1,4 @@
-"""The broker that users' tests start: a message in, the same message out, nothing left behind."""
+"""The broker that users' tests start: a message that is sent is received, and nothing is left behind."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_stopped_broker_has_no_address():
 
 
 async def test_brokers_of_one_cluster_share_a_topic():
-    """One consumer gets what each of them stores."""
+    """One consumer receives the messages that each broker stores."""
     arrived: set[tuple[str, bytes]] = set()
     has_all = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Invariants: what they ask for, and what they must not."""
+"""Invariants: what they require, and what they must not."""
 
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
@@ -11,7 +11,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 
 def test_a_commit_whose_answer_comes_after_a_power_cut_may_be_lost_with_it():
-    """The network had the answer. Committed offsets are durable some seconds later (docs/design/store.md)."""
+    """The answer was still in the network. Offsets are durable some seconds later (docs/design/store.md)."""
     simulation = Simulation(1)
     (kept,) = (each for each in simulation.invariants if isinstance(each, CommitIsKept))
     commit = Commit(5, MonotonicMs(1))
@@ -23,7 +23,7 @@ def test_a_commit_whose_answer_comes_after_a_power_cut_may_be_lost_with_it():
 
 
 def test_readers_are_not_judged_any_more_once_the_network_failed():
-    """Also if the broken direction begins at a broker (seed 2000117)."""
+    """This includes a broken direction that begins at a broker (seed 2000117)."""
     simulation = Simulation(1)
     (readers,) = (each for each in simulation.invariants if isinstance(each, ReadersKeepTheirQueues))
     readers.disturbed("broker-a is killed after 39 calls of its disk")

@@ -1,4 +1,4 @@
-"""Clocks of simulated machines: wrong, each in its own way, and true to themselves."""
+"""Clocks of simulated machines: each is wrong in its own way, and consistent."""
 
 import random
 

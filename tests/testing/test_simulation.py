@@ -1,4 +1,4 @@
-"""Simulated clusters: whatever a seed does to one, every invariant holds."""
+"""Simulated clusters: every invariant holds, whatever a seed does to a cluster."""
 
 import functools
 import os
@@ -59,7 +59,7 @@ FOUND_SOMETHING = (
 
 @functools.cache
 def run(seed: int) -> Report:
-    """What comes of a seed, for all tests that look at it."""
+    """Return the report of a seed, for all tests that use it."""
     report = Simulation(seed).run()
     assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
     return report
@@ -87,7 +87,7 @@ def test_everything_that_can_happen_happens_in_some_seed():
 
 
 def test_a_member_leaves_while_brokers_find_each_other():
-    """Seed 487, once: it was waited for a session, and no queue had an owner meanwhile."""
+    """In seed 487 brokers used to wait for it for a whole session, and no queue had an owner meanwhile."""
     scenario = Scenario(
         broker_count=3,
         is_sync=True,
@@ -105,7 +105,7 @@ def test_a_member_leaves_while_brokers_find_each_other():
 
 
 def test_a_stopping_broker_may_be_killed():
-    """One that no name server waits for closes its files at once."""
+    """A broker that no name server waits for closes its files at once."""
     actions = ((2_000, "restart_name_server"), (2_001, "cut_off_broker"), (2_002, "restart_broker"))
     scenario = Scenario(
         broker_count=1,
@@ -124,7 +124,10 @@ def test_a_stopping_broker_may_be_killed():
 
 
 def test_one_seed_is_one_history_in_any_process():
-    """Whatever order the hashes of texts give to sets. Seed 9 has two dead letters."""
+    """It does not depend on the order of sets, which differs with string hashes.
+
+    Seed 9 has two dead letters.
+    """
     program = (
         "from libramq.testing.simulation import Simulation\n"
         "print(*(Simulation(seed).run().checksum for seed in (0, 1, 2, 3, 4, 5, 9)))"
@@ -148,7 +151,7 @@ def test_one_seed_is_one_history_in_any_process():
 def test_setting_wall_clocks_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, stock_chance: float, orderly: bool
 ):
-    """To the millisecond: members come and go, and messages are tried again, as if nobody had set them."""
+    """Members come and go, and messages are retried, at the same milliseconds as without the changes."""
     actions = ("join", "set_clock", "stop", "set_clock", "join", "set_clock", "set_clock", "deafen", "stop")
     scenario = Scenario(
         broker_count=2,

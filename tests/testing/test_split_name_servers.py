@@ -1,4 +1,4 @@
-"""A name server and one broker lose each other, and nobody else anybody."""
+"""A name server and one broker cannot reach each other; all other connections work."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.testing.test_broken_rules import OURS, STOCK, scenario
 def test_a_broker_missing_at_one_name_server_keeps_its_queues_and_groups(
     monkeypatch: pytest.MonkeyPatch, group, seed
 ):
-    """It is forgotten after 10 s and comes back; members that know it go on, and others join meanwhile."""
+    """It expires after 10 s and returns; members that know it continue, and others join meanwhile."""
     split = Faults.split_name_servers
 
     def one_broker(self: Faults) -> None:

@@ -1,4 +1,4 @@
-"""A server that answers each request with what it got: over TLS or plainly, until the test is over."""
+"""A server that echoes each request, over TLS or in plaintext, until the test ends."""
 
 import socket
 import ssl
@@ -14,7 +14,7 @@ READ_BYTES = 1 << 16
 
 
 class EchoServer:
-    """requests: all it has read. refusals: what handshakes failed of."""
+    """An echo server; `requests` has all requests read, `refusals` the errors of failed handshakes."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         self.requests: list[Command] = []

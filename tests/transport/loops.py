@@ -14,7 +14,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 
 
 def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seconds: float = 60) -> None:
-    """Run a scenario to its end; what a callback raises unseen fails it too."""
+    """Run a scenario to its end; an unhandled exception in a callback fails it, too."""
     unseen: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -34,12 +34,12 @@ def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seco
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so that nobody tells of; the scenario's deadline ends it."""
+    """Let the loop run until a condition without an event holds; the scenario's deadline applies."""
     while not condition():  # noqa: ASYNC110 - A transport sets no event.
         await asyncio.sleep(0.001)
 
 
 async def until_asked(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-    """The same for what must be asked for."""
+    """Poll a condition that needs a request until it holds."""
     while not await condition():  # noqa: ASYNC110 - Another process decides.
         await asyncio.sleep(0.005)

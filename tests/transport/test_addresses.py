@@ -1,4 +1,4 @@
-"""Addresses, and which of them a server listens on."""
+"""Addresses, and the choice of those that a server listens on."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The limit of descriptors of a process of its own."""
+"""The limit of descriptors, in a separate process."""
 
 import subprocess
 import sys

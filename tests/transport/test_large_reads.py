@@ -1,4 +1,4 @@
-"""Connections in the middle of a large frame read on in turn, so that others are served between two reads."""
+"""Connections in the middle of a large frame take turns to read, so that others are served between reads."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ from tests.transport.test_server import Client, Echo, serve
 
 
 class Rounds:
-    """A loop whose rounds are made by hand, and who read on in them."""
+    """A loop with manual rounds, and a record of who reads in them."""
 
     def __init__(self) -> None:
         self.due: list = []
@@ -57,7 +57,7 @@ def test_each_round_continues_a_few_frames_the_oldest_first(rounds):
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_twenty_large_frames_are_read_in_parts_and_all_of_them_arrive(loop, monkeypatch):
-    """How many reads a round of the loop has for connections in the middle of a large frame."""
+    """Each round of the loop has a limited number of reads for connections in the middle of a large frame."""
     reads_of_rounds: list[int] = []
     next_round = LargeReads._next_round
 

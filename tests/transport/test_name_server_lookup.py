@@ -1,4 +1,4 @@
-"""Name servers from a page: what it may hold, when it is fetched again, and who follows it."""
+"""Name servers from a page: what it may contain, when it is fetched again, and who uses it."""
 
 import contextlib
 import socket
@@ -68,7 +68,7 @@ def test_a_url_with_a_path_is_looked_up(namesrv, is_one):
 
 
 def test_half_a_page_is_none(page):
-    """Half of its last address would be another address."""
+    """Half of the last address would be another address."""
     page.body = b"10.0.0.1:9876;" * 5_000
     with pytest.raises(NameServerUnavailable, match="more than 65536 bytes"):
         fetch(page.url)
@@ -79,7 +79,7 @@ def test_half_a_page_is_none(page):
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
 def test_a_page_that_comes_byte_by_byte_is_given_up(start, monkeypatch):
-    """Each byte came within the timeout of the socket, so a client waited for as long as there were any."""
+    """Each byte arrived within the socket's timeout, so that a client waited as long as more of them came."""
     monkeypatch.setattr(name_server_lookup, "PAGE_SECONDS_MAX", 0.3)
     given_up = threading.Event()
 
@@ -184,7 +184,7 @@ async def test_a_client_finds_its_name_servers_by_url(page):
 
 
 class Asked:
-    """Connections that note whom they were asked to reach."""
+    """Connections that record the addresses to be reached."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
@@ -194,7 +194,7 @@ class Asked:
 
 
 def test_name_servers_follow_a_list_that_changes():
-    """The one that was asked stays so while it is listed; else another one is asked."""
+    """A client keeps its name server while that is listed; otherwise it uses another one."""
     import random
 
     from libramq.rpc.name_server_calls import all_topics

@@ -1,4 +1,4 @@
-"""Outgoing connections: every request ends once, whatever happens to the other side."""
+"""Outgoing connections: every request completes exactly once, whatever happens to the other side."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ both = pytest.mark.parametrize("loop", list(LOOPS))
 
 
 class Answering:
-    """Answers requests of code 1, drops those of code 2, closes at code 3, asks back at code 4."""
+    """A server that answers code 1, ignores code 2, closes at code 3, and sends a request back at code 4."""
 
     def __init__(self) -> None:
         self.received_codes: list[int] = []
@@ -105,7 +105,7 @@ def test_a_request_without_an_answer_times_out_and_the_connection_stays(loop):
 
 @both
 def test_a_silent_connection_is_closed(loop, monkeypatch):
-    """A router that forgot it drops what we send without a word; TCP notices after a quarter of an hour."""
+    """A router that lost the connection drops our data silently; TCP notices after a quarter of an hour."""
     monkeypatch.setattr(remotes_module, "SILENCE_MS_MAX", 100)
 
     async def scenario() -> None:
@@ -206,7 +206,7 @@ def test_a_garbage_answer_ends_the_connection(loop):
 
 
 class Background:
-    """A server on a thread of its own, for code that blocks."""
+    """A server on a separate thread, for tests of blocking code."""
 
     def __enter__(self) -> str:
         self._ready = threading.Event()

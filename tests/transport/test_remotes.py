@@ -1,4 +1,4 @@
-"""The processes one talks to, with connections and timers by hand."""
+"""Remote processes, with manual connections and timers."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ A = "10.0.0.1:10911"
 
 
 class Link:
-    """A connection that keeps what is written; it ends when `ended` is called."""
+    """A connection that records what is written; it ends when `ended` is called."""
 
     def __init__(self, address: str, dialed: Dialed) -> None:
         self.address = address
@@ -51,7 +51,7 @@ class Timer:
 
 
 class World:
-    """A dialer, timers and a clock; `run` lets time pass."""
+    """A manual dialer, timers and clock; `run` lets time pass."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -72,7 +72,7 @@ class World:
         return self.now_ms * 1_000
 
     def run(self, milliseconds: int = 0) -> int:
-        """Let time pass; return how many timers rang."""
+        """Let time pass; return how many timers fired."""
         end_ms, rang = self.now_ms + milliseconds, 0
         while due := [each for each in self._timers if each.due_ms <= end_ms and not each.is_cancelled]:
             timer = min(due, key=lambda each: each.due_ms)
@@ -84,7 +84,7 @@ class World:
         return rang
 
     def stand_still(self, milliseconds: int) -> None:
-        """Let time pass in which no timer rings and nothing is read; then the timers ring that are due."""
+        """Let time pass in which no timer fires and nothing is read; then fire the timers that are due."""
         self.now_ms += milliseconds
         for timer in [each for each in self._timers if each.due_ms <= self.now_ms]:
             self._timers.remove(timer)
@@ -151,7 +151,7 @@ def test_the_shortest_deadline_counts_whichever_request_came_first():
 
 
 def test_a_connection_that_we_close_takes_no_more_requests_and_those_in_flight_end():
-    """After GO_AWAY: what is sent next goes over a new connection, even before the old one has ended."""
+    """After GO_AWAY the next request goes over a new connection, even before the old one has ended."""
     world = World()
     world.send(b"old")
     old = world.links[0]
@@ -170,7 +170,7 @@ def test_a_connection_that_we_close_takes_no_more_requests_and_those_in_flight_e
 
 
 def test_requests_on_a_connection_that_is_being_closed_still_have_a_deadline():
-    """Its end may be long in coming: it waits until a peer that does not read has read everything."""
+    """The close may take long: it waits until a slow peer has read everything."""
     world = World()
     world.send(timeout_ms=500)
     world.links[0].open()
@@ -181,7 +181,7 @@ def test_requests_on_a_connection_that_is_being_closed_still_have_a_deadline():
 
 
 def test_a_process_that_stood_still_reads_answers_before_it_gives_them_up():
-    """Timers ring before sockets are read: thousands of messages that were stored were reported as failed."""
+    """Timers fire before sockets are read, so that thousands of stored messages were reported as failed."""
     world = World()
     world.send(b"stored")
     (link,) = world.links
@@ -196,7 +196,10 @@ def test_a_process_that_stood_still_reads_answers_before_it_gives_them_up():
 
 
 def test_after_standing_still_answers_have_that_time_again_but_not_much_more():
-    """The broker may have stood still as well; whoever was stopped for an hour does not wait another one."""
+    """The broker may have stood still as well.
+
+    But a process stopped for an hour does not wait another hour.
+    """
     for stalled_ms, more_ms in ((3_500, 500), (3_600_000, GRACE_MS_MAX)):
         world = World()
         world.send()
@@ -247,7 +250,7 @@ def test_a_connection_that_opens_after_the_stop_is_closed_and_its_requests_faile
 
 
 def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog):
-    """Not once for each request that fails meanwhile."""
+    """It is not logged once for each request that fails meanwhile."""
     world = World()
     world.remotes.outages = Outages(lambda: MonotonicMs(world.now_ms))
     for _ in range(3):
@@ -255,7 +258,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog):
         world.links[-1].dialed.refused(ConnectFailed(f"cannot connect to {A}"))
     world.send()
     world.links[-1].open()
-    world.links[-1].dialed.ended("")  # Something listens there and hangs up.
+    world.links[-1].dialed.ended("")  # A server listens there and hangs up.
     world.now_ms += 2_500
     world.send()
     world.links[-1].open()

@@ -1,4 +1,4 @@
-"""A listening socket, over real connections: what a bad, slow, silent or excessive peer does to it."""
+"""A listening socket over real connections, with bad, slow, silent and excessive peers."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("loop", list(LOOPS))
 
 
 class Echo:
-    """Answers each request with a body; remembers who came and went."""
+    """A protocol that answers each request with a body, and records connections and disconnections."""
 
     def __init__(self, body: bytes = b"") -> None:
         self.body = body
@@ -55,7 +55,7 @@ class Echo:
 
 
 class Client:
-    """A bare connection to a server."""
+    """A raw connection to a server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -72,7 +72,7 @@ class Client:
         return encode_frame(Command(code=code, opaque=self.opaque, body=body))
 
     async def read(self, count: int) -> list[Command]:
-        """The next replies; fewer when the connection ends."""
+        """Read the next replies; return fewer if the connection ends."""
         while len(self.replies) < count:
             data = await self.reader.read(1 << 20)
             if not data:
@@ -88,7 +88,7 @@ class Client:
         return reply.body
 
     async def is_ended(self) -> bool:
-        """Wait for the end of the connection."""
+        """Wait for the end of the connection; return whether no further data came before it."""
         try:
             return await self.reader.read() == b""
         except ConnectionError:
@@ -198,7 +198,7 @@ def test_a_failing_handler_closes_its_connection_only(loop):
 
 
 class EchoEngine:
-    """Answers each request with a body, under a performer."""
+    """An engine that answers each request with a body, under a performer."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -223,7 +223,10 @@ class EchoEngine:
 
 
 def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop, monkeypatch):
-    """A consumer of a thousand queues may ask for 256 MB at once; it was cut off and came back, for ever."""
+    """A consumer of a thousand queues may request 256 MB at once.
+
+    It was disconnected and returned, for ever.
+    """
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     for module in (outgoing, waiting_turns):
         monkeypatch.setattr(module, "UNSENT_BYTES_HIGH", 64 * 1024)
@@ -236,7 +239,7 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
         await slow.writer.drain()
         assert len(await other.ask()) == 50_000
         before = -1
-        while before != echo.count:  # Until the server stands still with this one.
+        while before != echo.count:  # Until the server stops reading from this client.
             before = echo.count
             for _ in range(20):
                 await other.ask()
@@ -296,7 +299,7 @@ def test_silent_connections_are_closed(loop):
 
 
 def test_a_connection_that_cannot_finish_closing_is_aborted(loop):
-    """Its peer does not read, so what was written before would be kept for ever."""
+    """Its peer does not read, so that the data written before would be kept for ever."""
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -358,7 +361,7 @@ def test_connections_are_limited(loop, monkeypatch):
 
 
 def test_connections_leave_descriptors_to_files_and_a_shortage_is_logged_once(loop, caplog):
-    """Whatever has them: the number of a new socket says how many are taken."""
+    """All descriptors of the process count: the number of a new socket shows how many are in use."""
 
     async def scenario() -> None:
         # Other tests' descriptors leave holes, which would count for less than thirty; and so many are closed

@@ -1,4 +1,4 @@
-"""TLS: who is not who they should be is told apart from who does not speak it, in one sentence each."""
+"""TLS: a peer with the wrong identity and one without TLS are told apart, in one sentence each."""
 
 import ssl
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def blocking_ask(address: str, tls: Tls | None) -> bytes:
 
 @pytest.fixture(params=[*LOOPS, "blocking"])
 def ask(request: pytest.FixtureRequest) -> Ask:
-    """Ask a server once, by each of the shells."""
+    """Send a server one request through each of the shells."""
     return blocking_ask if request.param == "blocking" else asyncio_ask(request.param)
 
 
@@ -131,7 +131,7 @@ def test_a_server_may_require_a_client_certificate(
     authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(own))
     with echo_server(context) as server:
         assert ask(server.address, Tls(ca_file=ca_file, cert_file=str(own))) == b"secret"
-        # TLS 1.3 tells of a missing certificate only when the handshake is over for the client.
+        # TLS 1.3 reports a missing certificate only after the client's handshake.
         with pytest.raises((ConnectionLost, ConnectFailed), match=r"certificate|handshake"):
             ask(server.address, Tls(ca_file=ca_file))
 

@@ -1,4 +1,4 @@
-"""Frames whose rest does not come: how much of them a server holds, and whom it gives up."""
+"""Incomplete frames: how much of them a server holds, and which connections it closes."""
 
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 

@@ -1,4 +1,4 @@
-"""Whole frames that wait to be processed: those of all connections together are bounded."""
+"""Complete frames that wait to be processed: the sum over all connections is bounded."""
 
 import pytest
 
@@ -19,7 +19,7 @@ BYTES_MAX = WAITING_BYTES_MAX + 4 * len(BODY)
 
 
 class Slow:
-    """Processes large requests one after the other, when the test says so, and small ones at once."""
+    """A protocol that processes large requests one by one, on the test's command, and small ones at once."""
 
     def __init__(self) -> None:
         self.waiting: list[tuple[ServerConnection, Command]] = []
@@ -60,7 +60,7 @@ async def send_large(port: int, count: int) -> list[Client]:
 
 async def end(server: Server, *clients: Client) -> None:
     for client in clients:
-        client.writer.transport.abort()  # What the server has no room to read would keep it from closing.
+        client.writer.transport.abort()  # Data that the server cannot read would prevent the close.
         await client.close()
     await server.close()
 
@@ -111,7 +111,7 @@ def test_the_frames_of_a_connection_that_ends_make_room(loop):
 
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_clients_that_do_not_read_their_answers_do_not_keep_the_room(loop, monkeypatch):
-    """What waits for its own client would wait as long as the client likes: the worst of them ends."""
+    """Frames that wait for their own client could wait for ever, so the worst connection is closed."""
     monkeypatch.setattr(waiting_frames, "STUCK_MS", 10)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The check reads everything from a real broker, and compares it with the ledger."""
+"""The check reads all messages from a real broker, and compares them with the ledger."""
 
 from pathlib import Path
 

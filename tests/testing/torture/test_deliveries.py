@@ -1,4 +1,4 @@
-"""The deliveries know what was promised of later messages, and notice each way of breaking it."""
+"""The deliveries record what was promised for later messages, and detect each way of breaking a promise."""
 
 import pytest
 

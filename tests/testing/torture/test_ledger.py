@@ -1,4 +1,4 @@
-"""The ledger knows what a broker acknowledged, and notices each way of losing it."""
+"""The ledger records what a broker acknowledged, and detects each way of losing it."""
 
 import pytest
 
@@ -10,7 +10,7 @@ A, B, C, D = (Identity(1, serial) for serial in range(1, 5))
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """Three messages of queue 0 are acknowledged, and a commit of two of them."""
+    """Return a ledger with three acknowledged messages of queue 0, and a commit of two of them."""
     ledger = Ledger()
     for offset, identity in enumerate((A, B, C)):
         assert ledger.acknowledged(0, offset, identity) == []
@@ -112,7 +112,7 @@ def test_a_promoted_slave_needs_what_was_acknowledged_and_what_both_had(ledger: 
     ledger.seen(0, 4, Identity(1, 5))
     ledger.note_promotion()
     assert ledger.check_messages(0, [A, B, C, D], 0) == []
-    assert ledger.seen(1, 0, Identity(1, 5)) == []  # What the master alone had may come anywhere.
+    assert ledger.seen(1, 0, Identity(1, 5)) == []  # Messages that only the master had may appear anywhere.
     (lost,) = ledger.check_messages(0, [A, B, C], 0)
     assert "message 3 is lost" in lost
 
@@ -122,5 +122,5 @@ def test_a_promoted_slave_may_have_older_commits_and_none_that_nobody_requested(
     (ahead,) = ledger.check_commit("G", 0, 3)
     assert "commit 3 was never requested" in ahead
     assert ledger.check_commit("G", 0, 1) == []
-    (back,) = ledger.check_commit("G", 0, 0)  # What was read at the promoted one counts.
+    (back,) = ledger.check_commit("G", 0, 0)  # Messages read at the promoted broker count.
     assert "went back to 0" in back

@@ -1,4 +1,4 @@
-"""The link of torture forwards, holds back and refuses what two brokers send to each other."""
+"""The link of torture forwards, delays and refuses data that two brokers send to each other."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not has_link_host(), reason=f"macOS has no addre
 
 
 class Echo:
-    """A server that answers with what it gets, and knows whose connections have ended."""
+    """A server that echoes what it receives, and records which connections have ended."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -48,7 +48,7 @@ async def linked(scenario: Callable[[Link, int, Echo], Awaitable[None]]) -> None
         port = server.sockets[0].getsockname()[1]
         try:
             link = await Link([port], host=LINK_HOST, target=HOST).__aenter__()
-        except OSError:  # Somebody else has that port there: with another one.
+        except OSError:  # Another process uses that port at this address: try another one.
             await linked(scenario)
             return
         try:
