@@ -1,7 +1,7 @@
 """Record the requests of Kafka's clients in tests/vectors: `python -m tests.protocols.kafka.capture`.
 
-Each client does what its users do against a broker of its own. Of each client, API and version one request is
-kept.
+Each client performs its users' operations on its own broker. One request is kept for each client, API and
+version.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ ROOT = Path(__file__).parents[3]
 FILE = ROOT / "tests/vectors/kafka-requests.json"
 CLIENTS = ("confluent-kafka", "aiokafka", "kafka-python")
 TIMEOUT_S = 60
-#: A longer request teaches nothing more.
+#: Longer requests add nothing.
 BYTES_MAX = 2_000
 
 
 class Recorder(FrameReader):
-    """Cuts frames, and keeps them."""
+    """A recorder that splits the stream into frames, and keeps them."""
 
     client = ""
     frames: dict[tuple[str, int, int], str] = {}
@@ -78,7 +78,7 @@ def librdkafka(address: str) -> None:
 
 
 def administer(admin: AdminClient) -> None:
-    """Ask for what changes topics and groups; some of it is refused."""
+    """Send requests that change topics and groups; some of them are refused."""
     admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     admin.create_partitions([NewPartitions("orders", 3)])["orders"].result(TIMEOUT_S)
     (deleted,) = admin.delete_records([TopicPartition("orders", 0, 0)]).values()
@@ -107,7 +107,7 @@ async def aiokafka(address: str) -> None:
 
 
 async def main() -> None:
-    """Run every client against a new broker, and write what it asked."""
+    """Run every client against a new broker, and write the requests it sent."""
     kafka.FrameReader = Recorder  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as store:
         config = BrokerConfig(store_path=store, listen_port=free_broker_port())

@@ -1,4 +1,4 @@
-"""Produce and consume, alone and in a group, with kafka-python, in a process of its own: its import warns."""
+"""Produce and consume, alone and in a group, with kafka-python; a separate process, as its import warns."""
 
 import sys
 import time
@@ -36,7 +36,10 @@ def main(address: str) -> None:
 
 
 def in_a_group(address: str) -> set[bytes]:
-    """Consume as the only member of a group, and commit; return what came until the ends were reached."""
+    """Consume as the only member of a group, and commit.
+
+    Return the records up to the ends of the partitions.
+    """
     consumer = KafkaConsumer(
         "orders",
         bootstrap_servers=address,

@@ -1,4 +1,4 @@
-"""A Kafka client as a performer sees it, on a broker whose clock is turned by hand."""
+"""A Kafka client as a performer sees it, on a broker with a manual clock."""
 
 import sys
 from typing import Any
@@ -33,7 +33,7 @@ def record(value: bytes | None = b"v", key: bytes | None = None, **fields: Any) 
 
 
 def batch(*records: Record) -> bytes:
-    """What a producer sends: offsets count from 0."""
+    """Return a batch as a producer sends it: offsets count from 0."""
     return encode_batch([each._replace(offset=number) for number, each in enumerate(records)])
 
 
@@ -50,7 +50,7 @@ class KafkaEndpoint:
 
 
 class KafkaPeer(FakePeer):
-    """A client's connection; `frames` are the answers that arrived."""
+    """A client's connection; `frames` are the answers that have arrived."""
 
     def __init__(self, endpoint: KafkaEndpoint, address: str) -> None:
         super().__init__(address)
@@ -85,12 +85,12 @@ class KafkaPeer(FakePeer):
         ))  # fmt: skip
 
     def give(self, *frames: bytes) -> None:
-        """One read brings these frames."""
+        """Deliver frames to the broker in one read."""
         self._entrance.received(self, list(frames))
         self.compute()
 
     def compute(self) -> None:
-        """Threads finish their work, and the connections that waited for it have their turns."""
+        """Let threads finish their work, and run the turns of the connections that waited for it."""
         self.talk.threads.run_all(Thread.COMPUTE)
         while (turn := self.talk.performer.turns.timer) is not None:
             turn.cancel()
@@ -98,16 +98,16 @@ class KafkaPeer(FakePeer):
             self.talk.threads.run_all(Thread.COMPUTE)
 
     def tell(self, request: Request, version: int | None = None) -> None:
-        """Send a request; its answer is in `answers` once it came."""
+        """Send a request; `answers` returns its answer once that has arrived."""
         self.give(self.frame(request, _version(request, version)))
 
     def answers(self) -> list[Any]:
-        """Return the answers that came, in order."""
+        """Return the answers that have arrived, in order."""
         frames, self.frames = self.frames, []
         return [self._decoded(frame) for frame in frames]
 
     def ask(self, request: Request, version: int | None = None) -> Any:
-        """Send a request, and return its answer, which comes at once."""
+        """Send a request, and return its answer, which must arrive at once."""
         self.tell(request, version)
         (response,) = self.answers()
         return response
@@ -125,7 +125,7 @@ class KafkaPeer(FakePeer):
         reader.finish()
         return response
 
-    # What clients do.
+    # The client's operations.
 
     def create(self, topic: str, partitions: int = 2) -> None:
         wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
@@ -155,7 +155,7 @@ class KafkaPeer(FakePeer):
         return result
 
     def records(self, offset: int = 0, topic: str = "T", partition: int = 0) -> list[Record]:
-        """Return what a fetch returns."""
+        """Fetch a partition, and return its records."""
         return fetched(self.fetch(offset, topic, partition))
 
 

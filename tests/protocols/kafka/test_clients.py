@@ -23,13 +23,13 @@ from libramq.protocols.kafka.server import KafkaServer
 from tests.broker.test_shell import Client
 from tests.interop.ports import free_broker_port
 
-#: What a client may take on a busy machine before the test fails.
+#: The time that a client may take on a busy machine before the test fails.
 TIMEOUT_S = 60
 HEADERS = [("h", b"1"), ("h", None), ("b", b"\xff\0")]
 
 
 class Kafka(NamedTuple):
-    """A running broker, by its addresses."""
+    """The addresses of a running broker."""
 
     address: str
     rocketmq_address: str
@@ -37,7 +37,7 @@ class Kafka(NamedTuple):
 
 @pytest.fixture
 def kafka(tmp_path: Path) -> Iterator[Kafka]:
-    """A broker with a Kafka port, on a thread of its own."""
+    """A broker with a Kafka port, on a separate thread."""
     started: list[Kafka] = []
     is_started = threading.Event()
     stop: list[Any] = []
@@ -75,7 +75,7 @@ def create(kafka: Kafka, topic: str, partitions: int = 2) -> None:
 
 
 def produced(kafka: Kafka, count: int, **options: Any) -> list[tuple[int, int]]:
-    """Produce with librdkafka; return partitions and offsets as they were acknowledged."""
+    """Produce with librdkafka; return the acknowledged partitions and offsets."""
     producer = Producer({"bootstrap.servers": kafka.address, **options})
     acknowledged: list[tuple[int, int]] = []
     failures: list[Any] = []
@@ -186,7 +186,7 @@ def test_kafka_python_consumes_what_it_produced(kafka: Kafka):
 
 
 class Members:
-    """Members of a group, each polled in turn, as one program may."""
+    """Members of a group, polled in turn by one program."""
 
     def __init__(self, kafka: Kafka, **options: Any) -> None:
         self._kafka = kafka
@@ -218,7 +218,7 @@ class Members:
         }
 
     def poll_until(self, is_reached: Callable[[], bool]) -> None:
-        """Poll all members until something is true."""
+        """Poll all members until a condition holds."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_reached():
             assert time.monotonic() < deadline, (self.assignments(), len(self.values))
@@ -228,7 +228,7 @@ class Members:
                     self.values.append(message.value())
 
     def wait_shared(self, *sizes: int) -> None:
-        """Poll until the partitions are divided so, each having one owner."""
+        """Poll until members own these numbers of partitions, and each partition has one owner."""
 
         def is_shared() -> bool:
             shares = list(self.assignments().values())

@@ -44,7 +44,7 @@ def described(peer: KafkaPeer, group: str, version: int = 6) -> DescribedGroup:
 
 
 def commit(peer: KafkaPeer, group: str, *partitions: int) -> None:
-    """Commit 0 in partitions of T, by nobody's membership."""
+    """Commit 0 in partitions of T without being a member."""
     of_topic = CommittedTopic(
         name="T",
         partitions=tuple(CommittedPartition(partition_index=each, committed_offset=0) for each in partitions),
@@ -60,7 +60,7 @@ def delete(peer: KafkaPeer, group: str) -> int:
 
 
 def delete_offset(peer: KafkaPeer, group: str, partition: int = 0) -> int:
-    """Return the error of the partition, or else of the request."""
+    """Delete an offset; return the error of the partition, or else of the request."""
     partitions = (OffsetDeleteRequestPartition(partition_index=partition),)
     topics = (OffsetDeleteRequestTopic(name="T", partitions=partitions),)
     response = peer.ask(OffsetDeleteRequest(group_id=group, topics=topics))
@@ -177,7 +177,7 @@ def test_a_subscription_names_its_topics():
 
 
 def test_rocketmq_members_are_kept_out_of_a_group_with_kafka_members(endpoint: KafkaEndpoint):
-    """They would divide its queues a second time."""
+    """Otherwise they would assign its queues a second time."""
     talk = endpoint.talk
     first, second = pair(endpoint)
     stock = FakePeer()

@@ -36,7 +36,7 @@ def join_request(group: str = "G", member_id: str = "", **fields: Any) -> JoinGr
 
 
 class Member:
-    """A member of a group, over a connection of its own."""
+    """A member of a group, with its own connection."""
 
     def __init__(self, endpoint: KafkaEndpoint, group: str = "G", version: int = 9) -> None:
         self.peer = endpoint.peer()
@@ -58,7 +58,7 @@ class Member:
         assert self.peer.ask(LeaveGroupRequest(group_id=self.group, members=(leaving,))).error_code == 0
 
     def joined(self) -> JoinGroupResponse:
-        """The answer to the join, which has come."""
+        """Return the answer to the join, which must have arrived."""
         (response,) = self.peer.answers()
         assert response.error_code == 0
         self.member_id, self.generation = response.member_id, response.generation_id
@@ -79,14 +79,17 @@ class Member:
         )
 
     def beat(self) -> int:
-        """Return what a heartbeat is answered when another request follows, which ends the wait."""
+        """Send a heartbeat and another request, which ends the wait.
+
+        Return the error code of the heartbeat.
+        """
         self.hold_beat()
         self.peer.tell(FindCoordinatorRequest(coordinator_keys=()))
         code: int = self.peer.answers()[0].error_code
         return code
 
     def hold_beat(self) -> None:
-        """Send a heartbeat; it is answered when there is something to say."""
+        """Send a heartbeat, which is held until there is news."""
         self.peer.tell(
             HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
         )
@@ -105,7 +108,7 @@ class Member:
 
 @pytest.mark.parametrize("version", [3, 9])
 def test_a_member_with_a_long_name_keeps_no_other_from_being_answered(endpoint: KafkaEndpoint, version: int):
-    """Its id had more bytes than a string of older versions can have: nobody in its group was answered."""
+    """Its id was longer than a string of older versions may be: no member of its group was answered."""
     honest = Member(endpoint, version=3)
     request = join_request()
     hostile = endpoint.peer()
@@ -128,7 +131,7 @@ def test_an_instance_id_is_as_long_as_kafka_allows(endpoint: KafkaEndpoint):
 
 
 def pair(endpoint: KafkaEndpoint) -> tuple[Member, Member]:
-    """Two members with their shares, "A" and "B"."""
+    """Return two members with their shares, "A" and "B"."""
     first, second = Member(endpoint), Member(endpoint)
     endpoint.talk.advance(3 * INITIAL_DELAY_MS)
     leader, follower = first.joined(), second.joined()

@@ -1,4 +1,4 @@
-"""Idempotent producers: what is sent again is stored once, whatever happened in between."""
+"""Idempotent producers: a batch that is sent again is stored once, whatever happened in between."""
 
 import shutil
 import struct
@@ -30,7 +30,7 @@ def stamped(data: bytes, producer_id: int, epoch: int, first: int) -> bytes:
 
 
 class IdempotentProducer:
-    """A producer that numbers what it sends to a partition of T; `epoch` may be set."""
+    """A producer that numbers the records it sends to a partition of T; `epoch` may be set."""
 
     def __init__(self, peer: KafkaPeer) -> None:
         self.peer = peer
@@ -45,7 +45,7 @@ class IdempotentProducer:
         return result
 
     def offset(self, first: int, *values: bytes, partition: int = 0) -> int:
-        """Return where records are stored."""
+        """Send records, and return the offset at which they are stored."""
         result = self.send(first, *values, partition=partition)
         assert result.error_code == 0, result
         return result.base_offset
@@ -244,7 +244,7 @@ def test_the_file_is_not_written_before_its_messages_are_on_the_disk(restarts: R
 
 
 def test_a_file_that_knows_more_than_the_log_is_not_believed(restarts: Restarts, tmp_path: Path):
-    """A log that lost its end has no batch that the answer to a retry could name."""
+    """In a log that lost its end there is no batch that the answer to a retry could refer to."""
     restarts.producer.offset(0, b"a")
     restarts.save()
     other = tmp_path / "other"
@@ -260,7 +260,7 @@ def test_a_file_that_knows_more_than_the_log_is_not_believed(restarts: Restarts,
 
 
 def cut(restarts: Restarts, records: int) -> None:
-    """A kill amid a write left only the first records of the log."""
+    """Simulate a kill during a write, which left only the first records of the log."""
     offset = restarts.talk.messages("T")[records].physical_offset
     restarts.talk.kill()
     (log,) = (restarts.path / "commitlog").iterdir()
@@ -294,7 +294,7 @@ def test_a_retry_adds_what_is_missing_behind_the_records_of_others(restarts: Res
 
 
 def test_a_copy_of_a_message_does_not_count(restarts: Restarts):
-    """Whoever sends a consumed message again copies its properties, too."""
+    """A program that resends a consumed message copies its properties, too."""
     restarts.producer.offset(0, b"a")
     restarts.producer.offset(1, b"b")
     (first, _) = restarts.talk.messages("T")

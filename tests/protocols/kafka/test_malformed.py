@@ -1,4 +1,4 @@
-"""Malformed requests: real ones, damaged at random. Nobody but their sender notices."""
+"""Malformed requests: real ones, damaged at random. Only their sender is affected."""
 
 import json
 import random
@@ -16,7 +16,7 @@ from tests.protocols.kafka.peers import KafkaEndpoint
 
 FILE = Path(__file__).parents[2] / "vectors/kafka-requests.json"
 REQUESTS: list[dict[str, Any]] = json.loads(FILE.read_text())["requests"]
-#: What ends a connection by the client's fault.
+#: Errors of the client that end its connection.
 REASONS = ("a malformed Kafka request", "Kafka's request")
 ROUNDS = 40
 LENGTHS = (b"\x7f\xff\xff\xff", b"\xff" * 4, b"\0" * 4, b"\xff\xff\xff\x0f")

@@ -1,4 +1,4 @@
-"""A member hears of a rebalance at once, and one whose connection ended is missed at once."""
+"""A member is notified of a rebalance at once, and one whose connection ended is noticed at once."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ GRACE_MS = 150
 
 
 def news(member: Member) -> list[int]:
-    """Return what a held heartbeat was answered, if it was."""
+    """Return the error code of a held heartbeat, if it was answered."""
     return [each.error_code for each in member.peer.answers()]
 
 
@@ -91,7 +91,7 @@ def test_a_member_whose_connection_ended_is_missed_after_the_grace(endpoint: Kaf
 
 
 def test_a_lost_member_is_missed_although_the_broker_stood_still(endpoint: KafkaEndpoint):
-    """It has as long again as the broker stood still, and not a whole session."""
+    """It gets as much extra time as the broker stood still, not a whole session."""
     first, second = pair(endpoint)
     second.peer.end()
     endpoint.talk.extend_deadlines(1_000)
@@ -173,7 +173,7 @@ def test_a_rebalance_does_not_wait_for_a_member_that_died_in_it(endpoint: KafkaE
 
 
 def test_a_connection_speaks_for_few_members():
-    """Each keeps some memory as long as the connection is open."""
+    """Each member occupies memory as long as the connection is open."""
     talk_lost: list[object] = []
     peer = FakePeer()
     presence = Presence(_Purgatory(), lambda connection, lost: talk_lost.extend(lost))  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ def test_a_connection_speaks_for_few_members():
 
 
 class _Purgatory:
-    """Room for everything."""
+    """A purgatory that always has room."""
 
     def has_room(self, connection: object) -> bool:
         return True
@@ -193,7 +193,7 @@ class _Purgatory:
 
 
 def test_what_was_answered_too_late_harms_nobody(endpoint: KafkaEndpoint):
-    """A heartbeat of a member that left meanwhile over another connection."""
+    """The held heartbeat belongs to a member that has left meanwhile over another connection."""
     first, second = pair(endpoint)
     second.hold_beat()
     old: KafkaPeer = second.peer

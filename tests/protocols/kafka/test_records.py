@@ -163,7 +163,7 @@ def test_a_fetch_reads_several_partitions_within_its_limits(endpoint: KafkaEndpo
 
 
 def many_partitions(offset: int = 0, **fields: Any) -> FetchRequest:
-    """A fetch of as many partitions of a topic as are read in steps."""
+    """Return a fetch of so many partitions of a topic that they are read in steps."""
     wanted = tuple(
         FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
         for number in range(READS_AT_ONCE_MAX + 1)
@@ -173,7 +173,7 @@ def many_partitions(offset: int = 0, **fields: Any) -> FetchRequest:
 
 
 def test_a_fetch_of_many_partitions_is_read_in_steps(endpoint: KafkaEndpoint):
-    """One of 10,000 kept the broker from answering others for 0.4 s, fifty times a second."""
+    """A fetch of 10,000 partitions blocked other clients for 0.4 s, fifty times a second."""
     endpoint.talk.create_topic("Many", queues=READS_AT_ONCE_MAX + 1)
     peer = endpoint.peer()
     peer.produce(record(b"last"), topic="Many", partition=READS_AT_ONCE_MAX)
@@ -277,7 +277,7 @@ def test_a_refused_batch_leaves_the_other_partition_alone(endpoint: KafkaEndpoin
 
 
 def test_the_records_of_one_request_are_bounded(endpoint: KafkaEndpoint):
-    """Each becomes a message; a request of 16 MiB could have two million of them."""
+    """Each record becomes a message, and a request of 16 MiB could contain two million."""
     peer = endpoint.peer()
     half = batch(*(record(b"") for _ in range(RECORDS_MAX // 2 + 1)))
     partitions = tuple(ProducePartition(index=index, records=half) for index in (0, 1))
@@ -311,7 +311,7 @@ def test_large_requests_and_answers_are_worked_on_by_a_thread(endpoint: KafkaEnd
 
 @pytest.mark.parametrize("count", [1, 1_000])
 def test_what_may_be_larger_than_it_looks_is_decoded_by_a_thread(endpoint: KafkaEndpoint, count: int):
-    """A compressed batch of some kilobytes, or many small records, kept the broker's loop busy for 0.4 s."""
+    """A compressed batch of some kilobytes, or many small records, blocked the broker's loop for 0.4 s."""
     peer = endpoint.peer()
     data = bytearray(batch(*(record(b"") for _ in range(count))))
     if count == 1:
@@ -328,7 +328,7 @@ def test_what_may_be_larger_than_it_looks_is_decoded_by_a_thread(endpoint: Kafka
 
 
 def test_a_refused_batch_leaves_nothing_in_memory(endpoint: KafkaEndpoint):
-    """What was decoded stayed with the error, in a cycle: two clients had a broker grow by 900 MB."""
+    """The error kept the decoded records in a reference cycle: two clients made a broker grow by 900 MB."""
     peer = endpoint.peer()
     data = bytearray(batch(record(b"")))
     data[HEADER_BYTES:] = gzip.compress(bytes(DECOMPRESSED_BYTES_MAX + 1))
@@ -389,7 +389,7 @@ def test_many_partitions_are_listed_in_the_order_of_the_request(endpoint: KafkaE
 
 
 def test_the_first_record_of_a_time_is_listed(endpoint: KafkaEndpoint):
-    """Records 0 … 4 are made 10 ms apart, and stored 5 ms later."""
+    """Records 0 … 4 are created 10 ms apart, and stored 5 ms later."""
     peer, clock = endpoint.peer(), endpoint.talk.clock
     times = []
     for _ in range(5):

@@ -111,7 +111,7 @@ def test_records_that_are_not_there_cannot_be_deleted(endpoint: KafkaEndpoint):
 
 
 def altered(peer: KafkaPeer, kind: int, name: str, setting: str, value: str | None) -> int:
-    """Return the code, which both requests answer."""
+    """Change a setting by both kinds of request; return the code that both answer."""
     whole = AlterConfigsResource(
         resource_type=kind, resource_name=name, configs=(AlterableConfig(name=setting, value=value),)
     )

@@ -51,7 +51,7 @@ def test_api_versions_lists_what_is_served(endpoint: KafkaEndpoint, version: int
 
 
 def test_a_too_new_api_versions_is_answered_in_version_0(endpoint: KafkaEndpoint):
-    """KIP-511: the client reads the highest version there, and asks again."""
+    """KIP-511: the client reads the highest version from that answer, and retries."""
     peer = endpoint.peer()
     peer.give(raw(API_VERSIONS, 99, b"\0 whatever this version has"))
     (frame,) = peer.frames
@@ -120,7 +120,7 @@ def test_a_client_that_asks_without_end_while_its_first_request_waits_is_ended(e
 
 
 def test_requests_that_wait_take_a_bounded_memory(endpoint: KafkaEndpoint):
-    """A thousand fetches of 19,000 partitions each took 5 GB, for one connection."""
+    """A thousand fetches of 19,000 partitions each took 5 GB on one connection."""
     endpoint.talk.create_topic("Many", queues=1_000)
     wanted = tuple(
         FetchPartition(partition=number % 1_000, fetch_offset=0, partition_max_bytes=1)
@@ -166,7 +166,7 @@ def wide_topics(endpoint: KafkaEndpoint, count: int) -> None:
 
 
 def test_a_topic_that_is_named_often_is_described_once(endpoint: KafkaEndpoint):
-    """A request of 20 KB for one wide topic kept the broker from answering anybody for minutes."""
+    """A request of 20 KB that repeats one wide topic blocked the broker for minutes."""
     wide_topics(endpoint, 1)
     peer = endpoint.peer()
     peer._entrance.received(peer, [peer.frame(named(*["Wide00"] * 1_000), 5)])
@@ -177,7 +177,7 @@ def test_a_topic_that_is_named_often_is_described_once(endpoint: KafkaEndpoint):
 
 
 def test_an_answer_describes_a_bounded_number_of_partitions(endpoint: KafkaEndpoint, monkeypatch: Any):
-    """All topics of a broker with many wide ones took 6 GB."""
+    """The metadata of all topics of a broker with many wide ones took 6 GB."""
     assert metadata.PARTITIONS_MAX * 26 < 4 << 20, "bytes of an answer"
     monkeypatch.setattr(metadata, "PARTITIONS_MAX", QUEUES_MAX)
     wide_topics(endpoint, 2)
@@ -290,7 +290,7 @@ def test_a_topic_that_is_only_validated_is_not_created(endpoint: KafkaEndpoint):
 
 
 def test_errors_that_name_something_long_are_answered(endpoint: KafkaEndpoint):
-    """A string of older versions has 32,767 bytes, and names of requests may be as long: remarks are cut."""
+    """A string of older versions has 32,767 bytes, and names in requests may be as long: remarks are cut."""
     peer, long = endpoint.peer(), "x" * 32_767
     setting = TopicSetting(name=long[:32_000], value=long)
     topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1, configs=(setting,))
@@ -338,7 +338,7 @@ def test_settings_are_described(endpoint: KafkaEndpoint, kind: int, name: str, s
 
 
 def requests(peer: Any) -> dict[str, tuple[Any, str]]:
-    """Requests, and the resource that each touches."""
+    """Return requests, each with the resource that it accesses."""
     offsets = ListOffsetsTopic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
     topic = CreatableTopic(name="New", num_partitions=1, replication_factor=1)
     of_topic = DescribedResource(resource_type=2, resource_name="T")
