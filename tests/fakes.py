@@ -12,7 +12,7 @@ from libramq.remoting.connection import FrameReader
 
 
 class ManualClock:
-    """A clock that moves when told to."""
+    """A clock that moves only when a test advances it."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000) -> None:
         self._wall_ms = wall_ms
@@ -29,7 +29,7 @@ class ManualClock:
         self._monotonic_ms += milliseconds
 
     def set_wall(self, by_ms: int) -> None:
-        """Somebody sets the wall clock; no time passes."""
+        """Set the wall clock; no time passes."""
         self._wall_ms += by_ms
 
 

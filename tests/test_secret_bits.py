@@ -1,4 +1,4 @@
-"""Ids that nobody may guess do not come from chance."""
+"""Ids that must not be guessable do not come from a seeded random generator."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Functions and modules are short enough to be held in the head."""
+"""Functions and modules stay short enough to keep in one's head."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What an operation touches, whichever protocol asked."""
+"""The resources that an operation touches, whichever protocol it came through."""
 
 import pytest
 

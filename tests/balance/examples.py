@@ -32,7 +32,7 @@ def group(topics, subscriptions, owned=None, lag=None, capacities=None, epochs=N
 
 
 def holding(of, assignment, epoch=1):
-    """The same members with what an assignment gave them."""
+    """Return the same members holding what an assignment gave them."""
     return [
         Member(
             client_id=member.client_id,
@@ -46,7 +46,7 @@ def holding(of, assignment, epoch=1):
 
 
 def check_partition(of, assignment):
-    """Every queue that somebody subscribes to has one owner, and a right one."""
+    """Check that every subscribed queue has exactly one owner, and that the owner subscribes to it."""
     subscribed = {member.client_id: member.topics for member in of.members}
     wanted = [
         queue
@@ -74,7 +74,7 @@ def moves(of, assignment):
 
 
 def loads(assignment):
-    """The loads in order, largest first."""
+    """Return the loads, largest first."""
     return sorted((len(share) for share in assignment.values()), reverse=True)
 
 

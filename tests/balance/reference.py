@@ -1,4 +1,4 @@
-"""Slow answers to compare ours with: every possibility tried, and the textbook's augmenting paths."""
+"""Slow reference answers to compare ours with: brute force, and the textbook's augmenting paths."""
 
 from libramq.balance.group import Group
 
@@ -25,7 +25,7 @@ def by_brute_force(of: Group) -> tuple[list[int], int]:
 def by_augmenting_paths(of: Group) -> tuple[list[int], int]:
     """The same for larger groups: queues come one by one, each along the cheapest chain of displacements.
 
-    A load of n costs n², a move costs so little that loads come first. (Least squares are least loads here.)
+    A load of n costs n², a move costs so little that loads come first. (Least squares mean least loads.)
     """
     members = of.members
     queues = [
@@ -68,7 +68,7 @@ def by_augmenting_paths(of: Group) -> tuple[list[int], int]:
 
 
 def is_optimal(of: Group, assignment) -> bool:
-    """Whether no chain of displacements makes loads less, and none among equal loads saves a move.
+    """Return whether no chain of displacements lowers the loads or, at equal loads, saves a move.
 
     A flow is cheapest exactly when no cycle of what is left of the network costs less than nothing. Here the
     nodes are the members, an arc hands a queue on, and from a member with one queue less than another an arc

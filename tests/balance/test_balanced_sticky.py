@@ -46,7 +46,7 @@ def test_equal_subscriptions_meet_the_lower_bound(of):
 
 
 def large(seed, *, sets, members, topics, size):
-    """A group with some sets of topics, balanced."""
+    """Return a balanced group with several sets of topics."""
     rng = random.Random(seed)
     names = [f"t{number:02}" for number in range(topics)]
     choices = [frozenset(rng.sample(names, rng.randint(1, topics))) for _ in range(sets)]
@@ -95,7 +95,7 @@ def test_a_balanced_assignment_stays(of):
 
 
 def test_one_queue_moves_when_a_member_joins():
-    """Five queues over two, then three: one queue moves."""
+    """When a third member joins two that share five queues, one queue moves."""
     of = group({"t": 5}, {"a": "t", "b": "t", "c": "t"}, {"a": queues("t", 3), "b": queues("t", 5)[3:]})
     assignment = balanced_sticky(of)
     assert loads(assignment) == [2, 2, 1]
@@ -128,7 +128,7 @@ def test_retry_queues_add_no_load_and_stay():
 
 
 def test_capacities_share_in_proportion():
-    """Twice the capacity, twice the queues, each rounded down or up."""
+    """A member with twice the capacity gets twice the queues, rounded down or up."""
     of = group({"t": 12}, {"a": "t", "b": "t", "c": "t"}, capacities={"a": 2, "b": 1, "c": 1})
     assert {n: len(s) for n, s in balanced_sticky(of).items()} == {"a": 4, "b": 4, "c": 4}
     weighted = balanced_sticky(of, by_capacity=True)
@@ -187,6 +187,6 @@ def test_empty_groups_and_idle_members_are_valid():
 
 
 def test_a_capacity_is_at_least_one():
-    """Nothing is divided by zero."""
+    """A lower bound of one avoids a division by zero."""
     with pytest.raises(ConfigError, match="capacity"):
         Member(client_id="a", topics=frozenset("t"), capacity=0)

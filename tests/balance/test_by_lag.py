@@ -44,13 +44,13 @@ def test_a_growing_backlog_moves_only_queues_that_help():
 
 
 def test_without_lag_it_equals_balanced_sticky():
-    """All weights one: the same as without."""
+    """Without lag every weight is one, so the result is that of balanced_sticky."""
     of = group({"t": 7, "u": 4}, {"a": "t", "b": "tu", "c": "u"}, {"a": queues("t", 6)})
     assert balanced_sticky(of, by_lag=True) == balanced_sticky(of)
 
 
 def test_capacities_weigh():
-    """Twice the capacity carries twice the weight."""
+    """A member with twice the capacity carries twice the weight."""
     t = queues("t", 6)
     of = group({"t": 6}, {"a": "t", "b": "t"}, lag=dict.fromkeys(t, 10_000), capacities={"a": 2})
     shares = balanced_sticky(of, by_lag=True, by_capacity=True)

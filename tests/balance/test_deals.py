@@ -1,4 +1,4 @@
-"""What everybody gets at once is what each of them works out alone."""
+"""Computing all shares at once gives the same result as each member computing its own."""
 
 from random import Random
 

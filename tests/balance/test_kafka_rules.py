@@ -12,7 +12,7 @@ GROWING = {"C0": ["t0"], "C1": ["t0", "t1"], "C2": ["t0", "t1", "t2"]}
 
 
 def text(assignment):
-    """As Kafka's documentation writes it."""
+    """Return an assignment in the notation of Kafka's documentation."""
     return {
         name: sorted(f"{queue.topic}p{queue.queue_id}" for queue in share)
         for name, share in assignment.items()
@@ -115,7 +115,7 @@ def test_cooperative_sticky_never_assigns_a_queue_that_another_holds(of):
 
 
 def test_a_queue_claimed_twice_in_one_generation_is_given_up_first():
-    """Both must let go of it first (KIP-429)."""
+    """Both claimants must release it first (KIP-429)."""
     both = {"C0": named("t0p0", "t0p1"), "C1": named("t0p0")}
     assert text(cooperative_sticky(group({"t0": 2}, {"C0": ["t0"], "C1": ["t0"]}, both))) == {
         "C0": ["t0p1"],

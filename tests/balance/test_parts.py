@@ -37,7 +37,7 @@ def test_a_flow_reroutes_what_stands_in_its_way():
 
 
 def test_a_flow_beyond_the_capacity_shows_the_cut():
-    """Three units, room for one: the tightest place lies behind 1."""
+    """Three units meet a capacity of one: the bottleneck lies behind 1."""
     network = FlowNetwork(3)
     network.add(0, 1, 5)
     network.add(1, 2, 1)
@@ -115,7 +115,7 @@ def test_the_later_epoch_owns_a_queue_claimed_twice():
 
 
 def test_a_third_claim_with_a_later_epoch_settles_a_dispute():
-    """Whoever comes first, the highest epoch is right."""
+    """The highest epoch wins, in whatever order the claims arrive."""
     t = queues("t", 1)
     for epochs in ((1, 1, 2), (2, 1, 1), (1, 2, 1)):
         names = dict(zip("abc", epochs, strict=True))
@@ -139,6 +139,6 @@ def test_groups_are_sorted():
 
 
 def test_retry_topics_add_no_load():
-    """They are no load."""
+    """Retry topics do not count as load."""
     assert counts("orders")
     assert not counts("%RETRY%billing")

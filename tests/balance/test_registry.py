@@ -89,7 +89,7 @@ def test_strategies_are_found_by_upstreams_names():
 
 
 def test_users_can_register_a_strategy():
-    """Users bring their own rule under their own name."""
+    """Users can register their own rule under their own name."""
 
     def all_to_first(client_id, queues, client_ids):
         return queues if client_ids and client_id == client_ids[0] else ()

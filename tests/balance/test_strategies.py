@@ -26,7 +26,7 @@ def test_four_queues_for_three_clients():
 
 
 def test_equal_to_upstream_for_all_small_sizes():
-    """Every client of 1–40 gets what Java gives it, for 1–40 queues."""
+    """For 1–40 clients and 1–40 queues, every client gets the queues that Java assigns to it."""
     for client_count in range(1, 41):
         ids = [f"c{i:02}" for i in range(client_count)]
         for queue_count in range(1, 41):
@@ -41,7 +41,7 @@ def test_equal_to_upstream_for_all_small_sizes():
 
 @pytest.mark.parametrize("strategy", [averagely, by_circle])
 def test_each_queue_has_one_owner_and_loads_differ_by_one(strategy):
-    """All sizes up to 40 × 40: a partition of the queues, as even as can be."""
+    """For all sizes up to 40 × 40 the queues are partitioned as evenly as possible."""
     for client_count in range(1, 41):
         ids = [f"c{i:02}" for i in range(client_count)]
         for queue_count in range(41):

@@ -29,7 +29,7 @@ def test_consistent_hash_of_three_clients():
 
 
 def test_queues_move_only_to_a_joining_client():
-    """The point of the ring: what moves, moves to the newcomer."""
+    """This is the point of the ring: a queue that moves goes to the new client."""
     before, after = ["a", "b", "c"], ["a", "b", "c", "d"]
     for me in before:
         assert set(consistent_hash(me, queues("t", 60), after)) <= set(
@@ -88,7 +88,7 @@ def test_machine_room_nearby_prefers_queues_in_the_same_room():
 
 
 def test_machine_room_nearby_needs_the_room_of_every_client():
-    """Upstream refuses too: a client without a room would be left out unseen."""
+    """Upstream refuses too: otherwise a client without a room would be left out silently."""
     with pytest.raises(ConfigError, match="no machine room is known for b"):
         nearby(lambda client_id: "east" if client_id == "a" else "")(
             "a", queues("t", 1, broker="east"), ["a", "b"]

@@ -1,4 +1,4 @@
-"""Journals under SYNC_FLUSH: nobody hears of a change before it is on the disk."""
+"""Journals under SYNC_FLUSH: no change is announced before it is on the disk."""
 
 import random
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_a_change_written_during_a_sync_waits_for_the_next_one():
 
 
 def test_a_waiter_does_not_wait_for_later_changes():
-    """Else a table that changes all the time would keep everybody waiting for ever."""
+    """Otherwise a table that changes constantly would keep every waiter waiting forever."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger, journals = ledger_on(disk)
     heard: list[int] = []
@@ -89,7 +89,7 @@ def test_a_waiter_does_not_wait_for_later_changes():
 
 
 def test_changes_of_a_killed_process_are_synced_before_they_are_announced():
-    """Its lines may be in the page cache alone."""
+    """Its lines may be only in the page cache."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger_on(disk)[0].append("T@G@0", opening(1))
     disk.process_died()

@@ -42,7 +42,7 @@ def without_nulls(value):
 
 @given(LOOSE)
 def test_the_dialect_round_trips(value):
-    """Except members that are null, which fastjson leaves out, and {"$ref": …}, which is a reference."""
+    """The exceptions are null members, which fastjson omits, and {"$ref": …}, which is a reference."""
     assert fastjson.loads(fastjson.dumps(value)) == without_nulls(value)
     assert fastjson.loads(fastjson.dumps(value, indent=True)) == without_nulls(value)
 

@@ -1,4 +1,4 @@
-"""Small histories made by hand, and a clock whose hand is moved by looking at it."""
+"""Small handmade histories, and a clock that advances whenever it is read."""
 
 from collections.abc import Mapping
 from itertools import count
@@ -13,7 +13,7 @@ ALL = frozenset({"T"})
 
 
 def clock() -> Ticks:
-    """A millisecond goes by between two looks."""
+    """Return a clock that advances one millisecond between two readings."""
     return count(step=1_000_000).__next__
 
 

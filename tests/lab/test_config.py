@@ -1,4 +1,4 @@
-"""What is wrong in an experiment is one sentence that names the option and what is allowed."""
+"""An error in an experiment is reported in one sentence that names the option and the allowed values."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How many messages a batch has, by their sizes alone."""
+"""Counting the messages of a batch by their sizes alone."""
 
 import pytest
 

@@ -17,7 +17,7 @@ V6 = bytes(range(16)) + (10911).to_bytes(4)
 
 @dataclass(frozen=True)
 class Case:
-    """A record's parts that decide how it is read."""
+    """The parts of a record that decide how it is read."""
 
     body: bytes = b"body"
     topic: str = "T"
@@ -69,7 +69,7 @@ def test_a_cut_batch_is_refused_wherever_it_is_cut(case: Case):
 
 @given(st.integers(0, 140), st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_read_alike(place, value):
-    """By both ways, with the same error: nothing is left for a handler to find."""
+    """Both ways raise the same error, so no corruption is left for a handler to find."""
     data = bytearray(Case(body=b"x" * 30).encoded() + Case().encoded())
     data[place % len(data)] = value
     outcomes = []
@@ -121,7 +121,7 @@ def test_added_properties_are_there_before_and_after_the_first_look():
 )
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_a_message_can_be_passed_to_another_process(duplicate, looked_at):
-    """A handler may have one, and return copies."""
+    """A handler may receive a message, and may return copies of it."""
     (message,) = decode_records(Case().encoded(), broker_name="b")
     if looked_at:
         assert message.properties

@@ -113,7 +113,7 @@ def test_records_round_trip(fields):
     ids=["garbage", "zlib garbage", "cut short", "a bomb", "an unknown algorithm"],
 )
 def test_an_invalid_compressed_body_does_not_stop_the_other_messages(caplog, body, sys_flag):
-    """Any producer can send one: its queue was read by nobody any more, by no group."""
+    """Any producer can send one, and no group could read its queue any more."""
     fields = {"topic": "T", "queue_id": 0, "physical_offset": 0, "properties": b""}
     broken = encode_record(**fields, queue_offset=1, body=body, sys_flag=sys_flag)
     good = encode_record(**fields, queue_offset=2, body=compress_body(b"good"), sys_flag=flags.COMPRESSED)

@@ -1,4 +1,4 @@
-"""Replies find who waits for them: by number, once, in time."""
+"""Replies reach their waiting callers: by request number, once, in time."""
 
 import pytest
 from hypothesis import given

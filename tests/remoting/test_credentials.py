@@ -74,7 +74,7 @@ def test_incomplete_credentials_are_refused(access_key: str, secret_key: str) ->
 
 
 def test_every_request_of_a_connection_is_signed() -> None:
-    """One-way ones too."""
+    """One-way requests are signed too."""
     with echo_server() as server:
         remote = BlockingRemote(server.address, SystemClock().monotonic_ms, access=Access(BOB))
         remote.send_oneway(Command(code=1, flag=2, ext={"topic": "T"}))

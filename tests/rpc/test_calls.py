@@ -21,7 +21,7 @@ Q = MessageQueue("T", "broker-a", 1)
 
 @pytest.fixture
 def broker(tmp_path):
-    """Makes calls at a real broker."""
+    """Make calls to a real broker."""
     talk = Conversation(tmp_path)
     peer = FakePeer()
 
@@ -132,6 +132,6 @@ def test_name_server_calls_read_their_answers():
 
 @pytest.mark.parametrize("ext", [{}, {"offset": "many"}])
 def test_an_unreadable_answer_is_a_remote_protocol_error(ext):
-    """Admin raised the KeyError or ValueError of its own parser."""
+    """Admin used to raise the KeyError or ValueError of its own parser."""
     with pytest.raises(RemoteError, match="the answer of broker-a cannot be read"):
         broker_calls.max_offset(Q).result(Command(code=C.SUCCESS, ext=ext), where="broker-a")
