@@ -154,7 +154,7 @@ def test_topics_become_read_only_when_the_master_of_an_acting_slave_leaves():
 
 
 def test_a_silent_broker_expires():
-    """Rule 4: two minutes, or what the broker asked for; 'silent' means longer than that."""
+    """Rule 4: a broker expires after two minutes, or its own timeout; 'silent' means longer than that."""
     routes = registered("T", "U")
     impatient = header("broker-b", "10.0.0.2:10911", timeout_ms=1_000)
     other_owner = object()

@@ -1,4 +1,4 @@
-"""What its master has done counts at a slave once the slave has what was done: for the day it is promoted."""
+"""The master's progress counts at a slave once the slave has the messages: it may be promoted."""
 
 import shutil
 from collections.abc import Iterator

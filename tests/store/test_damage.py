@@ -1,4 +1,4 @@
-"""Damage below what was on the disk: nothing behind it is lost unless an operator says so."""
+"""Damage in data that was on the disk: nothing behind it is lost unless an operator decides so."""
 
 import shutil
 from pathlib import Path
@@ -50,7 +50,7 @@ def lose_queues(root: Path) -> None:
     shutil.rmtree(root / "consumequeue")
 
 
-# What is flipped: a byte of the record's size, magic, physical offset, body length, body.
+# The bytes that are flipped: of the record's size, magic, physical offset, body length, body.
 FRAME = {"size": 1, "magic": 4, "physical offset": 33, "body length": 85}
 BODY_AT = 84 + 4 + 10
 

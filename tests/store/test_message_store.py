@@ -173,7 +173,7 @@ def test_one_read_is_limited_in_count_and_bytes(tmp_path: Path):
     assert store.read("T", 0, 0, 100).count == 32
     store.close()
     store = open_store(tmp_path, **big, in_memory_bytes=10_000)
-    assert store.read("T", 0, 0, 32).count == 8  # Older than what counts as in memory.
+    assert store.read("T", 0, 0, 32).count == 8  # Older than messages that count as in memory.
     assert store.read("T", 0, 90, 32).count == 10
     store.close()
 
@@ -441,7 +441,7 @@ def test_deleting_a_topic_removes_its_queues(tmp_path: Path):
 
 
 def test_a_topic_on_another_disk_is_deleted_in_its_place(tmp_path: Path):
-    """Where `consumequeue` is a link to another disk, nothing can be renamed out of it."""
+    """If `consumequeue` is a link to another disk, nothing can be renamed out of it."""
 
     class OtherDisk(Disk):
         def rename(self, path: Path, to: Path) -> None:

@@ -143,7 +143,7 @@ class Run:
                 self.durable.pop(key, None)
 
     def note_durable(self) -> None:
-        if self.flips:  # Damage is told from a torn end only below the point that is on the disk.
+        if self.flips:  # Damage differs from a torn end only below the durable point.
             file = self.disk.open(Path("/store/libra.checkpoint"), write=True)
             self.disk.fsync(file)
             self.disk.close(file)

@@ -104,7 +104,7 @@ def test_queues_are_rebuilt_from_the_log(tmp_path: Path, damage: str, checkpoint
         files[-1].write_bytes(bytes(20) + files[-1].read_bytes()[20:])
     again = open_store(tmp_path, clock=clock)
     if damage == "deleted" and checkpoint == "kept":
-        # Only what the checkpoint does not vouch for is read again; upstream loses the same.
+        # Only the part that the checkpoint does not cover is read again; upstream loses the same.
         again.close()
         return
     assert [int(body.rstrip(b".")) for body in bodies(again)] == list(range(25))

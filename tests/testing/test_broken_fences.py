@@ -1,4 +1,4 @@
-"""Fence, lease and what outlives a process, each broken alone: the simulator must notice within 60 seeds.
+"""Fence, lease and persistent state, each broken alone: the simulator must notice within 60 seeds.
 
 Everything else works, the members' lease included. Any invariant may be the one that breaks. Each test begins
 with seeds that have noticed, so that it takes seconds, and goes on with the others where these do not.
@@ -35,7 +35,7 @@ SLOW = GroupPlan(
     revoke_timeout_ms=1_000,
     handling=Handling(duration_ms_max=20, slow_chance=0.1, slow_ms=1_500),
 )
-#: Sessions that end soon, and handlers that are quick enough.
+#: Short sessions, and handlers that are fast enough for them.
 QUICK = GroupPlan(name="G", topics=(("T",),), session_ms=1_000, handling=Handling(duration_ms_max=20))
 
 

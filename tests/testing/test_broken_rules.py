@@ -274,7 +274,7 @@ def test_commits_of_unhandled_messages_are_caught(monkeypatch: pytest.MonkeyPatc
 
 
 def test_offsets_beyond_what_was_read_are_caught(monkeypatch: pytest.MonkeyPatch):
-    """And comes back to its file."""
+    """A broadcasting member that returns reads an offset from its file that is too high."""
     read = LocalOffsetStore.read
 
     def beyond(self: LocalOffsetStore, queue: MessageQueue) -> int | None:

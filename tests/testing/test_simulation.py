@@ -16,16 +16,15 @@ from libramq.testing.simulation import Report, Simulation
 
 SEEDS_A_TEST = 20
 SEEDS = 200
-#: Commits that a fence refuses, and handovers whose coordinator ends, come in 4 of 300 seeds: 200 would miss
-#: one of them now and then.
+#: Commits that a fence refuses, and handovers whose coordinator ends, occur in 4 of 300 seeds: 200 would
+#: miss one of them now and then.
 SEEDS_OF_RARE_HAPPENINGS = 400
-#: Fences behind a change of mode, locks that nobody gave back, groups of brokers that started together,
-#: queues of a broker that had just come, epochs that went with the power, or that nobody but members knew,
-#: members that pulled as before while their group was coordinated, a place whose member is on its way back,
-#: answers due in the past, a target that changed between two questions of a member, messages of a topic that
-#: was deleted and made again, commits answered after a power cut, messages in the place of lost ones,
-#: members of a deleted group, locks of clients that no heartbeat had introduced, grants that a
-#: gathering had made void.
+#: Fences behind a change of mode, locks that were never released, groups of brokers that started
+#: together, queues of a broker that had just joined, epochs lost in a power cut or known only to members,
+#: members that pulled as before while their group was coordinated, a place whose member is about to return,
+#: answers due in the past, a target that changed between two requests of a member, messages of a topic that
+#: was deleted and recreated, commits answered after a power cut, messages in the place of lost ones,
+#: members of a deleted group, locks of clients without a heartbeat, grants invalidated by a gathering.
 FOUND_SOMETHING = (
     330,
     599,

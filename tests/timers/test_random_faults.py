@@ -69,7 +69,7 @@ class Run:
         actions += [self.flush, self.cut_power, self.kill, self.restart, self.cut_power_in_the_middle]
         self.random.choice(actions)()
 
-    # What is done.
+    # Operations.
 
     def send(self) -> None:
         for _ in range(self.random.choice((1, 3, 20))):
@@ -177,10 +177,10 @@ class Run:
             del self.sent[body]
         keys = [message.properties.get(p.TIMER_DEL_UNIQKEY, "") for message in waiting]
         self.recalled = {key.removeprefix("T+").encode() for key in keys if key}
-        for body, (deliver_ms, _) in list(self.sent.items()):  # What recovery kept is durable.
+        for body, (deliver_ms, _) in list(self.sent.items()):  # Messages that recovery kept are durable.
             self.sent[body] = deliver_ms, 0
 
-    # What must be true.
+    # Conditions.
 
     def delivered(self) -> list[bytes]:
         return [message.body for message in read_all(self.store, "T", 0)]

@@ -67,7 +67,7 @@ def test_a_silent_link_passes_neither_bytes_nor_ends_until_it_is_mended(loop: st
         writer.write(b"two")
         other_reader, other = await asyncio.open_connection(LINK_HOST, port)
         other.write(b"new")
-        # What a direct connection does meanwhile is done long after the link had these bytes.
+        # A round trip over a direct connection ends long after the link had these bytes.
         direct_reader, direct = await asyncio.open_connection(HOST, port)
         direct.write(b"here")
         assert await direct_reader.readexactly(4) == b"here"
