@@ -1,4 +1,4 @@
-"""Fakes for tests of several packages: a clock turned by hand, a peer that keeps what it is sent."""
+"""Fakes for tests of several packages: a manual clock, and a peer that keeps what it is sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -64,7 +64,7 @@ class FakePeer:
 
 
 class ManualTimer:
-    """A timer that somebody else rings."""
+    """A timer that the test rings."""
 
     def __init__(self, due: list["ManualTimer"], action: Callable[[], None]) -> None:
         self._due = due
@@ -76,7 +76,7 @@ class ManualTimer:
 
 
 class ManualTimers:
-    """Timers that ring when told to; turns take as long as `now_us` says."""
+    """Timers that ring only when the test rings them; turns take as long as `now_us` says."""
 
     def __init__(self) -> None:
         self.due: list[ManualTimer] = []
@@ -88,7 +88,7 @@ class ManualTimers:
         return timer
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Call it: here, one thing happens at a time."""
+        """Call the function at once: here, one thing happens at a time."""
         action()
 
     def elapsed_us(self) -> int:
@@ -100,7 +100,7 @@ class ManualTimers:
 
 
 class ManualThreads:
-    """Threads whose work is done when told to."""
+    """Threads whose work is done only when the test runs it."""
 
     def __init__(self) -> None:
         self.work: list[tuple[Thread, Callable[[], Any], Callable[[Any], None]]] = []
@@ -109,7 +109,7 @@ class ManualThreads:
         self.work.append((thread, work, done))
 
     def run_all(self, thread: Thread | None = None) -> None:
-        """Do all work of a kind, what follows from it too."""
+        """Do all work of a kind, including any that follows from it."""
         while waiting := [each for each in self.work if thread in (None, each[0])]:
             for each in waiting:
                 self.work.remove(each)

@@ -22,7 +22,7 @@ def now_ms(command: list[str]) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such clock")
 def test_time_asleep_counts():
-    """A lease of 10 s that was renewed before it is over."""
+    """A lease of 10 s that was renewed before the machine slept has expired afterwards."""
     has_unshare = shutil.which("unshare") is not None
     if not has_unshare or subprocess.run([*SLEPT, "pass"], check=False, capture_output=True).returncode:
         pytest.skip("time namespaces are not allowed here")

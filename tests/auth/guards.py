@@ -11,7 +11,7 @@ Asked = tuple[str, Action]
 
 
 class Guard:
-    """Permits everything but what is in `denied`: texts like "Topic:orders"."""
+    """It permits everything except what is in `denied`: texts like "Topic:orders"."""
 
     permits_everything = False
 

@@ -1,4 +1,4 @@
-"""The files of a table: whatever the moment of a crash, what was recorded is there."""
+"""The files of a table: whenever a crash happens, what was recorded survives."""
 
 from pathlib import Path
 

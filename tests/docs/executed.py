@@ -49,7 +49,7 @@ class Servers:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start them, unless they are up."""
+        """Start the servers, unless they are running."""
         if self._process is not None:
             return
         self._process = subprocess.Popen(SERVERS.split(), stdout=subprocess.PIPE, text=True)
@@ -62,14 +62,14 @@ class Servers:
         raise AssertionError("libra up has not started")
 
     def stop(self) -> None:
-        """End them as Ctrl-C does."""
+        """Stop the servers as Ctrl-C does."""
         if self._process is not None:
             self._process.terminate()
             self._process.communicate(timeout=60)
 
 
 class Execution:
-    """One run of a document. Raises AssertionError where it prints anything but what is shown."""
+    """One run of a document. It raises AssertionError if the output differs from what is shown."""
 
     def __init__(self, path: Path, servers: Servers, *, is_writing: bool) -> None:
         self._path = path
@@ -178,7 +178,7 @@ def _matches(shown: str, printed: str) -> bool:
 
 
 def run_all(paths: Iterator[Path], *, is_writing: bool) -> None:
-    """Run documents one after the other, with the same servers."""
+    """Run documents one after another, with the same servers."""
     servers = Servers()
     try:
         for path in paths:

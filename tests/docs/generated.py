@@ -167,7 +167,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
 
 
 def renewed(text: str) -> str:
-    """Return the text of a page with its generated parts made anew."""
+    """Return the text of a page with its generated parts regenerated."""
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n{part[3]}", text)
 
 

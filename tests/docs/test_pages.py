@@ -98,7 +98,7 @@ OPTIONS = {PushConsumer: PushConsumerOptions, Consumer: ConsumerOptions}
 
 
 def defaults(client: type) -> dict[str, str]:
-    """Options of a client and their defaults, as the page writes them."""
+    """Return the options of a client and their defaults, as written on the page."""
     found: dict[str, Any] = {
         name: parameter.default
         for name, parameter in inspect.signature(client).parameters.items()
@@ -124,7 +124,7 @@ def _written(value: Any) -> str:
 
 
 def option_rows(text: str, heading: str) -> Iterator[tuple[str, str]]:
-    """The rows of the tables below a heading: each option and its default."""
+    """Return the rows of the tables below a heading: each option and its default."""
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -135,7 +135,7 @@ def option_rows(text: str, heading: str) -> Iterator[tuple[str, str]]:
 
 
 def links(text: str) -> Iterator[str]:
-    """The targets of all links and pictures of a page."""
+    """Return the targets of all links and pictures of a page."""
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         for child in token.children or ():
             target = child.attrGet("href") or child.attrGet("src")
@@ -144,7 +144,7 @@ def links(text: str) -> Iterator[str]:
 
 
 def anchors(text: str) -> Iterator[str]:
-    """The anchors of a page's headings, as the site and code hosts make them."""
+    """Return the anchors of a page's headings, as the site and code hosts generate them."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     for opening, inline in itertools.pairwise(tokens):
         if opening.type == "heading_open":
@@ -153,7 +153,7 @@ def anchors(text: str) -> Iterator[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or an attribute of one."""
+    """Return whether a dotted name is a module, or an attribute of one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

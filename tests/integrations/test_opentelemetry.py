@@ -75,7 +75,7 @@ def _call(handle: Any, messages: list[MessageExt]) -> Any:
 
 @pytest.mark.parametrize("form", [as_coroutine, as_function, as_function_of_an_awaitable])
 async def test_a_messages_send_is_the_parent_of_its_handler(form: Any):
-    """Whoever handles it: the application's own spans, and its baggage, are of the same trace."""
+    """The application's own spans, and its baggage, belong to the same trace, whoever handles the message."""
     traces, seen, ended = Traces(), [], threading.Event()
     async with Broker() as broker:
         producer = traced(Producer(namesrv=broker.namesrv), tracer_provider=traces.provider)

@@ -59,7 +59,7 @@ def test_a_command_survives_the_wire(command):
 
 @given(COMMANDS, st.binary(max_size=20), st.binary(max_size=3))
 def test_a_frame_is_found_amid_other_bytes(command, before, after):
-    """It is read where it begins, and what follows it is left alone."""
+    """A frame is decoded from where it begins, and the bytes after it are left alone."""
     data = encode_frame(command)
     assert decode_frame(before + data + after, len(before)) == (command, len(before) + len(data))
 

@@ -23,7 +23,7 @@ from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, rais
 
 
 class Served:
-    """An endpoint whose single processors answer what they are told to, and whose batches are remembered."""
+    """An endpoint whose single processors return preset answers, and whose batches are recorded."""
 
     def __init__(self, outcome: Outcome | Exception = SUCCESS, **options: object) -> None:
         self.outcome = outcome
@@ -267,7 +267,7 @@ def test_an_unsupported_version_of_the_group_protocol_reaches_no_processor():
 
 
 def test_thousands_of_notifications_are_sent_in_slices():
-    """A heartbeat of 1,000 groups that twenty clients share kept everybody else for 45 ms."""
+    """A heartbeat of 1,000 groups shared by twenty clients used to delay every other client for 45 ms."""
     member = FakePeer()
     ext = {"consumerGroup": "G"}
     served = Served(Reply(notify=(Notify(member, R.NOTIFY_CONSUMER_IDS_CHANGED, ext),) * 1_000))

@@ -22,7 +22,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 
 class StandaloneCluster:
-    """`url` is its master's. Ended by `stop`."""
+    """A running cluster. `url` is its master's; `stop` ends it."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -62,7 +62,7 @@ class StandaloneCluster:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Where Spark and Java are, and that this machine is 127.0.0.1."""
+    """Return variables that say where Spark and Java are, and that this machine is 127.0.0.1."""
     java = java_home()
     found = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
     return found | ({} if java is None else {"JAVA_HOME": str(java)}) | more

@@ -1,6 +1,6 @@
 """A streaming query as a program of its own, which a test kills: NAMESRV TOPIC DIRECTORY (live|rest).
 
-Reads a topic into a Parquet table, some messages a batch. `live` goes on until it is killed and prints a line
+Reads a topic into a Parquet table, some messages a batch. `live` runs until it is killed and prints a line
 for every batch; `rest` reads what is left and ends.
 """
 

@@ -1,4 +1,4 @@
-"""Bodies become columns; those that cannot are kept as they came, and no query fails of them."""
+"""Bodies become columns; those that cannot be parsed are kept unchanged, and never fail a query."""
 
 import datetime
 import io
@@ -63,7 +63,7 @@ def avro(value: dict[str, Any]) -> bytes:
 
 
 def descriptors() -> bytes:
-    """What protoc --include_imports -o makes of a small file."""
+    """Return what protoc --include_imports -o produces from a small file."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="order.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]

@@ -94,7 +94,7 @@ def libra_pipeline(name: str, master: str, given: Path, up: LibraUp, toml: str) 
 def test_the_package_is_shipped_as_py_files(
     cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path
 ):
-    """By spark-submit, to workers that have the compiled packages and not LibraMQ."""
+    """spark-submit ships it to workers that have the compiled packages but not LibraMQ."""
     python = Path(sys.executable)
     run(python, "-m", "libramq.spark.worker_code", tmp_path / "libramq.zip", cwd=tmp_path)
     settings = SMALL | {"spark.executorEnv.PYTHONPATH": str(packages(tmp_path / "installed"))}

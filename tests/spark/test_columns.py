@@ -1,4 +1,4 @@
-"""Columns say the same as decoding record by record does."""
+"""Decoding into columns gives the same result as decoding record by record."""
 
 import datetime
 import itertools
@@ -210,7 +210,7 @@ def test_starts_are_the_running_sum_of_the_sizes():
 
 
 def test_bodies_that_look_like_records_are_not_records():
-    """The magic of a record stands in a body, and so does a whole record."""
+    """A body may contain the magic number of a record, or even a whole record."""
     inner = plain_record(b"")
     stored = [
         encode_record(topic="T", queue_id=0, queue_offset=n, physical_offset=n, body=body, properties=b"")

@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_tables(
 
 
 class Member:
-    """A consumer that says when it has got queues."""
+    """A consumer that signals when it has been assigned queues."""
 
     def __init__(self, broker: Broker, instance_name: str) -> None:
         self.has_queues = threading.Event()
@@ -108,7 +108,7 @@ class Member:
 
 
 def wait_settled(broker: Broker, count: int) -> None:
-    """Until a rebalance is recorded that is the group's last."""
+    """Wait until `count` rebalances have settled."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = group_rebalances(broker.namesrv, "G_lab", last=10)

@@ -1,4 +1,4 @@
-"""Options are read once, and each wrong one is one clear sentence."""
+"""Options are read once, and each invalid one is reported in one clear sentence."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The planner remembers what Spark asks twice and asks brokers no more than it must."""
+"""The planner caches what Spark requests twice, and queries brokers no more than necessary."""
 
 import logging
 import pickle
@@ -101,7 +101,7 @@ def test_target_of_available_now_does_not_move(brokers: Brokers, time: Time):
 
 
 def test_target_is_reached_even_when_a_broker_falls_silent(brokers: Brokers, time: Time):
-    """Else an AvailableNow run would end early and call it success."""
+    """Otherwise an AvailableNow run would end early and report success."""
     plan = planner(brokers, time, startingOffsets="earliest")
     plan.fix_target()
     start = plan.initial()

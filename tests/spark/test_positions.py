@@ -78,7 +78,7 @@ class TestNextEnd:
         assert next_end({Q0: 8, Q1: 5}, upto(q0=9)) == {Q0: 9, Q1: 5}
 
     def test_new_queue_enters_at_its_smallest_offset_and_is_read_in_the_batch_after(self):
-        """Not at its end: what came before it was seen would be skipped."""
+        """At its end, the messages stored before the queue was discovered would be skipped."""
         bounds = {Q0: Bounds(minimum=0, maximum=1), Q1: Bounds(minimum=40, maximum=50)}
         first = next_end({Q0: 1}, bounds)
         assert first == {Q0: 1, Q1: 40}
@@ -142,7 +142,7 @@ class TestShare:
 
 class TestRanges:
     def test_a_start_after_the_end_is_empty(self):
-        """A queue that was cut."""
+        """This happens when a queue was truncated."""
         assert ranges_between({Q0: 3708, Q1: 0}, {Q0: 3685, Q1: 2}) == [Range(Q1, 0, 2)]
 
     def test_queue_without_a_start_begins_at_its_minimum(self):

@@ -1,4 +1,4 @@
-"""The session: what the caller says goes before what we set, and a user's own session is enough."""
+"""The session: the caller's settings override ours, and a user's own session is enough."""
 
 from typing import TYPE_CHECKING
 

@@ -172,7 +172,7 @@ class TestBatch:
 
 @pytest.mark.spark
 def test_a_repeated_batch_has_the_same_ids(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
-    """Killed between the writes and Spark's commit: the rows come twice, with the ids they had."""
+    """After a kill between the writes and Spark's commit, the rows are sent again with the same ids."""
     from libramq.spark import deduplicated
 
     source = f"{topic}-source"

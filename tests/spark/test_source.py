@@ -1,4 +1,4 @@
-"""`format("rocketmq")` in a real Spark session, against a broker that gives 32 messages a pull."""
+"""`format("rocketmq")` in a real Spark session, against a broker that returns 32 messages per pull."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,7 +229,7 @@ class TestBatch:
         assert keys(frame) == all_keys(broker)
 
     def test_the_source_is_found_without_registration(self, spark: "SparkSession"):
-        """Spark imports what is named pyspark_…, so no call is needed in anybody's own session."""
+        """Spark imports modules named pyspark_…, so users need no call in their own sessions."""
         import pyspark_rocketmq
         from libramq.spark.source import RocketMQSource
 

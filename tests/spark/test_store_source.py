@@ -52,7 +52,7 @@ def test_every_message_is_read_once(spark: "SparkSession", written: tuple[Path, 
 def test_the_store_of_a_killed_broker_is_read(
     spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path
 ):
-    """Its units are made again from the log by whoever plans, and travel to the tasks."""
+    """The planner rebuilds its units from the log and sends them to the tasks."""
     root, rows = written
     copy = copy_as_killed(root, tmp_path / "copy")
     (copy / "checkpoint").unlink()
@@ -62,7 +62,7 @@ def test_the_store_of_a_killed_broker_is_read(
 def test_a_log_with_a_directory_of_its_own_is_read(
     spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path
 ):
-    """A broker with storePathCommitLog: planner and tasks are given both directories."""
+    """For a broker with storePathCommitLog, planner and tasks receive both directories."""
     root, rows = written
     copy, log = tmp_path / "copy", tmp_path / "other disk"
     shutil.copytree(root, copy)

@@ -95,7 +95,7 @@ def test_an_unchanged_position_has_the_same_text(broker: FakeBroker, reader: Rea
 
 
 def test_limits_are_obeyed(broker: FakeBroker, reader: Reader):
-    """With Trigger.Once Spark gives no limit in spite of the option."""
+    """With Trigger.Once Spark passes no limit in spite of the option."""
     stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="50")
     assert stream.getDefaultReadLimit() == ReadMaxRows(50)
     start = stream.initialOffset()
@@ -139,7 +139,7 @@ def test_committed_offsets_are_never_read(broker: FakeBroker, reader: Reader):
 
 
 def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeBroker, reader: Reader):
-    """Spark asks every 10 ms; the planner answers out of its memory for 20."""
+    """Spark polls every 10 ms; the planner answers from its cache for 20 ms."""
     clock = ManualClock()
     stream = reader(startingOffsets="earliest")
     stream.planner._monotonic_ms = clock.monotonic_ms

@@ -1,4 +1,4 @@
-"""The source against our own broker, as a process: what a fake of it would not tell."""
+"""The source against our own broker as a process: what a fake would not reveal."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ WAIT_SECONDS = 150
 
 
 def send(up: LibraUp, topic: str, count: int, size: int = 10) -> list[bytes]:
-    """To each queue in turn."""
+    """Send messages to each queue in turn."""
     bodies = [b"%06d" % number + b"x" * size for number in range(count)]
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number, body in enumerate(bodies):

@@ -310,7 +310,7 @@ def test_a_long_text_is_no_number_and_costs_no_time(text):
     names=st.lists(st.sampled_from("abcd"), min_size=9, max_size=12),
 )
 def test_long_properties_match_as_short_ones_do(pairs, names):
-    """They are reduced to those that the expression names, if it names many."""
+    """If the expression names many, the properties are first reduced to those it names."""
     parsed = parse_sql(
         " OR ".join(f"{name} = '{number}' OR {name} > 15" for number, name in enumerate(names))
     )

@@ -1,4 +1,4 @@
-"""`libra pipeline run`: what is wrong is one line and exit code 2; a dry run prints its plan."""
+"""`libra pipeline run`: an error is one line and exit code 2; a dry run prints its plan."""
 
 import asyncio
 from pathlib import Path

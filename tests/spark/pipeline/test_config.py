@@ -1,4 +1,4 @@
-"""The files of pipelines: every wrong key is one sentence."""
+"""The files of pipelines: every invalid key is reported in one sentence."""
 
 from pathlib import Path
 

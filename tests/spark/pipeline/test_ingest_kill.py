@@ -63,7 +63,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 
 def wait_batches(said: IO[str], count: int) -> None:
-    """Until so many batches were told of; the run may be over before."""
+    """Wait until so many batches were reported; the run may end before that."""
     for line in said:
         count -= line.startswith("ingest: batch ")
         if count <= 0:

@@ -1,4 +1,4 @@
-"""Days that are over become one file each; a kill between any two steps loses and doubles nothing."""
+"""Each past day becomes one file; a kill between any two steps neither loses nor duplicates anything."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def rows_at(at: datetime, end: int) -> list[Sample]:
 
 
 def rows_of(directory: Path) -> list[tuple[object, ...]]:
-    """What a reader of the directory finds, sorted."""
+    """Return the rows that a reader of the directory finds, sorted."""
     files = [path for path in directory.iterdir() if not path.name.startswith(".")]
     rows = [
         row for path in files for row in pq.read_table(path, schema=SCHEMA, partitioning=None).to_pylist()
@@ -77,7 +77,7 @@ def test_each_day_becomes_one_file_and_today_stays(samples: Path):
 
 
 def test_a_kill_before_the_samples_are_removed_loses_nothing(samples: Path, tmp_path: Path):
-    """Both are there; the next run takes each sample once."""
+    """Samples and the day's file both exist then; the next run counts each sample once."""
     before = rows_of(samples)
     kept = shutil.copytree(samples, tmp_path / "kept")
     compact_days(samples, millis(NOON))

@@ -20,7 +20,7 @@ def test_numbers_are_formatted(value: float, text: str):
 
 
 def test_labels_of_points_do_not_overlap():
-    """Two at one place share a label; a crowd finds room around."""
+    """Two points at one place share a label; the labels of a crowd are placed around it."""
     points = [Point(name=f"strategy-{n}", x=1 + n % 3 * 0.35, y=1 + n // 3 * 0.2) for n in range(9)]
     drawn = scatter([*points, Point(name="the same", x=1, y=1)], x_label="x", y_label="y", label="l")
     found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"( class="end")?>(strategy-\d|the same)</text>', drawn)
