@@ -21,7 +21,7 @@ Q = MessageQueue("T", "broker-a", 1)
 
 @pytest.fixture
 def broker(tmp_path):
-    """Make calls to a real broker."""
+    """Return a function that makes calls to a real broker."""
     talk = Conversation(tmp_path)
     peer = FakePeer()
 
