@@ -24,7 +24,7 @@ class Broadcasting(Conversation):
 
 
 def test_a_member_takes_every_queue_and_reads_its_own_offsets():
-    """No member list, no retry topic, no broker's word on offsets."""
+    """It needs no member list and no retry topic, and fetches no offsets from brokers."""
     talk = Broadcasting()
     assert talk.start() == [fx.FetchRoutes(("T",))]
     (heartbeat,) = talk.routes(T=route(3))
@@ -59,7 +59,7 @@ def test_changed_offsets_are_written_together():
 
 
 def test_a_failed_message_is_dropped():
-    """As upstream: it would come back to the group, not to us."""
+    """As upstream: sent back, it would be redelivered to the group, not to this member."""
     talk = Broadcasting(persist_ms=100).reading()
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
@@ -86,7 +86,7 @@ def test_new_queues_are_taken():
 
 
 def test_leaving_writes_offsets_and_unregisters():
-    """Nothing is waited for: the file is ours."""
+    """Leaving waits for nothing, since the offset file is the member's own."""
     talk = Broadcasting().reading()
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))

@@ -14,7 +14,7 @@ def backlog(*offsets, end=1000):
 
 
 def test_a_backlog_is_pulled_in_small_portions_at_an_even_pace():
-    """A tenth of a second's messages a pull, and a pull every tenth of a second."""
+    """Each pull brings a tenth of a second's messages, and there is a pull every tenth of a second."""
     talk = Conversation(catch_up_rate=50).pulling(offset=100)
     times = []
     for start in range(100, 150, 5):
@@ -45,7 +45,7 @@ def test_a_queue_without_messages_is_at_its_end():
 
 
 def test_a_queue_without_a_former_reader_is_not_slowed_down():
-    """There is nothing to catch up with."""
+    """It has nothing to catch up with."""
     talk = Conversation(catch_up_rate=50).joined(1)
     talk.committed(q(0), None)
     talk.start_at(q(0), 5)

@@ -7,7 +7,7 @@ from tests.client.consuming.examples import route
 
 
 def test_a_failed_message_is_sent_back_and_then_done_with():
-    """Until the broker has it, its offset is not passed."""
+    """The committed offset does not pass the message until the broker has it."""
     talk = Conversation(batch_size=2).pulling()
     talk.pulled(q(0), found(0, 1))
     (delivery,) = talk.deliveries()

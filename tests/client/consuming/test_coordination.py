@@ -45,7 +45,7 @@ def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
 
 
 def test_an_opening_ahead_of_its_grant_is_repeated_soon():
-    """10 ms, twice as long each time, 200 ms at most."""
+    """The pause is 10 ms, doubles each time, and is 200 ms at most."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     times = []
@@ -60,7 +60,7 @@ def test_an_opening_ahead_of_its_grant_is_repeated_soon():
 
 
 def test_a_queue_whose_broker_is_away_is_opened_on_its_return():
-    """It stays ours: the coordinator says so."""
+    """The queue stays ours, because the coordinator has granted it."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(fx.OpenQueue)
@@ -220,7 +220,7 @@ def test_a_drained_queue_is_released_soon():
 
 
 def test_an_idle_queue_is_released_in_the_same_turn():
-    """Nothing runs, nothing is to be committed."""
+    """No handler runs, and there is nothing to commit."""
     talk = Member().holding(q(0), q(1), offset=4)
     talk.polled(assigned(q(0), revoke=[q(1)]))
     assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)))]
@@ -286,7 +286,7 @@ def test_the_listener_runs_before_a_queue_is_released():
 
 
 def test_handlers_and_listener_share_the_revoke_timeout():
-    """The coordinator does not wait for longer than the member said."""
+    """The coordinator does not wait longer than the timeout that the member announced."""
     talk = Member(has_revoke_hook=True, revoke_timeout_ms=12_000, session_ms=60_000)
     talk.looking()
     talk.found_group()
@@ -308,7 +308,7 @@ def test_handlers_and_listener_share_the_revoke_timeout():
 
 
 def test_a_queue_granted_back_before_its_release_is_opened_again():
-    """Another member came and went; it is not released at all."""
+    """Another member joined and left meanwhile; the queue is not released at all."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
@@ -373,7 +373,7 @@ def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_goes_on():
 
 
 def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
-    """The two answers came in the other order."""
+    """The two answers arrived in the opposite order."""
     talk = Member().holding(q(0))
     (pull,) = talk.of(fx.Pull)
     talk.polled(assigned(q(0), epoch=2))
@@ -496,7 +496,7 @@ def test_every_commit_has_a_claim():
 
 
 def test_changed_offsets_are_committed_every_tenth_of_a_second():
-    """And what did not is left alone; there is nobody whose commit could come after ours."""
+    """Unchanged offsets are not repeated: no other member's commit could follow ours."""
     talk = Member(persist_ms=1_000).holding(q(0), q(1))
     talk.at(1_000)
     (delivery,) = talk.busy(q(0), 0)
@@ -508,7 +508,7 @@ def test_changed_offsets_are_committed_every_tenth_of_a_second():
 
 
 def test_a_queue_has_one_commit_under_way():
-    """A broker of many threads may work two off in any order."""
+    """A broker with many threads may process two commits in any order."""
     talk = Member().holding(q(0))
     (first,) = talk.busy(q(0), 0)
     talk.handled((first, HandlerOutcome.SUCCESS))
@@ -557,7 +557,7 @@ def test_a_member_whose_lease_is_renewed_continues():
 
 
 def test_an_answer_from_before_the_sleep_renews_nothing():
-    """It lay in the socket; the lease counts from when the question was asked."""
+    """The answer waited in the socket; the lease counts from the moment the request was sent."""
     talk, waiting = asleep()
     talk.polled(assigned(q(0), epoch=1, revoke=[q(3)]))
     assert not waiting.begin()
@@ -566,7 +566,7 @@ def test_an_answer_from_before_the_sleep_renews_nothing():
 
 
 def test_an_expelled_member_loses_everything_and_joins_again():
-    """As somebody new, with nothing."""
+    """It joins as a new member, without queues."""
     talk, _ = asleep()
     talk.polled(refusal(UNKNOWN_MEMBER))
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
@@ -580,7 +580,7 @@ def test_an_expelled_member_loses_everything_and_joins_again():
 
 
 def test_a_queue_revoked_after_the_lease_waits_with_its_commit():
-    """Until it holds again."""
+    """The commit waits until the lease is valid again."""
     talk, _ = asleep()
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert talk.of(fx.CommitOffset) == talk.of(fx.ReleaseQueues) == []
@@ -590,7 +590,7 @@ def test_a_queue_revoked_after_the_lease_waits_with_its_commit():
 
 
 def test_a_member_consumes_until_its_lease_ends_while_the_coordinator_is_away():
-    """And not a millisecond longer."""
+    """It does not consume for a millisecond longer."""
     talk = Member(session_ms=3_000).holding(q(0))
     waiting = talk.busy(q(0), *range(5), started=0)
     talk.polled(ConnectionLost("down"))
@@ -688,7 +688,7 @@ def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
 
 
 def test_back_under_epochs_locks_are_released_and_queues_continue():
-    """Opened while they are pulled."""
+    """The queues are opened while they are being pulled."""
     talk = Member(orderly=True, rebalance_ms=600_000, orderly_takeover_ms=0).looking(1)
     talk.found_group()
     talk.group_joined(client_mode())
@@ -707,7 +707,7 @@ def test_back_under_epochs_locks_are_released_and_queues_continue():
 
 
 def test_a_late_member_list_is_ignored():
-    """It was asked for in client mode."""
+    """The list was requested in client mode."""
     talk = Member().looking(2)
     talk.found_group()
     talk.group_joined(client_mode())

@@ -59,7 +59,7 @@ def test_a_broker_without_coordinators_ends_the_membership():
 
 
 def test_a_broker_that_does_not_know_group_find_has_no_coordinator():
-    """Whatever its heartbeat said."""
+    """This holds whatever its heartbeat announced."""
     talk = Member().looking()
     talk.found_group(refusal(3, "not supported"))
     assert len(talk.of(fx.FetchConsumerList)) == 1
@@ -89,7 +89,7 @@ def test_a_broadcasting_consumer_joins_no_group():
 
 
 def test_brokers_are_queried_for_the_coordinator_in_turn():
-    """Pauses of 50 ms, twice as long each time, a second at most."""
+    """The pause is 50 ms, doubles each time, and is a second at most."""
     talk = Member().looking(brokers=("a", "b"))
     asked, times = [talk.question.address], []
     for _ in range(8):
@@ -121,7 +121,7 @@ def test_a_member_follows_a_redirect_to_the_coordinator(asked_first):
 
 
 def test_a_coordinator_not_known_yet_is_queried_again():
-    """Its address is empty."""
+    """The answer has an empty address."""
     talk = Member().looking()
     talk.found_group(refusal(NOT_COORDINATOR, ""))
     assert len(talk.at(50)) == 1
@@ -166,7 +166,7 @@ def test_queues_are_opened_again_under_a_new_member_id():
 
 
 def test_a_late_answer_to_an_earlier_request_is_ignored():
-    """The poll had timed out."""
+    """The poll had already timed out."""
     talk = Member().holding(q(0))
     late = talk.question
     talk.polled(RequestTimeout("late"))

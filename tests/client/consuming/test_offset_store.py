@@ -38,7 +38,7 @@ def test_only_acknowledged_offsets_count_as_committed():
 
 
 def test_a_frozen_offset_ignores_results_and_may_go_back():
-    """The broker refused the old one."""
+    """The broker refused the old offset."""
     store = OffsetStore()
     store.advance(Q, 50)
     store.freeze(Q, 10)

@@ -144,7 +144,7 @@ def test_a_message_that_failed_too_often_goes_to_the_retry_topic(sent_as):
 
 
 def test_a_copy_that_cannot_be_sent_suspends_the_queue():
-    """And is tried again in its place."""
+    """The message is then redelivered in its place."""
     talk = InOrder(max_reconsume_times=0)
     talk.start()
     talk.routes(**{"T": route(1), RETRY: route(1)})
@@ -162,7 +162,7 @@ def test_a_copy_that_cannot_be_sent_suspends_the_queue():
 
 
 def test_without_a_maximum_a_message_is_retried_for_ever():
-    """Upstream's default in order."""
+    """This is upstream's default for orderly consumption."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0))
     for _ in range(40):
@@ -225,7 +225,7 @@ def test_a_failed_last_commit_is_retried_once():
 
 
 def test_locks_are_renewed_every_20_s():
-    """With one request a broker."""
+    """Each broker gets one request."""
     talk = InOrder(heartbeat_ms=60_000, rebalance_ms=600_000).owning(2)
     assert not any(isinstance(effect, fx.LockQueues) for effect in talk.at(19_999))
     talk.at(20_000)
@@ -307,7 +307,7 @@ def test_a_connection_lost_during_a_handover_loses_the_queue():
 
 
 def test_a_lock_granted_for_a_queue_given_up_is_released():
-    """The request was under way."""
+    """The lock request was still under way."""
     talk = InOrder().joined(2)
     (request,) = talk.of(fx.LockQueues)
     talk.notified()
@@ -332,7 +332,7 @@ def test_the_listener_runs_before_the_lock_is_released():
 
 
 def test_leaving_unlocks_before_it_unregisters():
-    """Committed, unlocked, unregistered, in this order."""
+    """The member commits, unlocks and unregisters, in this order."""
     talk = InOrder().owning(2)
     talk.pulled(q(0), found(0))
     succeed(talk)
@@ -356,7 +356,7 @@ def test_leaving_has_a_deadline_whatever_does_not_answer():
 
 
 def test_a_queue_whose_offset_was_refused_is_not_announced_twice():
-    """It begins anew under its lock."""
+    """The queue starts again once it is locked again."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), nothing(40, 21))
     (commit,) = talk.of(fx.CommitOffset)

@@ -22,7 +22,7 @@ def removed(queue, *offsets):
 
 
 def test_the_smallest_unfinished_offset_is_committed():
-    """Later ones that are done wait for it."""
+    """Later offsets that are done wait for it."""
     queue = queue_with(5, 6, 7)
     assert removed(queue, 6) == 5
     assert removed(queue, 5) == 7
@@ -90,7 +90,7 @@ def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
 
 @pytest.mark.parametrize("sending_back", [0, 1])
 def test_a_message_being_sent_back_keeps_the_queue_busy(sending_back):
-    """It is not done before the broker has it."""
+    """The message is not done before the broker has it."""
     queue = queue_with(1)
     queue.work.sending_back = sending_back
     assert queue.work.is_under_way is bool(sending_back)

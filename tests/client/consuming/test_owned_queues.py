@@ -119,7 +119,7 @@ def test_tags_are_compared_exactly():
 
 
 def test_messages_carry_the_bounds_of_their_queue():
-    """MIN_OFFSET and MAX_OFFSET, for those who measure lag."""
+    """MIN_OFFSET and MAX_OFFSET are there for programs that measure lag."""
     talk = Conversation().pulling()
     talk.pulled(q(0), found(0))
     properties = talk.deliveries()[0].messages[0].properties
@@ -286,7 +286,7 @@ def test_an_operators_reset_is_committed_and_followed():
 
 
 def test_a_repeatedly_refused_offset_is_retried_after_a_pause():
-    """The second time, it waits a second."""
+    """After the second refusal, it waits a second."""
     talk = Conversation().pulling()
     for turn in range(3):
         (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))

@@ -66,7 +66,7 @@ def test_a_queue_may_be_resumed_before_its_handler_reports():
 
 
 def test_single_queues_are_paused_and_resumed():
-    """Others do not notice; "all" includes them."""
+    """Other queues are not affected; "all" includes the single ones."""
     talk = Pausing().pulling(2)
     talk.pause(q(0))
     assert talk.pulled(q(0), found(0)) == []
@@ -89,7 +89,7 @@ def test_a_queue_assigned_during_a_pause_is_paused_too():
 
 
 def test_in_order_the_same_messages_are_delivered_first_again():
-    """A portion that did not begin is put back in front."""
+    """A portion that was not begun is put back at the front."""
     talk = Pausing(orderly=True, orderly_takeover_ms=0).joined(1)
     (request,) = talk.of(fx.LockQueues)
     talk._(talk.core.locks_answered(request, frozenset({q(0)}), 0))

@@ -56,7 +56,7 @@ def test_an_owned_queue_without_a_broker_causes_a_route_query(what):
 
 
 def test_a_queue_is_read_as_soon_as_the_route_of_its_broker_is_known():
-    """Not when its pull is tried again."""
+    """It does not wait until its pull is retried."""
     talk = reading()
     talk.pulled(q(0), nothing(1))
     assert talk.of(fx.Pull) == []

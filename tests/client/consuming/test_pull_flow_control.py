@@ -55,7 +55,7 @@ def test_a_wide_span_of_offsets_pauses_pulling():
 
 
 def test_a_topics_threshold_is_shared_by_its_queues():
-    """At least one message each."""
+    """Each queue gets at least one message."""
     of_topic = settings(pull_threshold_for_topic=100, pull_threshold_mib_for_topic=8)
     assert pull_limits(of_topic, 4) == PullLimits(25, 2, 2000)
     assert pull_limits(of_topic, 500) == PullLimits(1, 1, 2000)
@@ -71,7 +71,7 @@ def test_a_topics_threshold_is_shared_by_its_queues():
     ],
 )  # fmt: skip
 def test_settings_outside_upstreams_ranges_are_refused(change):
-    """The text names the setting and the range."""
+    """The error names the setting and the range."""
     with pytest.raises(ConfigError, match=f"{next(iter(change))} is between"):
         settings(**change)
 

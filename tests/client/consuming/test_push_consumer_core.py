@@ -160,7 +160,7 @@ def test_the_member_list_is_fetched_every_twenty_seconds():
 
 
 def test_a_failed_member_list_changes_nothing():
-    """What we have we keep."""
+    """The member keeps the queues that it has."""
     talk = Conversation().pulling(2)
     talk.notified()
     assert talk.members() == []
@@ -235,7 +235,7 @@ def test_the_member_list_is_fetched_from_a_broker_that_answers():
 
 
 def test_topics_at_one_broker_share_a_member_list():
-    """One list for both."""
+    """One list serves both topics."""
     talk = Conversation(topics=("T", "U"))
     talk.start()
     talk.routes(T=route(1), U=route(1))
