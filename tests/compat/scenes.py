@@ -18,9 +18,6 @@ from typing import Any
 
 from tests.interop import wire
 
-# uvloop's transports are written in C: their writes could not be intercepted.
-sys.modules["uvloop"] = None  # type: ignore[assignment]
-
 BROKERS = ("broker-a", "broker-b")
 TOPIC, DELAYED_LEVEL = "Recorded", 18
 #: The directory is test data: files of Apache's size would be gigabytes of holes.
@@ -309,6 +306,8 @@ def output(value: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # uvloop's transports are written in C: their writes could not be intercepted.
+    sys.modules["uvloop"] = None  # type: ignore[assignment]
     the_tap = Tap()
     the_tap.install()
     asyncio.run({"directory": directory, "frames": frames}[sys.argv[1]](json.loads(sys.argv[2]), the_tap))
