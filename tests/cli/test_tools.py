@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from libramq.errors import InvalidParameter, RouteNotFound
+from libramq.message import Message
 from libramq.message.queue import MessageQueue
-from libramq.sync import Admin
+from libramq.sync import Admin, Producer
 from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start
 
 
@@ -181,7 +182,9 @@ def test_offsets_are_reset_by_time(up, topic):
 
 
 def test_the_offset_of_one_queue_is_reset(up, topic):
-    libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "30", "--size", "10")
+    with Producer(namesrv=up.namesrv) as producer:
+        for number in range(30):
+            producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", number % 3))
     group = f"G_{topic}"
     libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
     ends = {row["queueId"]: row["brokerOffset"] for row in ask(up, "consumerProgress", "-g", group)["queues"]}

@@ -161,8 +161,9 @@ def start_in_child(function):
         finally:
             os._exit(0)
     os.close(writing)
-    ready, _, _ = select.select([reading], [], [], 10)
-    if not ready:
+    readable = select.poll()  # `select` takes no descriptor above 1,023.
+    readable.register(reading, select.POLLIN)
+    if not readable.poll(10_000):
         os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with os.fdopen(reading) as answers:
