@@ -6,6 +6,7 @@ import random
 import pytest
 
 from libramq.client import Producer
+from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import MessageIllegal
 from libramq.message import Message, MessageQueue
@@ -33,6 +34,17 @@ async def fastidious(start):
     return broker, await start(FakeNameServer(broker))
 
 
+class TickingClock(SystemClock):
+    """A clock on which a millisecond passes at every third reading."""
+
+    def __init__(self):
+        self.readings = 0
+
+    def monotonic_ms(self):
+        self.readings += 1
+        return super().monotonic_ms() + self.readings // 3
+
+
 def producer(namesrv, **options):
     return Producer(group="p", namesrv=namesrv.address, randomness=random.Random(1), **options)
 
@@ -47,7 +59,7 @@ def bodies(broker):
 
 async def test_sends_awaited_together_travel_together(namesrv, broker):
     """Each gets its own place, and the next ones take the next queue."""
-    async with producer(namesrv) as sender:
+    async with producer(namesrv, send_timeout_ms=60_000) as sender:
         await sender.publish_queues("T")
         for _ in range(2):
             results = await asyncio.gather(*[sender.send(Message("T", b"%d" % n)) for n in range(10)])
@@ -56,6 +68,24 @@ async def test_sends_awaited_together_travel_together(namesrv, broker):
     assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_BATCH_MESSAGE] * 2
     assert len({request.ext["e"] for request in broker.of(*SENDS)}) == 2
     assert len(set(bodies(broker))) == 10
+
+
+async def test_a_tick_of_the_clock_does_not_split_a_batch(namesrv, broker):
+    """What is left of each timeout differs by the time that passed between two sends."""
+    async with producer(namesrv, clock=TickingClock(), send_timeout_ms=60_000) as sender:
+        await sender.publish_queues("T")
+        await asyncio.gather(*[sender.send(Message("T", b"%d" % n)) for n in range(10)])
+    assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_BATCH_MESSAGE]
+
+
+async def test_sends_with_other_timeouts_travel_apart(namesrv, broker):
+    """A message must not fail because another one has little time left."""
+    async with producer(namesrv, send_timeout_ms=60_000) as sender:
+        await sender.publish_queues("T")
+        await asyncio.gather(
+            *[sender.send(Message("T", b"%d" % n), timeout_ms=30_000 * (1 + n % 2)) for n in range(10)]
+        )
+    assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_BATCH_MESSAGE] * 2
 
 
 async def test_a_send_by_itself_is_no_batch(namesrv, broker):

@@ -17,7 +17,34 @@ from libramq.errors import LibraError
 from libramq.message.message import Message
 from libramq.runtime.seams import Timers
 
-_Key = tuple[str, int]
+TIMEOUT_SPREAD = 0.1
+"""Share of the first message's timeout by which those of others that travel with it may differ; ours.
+
+What is left of a timeout is counted when a message is sent, and the clock may tick between two sends.
+"""
+
+
+class _Gathered:
+    """Messages of a topic that travel together, within the shortest of their timeouts."""
+
+    __slots__ = ("_first_timeout_ms", "_tolerance_ms", "info", "sends", "timeout_ms")
+
+    def __init__(self, info: TopicPublishInfo, timeout_ms: int) -> None:
+        self.info = info
+        self.sends: list[tuple[Message, Sent]] = []
+        self.timeout_ms = timeout_ms
+        self._first_timeout_ms = timeout_ms
+        self._tolerance_ms = int(timeout_ms * TIMEOUT_SPREAD)
+
+    def takes(self, timeout_ms: int) -> bool:
+        """Return whether a message with this timeout may travel with those that are here."""
+        return abs(timeout_ms - self._first_timeout_ms) <= self._tolerance_ms
+
+    def add(self, message: Message, sent: Sent, timeout_ms: int) -> None:
+        """Add a message."""
+        self.sends.append((message, sent))
+        if timeout_ms < self.timeout_ms:
+            self.timeout_ms = timeout_ms
 
 
 class GatheredSends:
@@ -37,7 +64,7 @@ class GatheredSends:
         self._timers = timers
         self._next_id = next_id
         self._compress_over_bytes = compress_over_bytes
-        self._open: dict[_Key, tuple[TopicPublishInfo, list[tuple[Message, Sent]]]] = {}
+        self._open: dict[str, list[_Gathered]] = {}
 
     def takes(self, message: Message) -> bool:
         """Return whether a message may travel with others; compressed and delayed ones may not."""
@@ -47,25 +74,31 @@ class GatheredSends:
         """Send a message with the others of this turn; `sent` is called once."""
         if not self._open:
             self._timers.after(0, self.send_now)
-        key = (message.topic, timeout_ms)
-        gathered = self._open.get(key)
+        of_topic = self._open.setdefault(message.topic, [])
+        gathered = next((each for each in of_topic if each.takes(timeout_ms)), None)
         if gathered is None:
-            self._open[key] = (info, [(message, sent)])
-        else:
-            gathered[1].append((message, sent))
+            gathered = _Gathered(info, timeout_ms)
+            of_topic.append(gathered)
+        gathered.add(message, sent, timeout_ms)
 
     def send_now(self) -> None:
         """Send what was gathered."""
-        gathered, self._open = self._open, {}
-        for (topic, timeout_ms), (info, sends) in gathered.items():
-            if len(sends) == 1:
-                ((message, sent),) = sends
-                prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
-                self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
-                continue
-            waiting = [Waiting(*encode_item(message, self._next_id), sent) for message, sent in sends]
-            for run in split(waiting):
-                self._batches.send(topic, info, None, run, _Report(run), timeout_ms=timeout_ms)
+        opened, self._open = self._open, {}
+        for topic, of_topic in opened.items():
+            for gathered in of_topic:
+                self._send(topic, gathered)
+
+    def _send(self, topic: str, gathered: _Gathered) -> None:
+        """Send messages that travel together; one alone is no batch."""
+        info, timeout_ms = gathered.info, gathered.timeout_ms
+        if len(gathered.sends) == 1:
+            ((message, sent),) = gathered.sends
+            prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
+            self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
+            return
+        waiting = [Waiting(*encode_item(message, self._next_id), sent) for message, sent in gathered.sends]
+        for run in split(waiting):
+            self._batches.send(topic, info, None, run, _Report(run), timeout_ms=timeout_ms)
 
 
 class _Report:
