@@ -1,9 +1,12 @@
-"""A Spark standalone cluster of processes: a master and two workers, whose Python has no packages at all."""
+"""A Spark standalone cluster of processes: a master and two workers, whose Python has no packages at all.
+
+They are started by the lines of docs/clusters.md. Environment variables of Spark's say what a page need not:
+free ports, and how much of this machine a worker may take.
+"""
 
 import os
 import subprocess
 import sys
-import tarfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,11 +14,16 @@ import pyspark
 
 from libramq.spark.java import java_home
 
+from ..cli.commands import SOURCE
+from ..interop.ports import free_port
 from ..interop.process import Process
+from . import page
 
 SPARK_HOME = Path(pyspark.__file__).parent
 #: What workers need besides LibraMQ's own code, as docs/clusters.md says.
 NEEDED = ("msgspec", "numpy", "numpy.libs", "pyarrow", "structlog", "typing_extensions.py")
+#: What `pip install ./libramq` adds.
+OWN = ("libramq", "pyspark_rocketmq")
 START_SECONDS = 180
 #: The quick start of tests, for Java machines that live for seconds.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
@@ -26,37 +34,38 @@ class StandaloneCluster:
 
     def __init__(self, home: Path) -> None:
         self._home = home
+        self.url = f"spark://127.0.0.1:{free_port()}"
         # Without pip, so that Debian's Python makes it too.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "bare"], check=True)
-        self._processes = [self._daemon("Master", "master.Master")]
-        started = self._processes[0].wait_line("Starting Spark master at ", within_s=START_SECONDS)
-        self.url = started.rpartition(" ")[2]
-        for number in (1, 2):
-            options = ("--cores", "1", "--memory", "1g", "--work-dir", str(home / f"work{number}"))
-            self._processes.append(self._daemon(f"Worker{number}", "worker.Worker", *options, self.url))
+        self._master = self._daemon("Master", "master.Master")
+        self._master.wait_line("Starting Spark master at ", within_s=START_SECONDS)
+        self._workers = [self._daemon(f"Worker{number}", "worker.Worker") for number in (1, 2)]
 
     def wait_ready(self) -> None:
-        for worker in self._processes[1:]:
+        for worker in self._workers:
             worker.wait_line("Successfully registered with master", within_s=START_SECONDS)
 
     def stop(self) -> None:
-        for process in reversed(self._processes):
+        for process in (*reversed(self._workers), self._master):
             process.stop()
 
-    def _daemon(self, name: str, main: str, *options: str) -> Process:
-        main = f"org.apache.spark.deploy.{main}"
-        ports = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        # Spark tells on standard error that it is ready.
-        words = [SPARK_HOME / "bin" / "spark-class", main, *ports, *options]
+    def _daemon(self, name: str, main: str) -> Process:
+        # Spark says on standard error that it is ready.
+        command = f"exec {page.at(self.url, page.line('A standalone cluster', main))} 2>&1"
         return Process(
             name,
-            ["bash", "-c", 'exec "$@" 2>&1', "bash", *map(str, words)],
+            ["bash", "-c", command],
             directory=self._home,
             env=environment(
                 PATH=f"{self._home / 'bare' / 'bin'}:{os.environ['PATH']}",
                 PYTHONPATH="",
                 SPARK_DAEMON_MEMORY="256m",
                 SPARK_DAEMON_JAVA_OPTS=QUICK,
+                SPARK_MASTER_WEBUI_PORT="0",
+                SPARK_WORKER_WEBUI_PORT="0",
+                SPARK_WORKER_CORES="1",
+                SPARK_WORKER_MEMORY="1g",
+                SPARK_WORKER_DIR=str(self._home / f"work-{name}"),
             ),
         )
 
@@ -78,12 +87,6 @@ def packages(directory: Path) -> Path:
     for name in NEEDED:
         if (installed / name).exists():
             (directory / name).symlink_to(installed / name)
+    for own in OWN:
+        (directory / own).symlink_to(Path(SOURCE) / own)
     return directory
-
-
-def archive(directory: Path, path: Path) -> Path:
-    """The directory's content as an archive."""
-    with tarfile.open(path, "w:gz") as file:
-        for entry in directory.iterdir():
-            file.add(entry, entry.name)
-    return path

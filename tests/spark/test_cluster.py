@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -21,8 +22,8 @@ from ..cli.commands import SOURCE, one_line
 from ..cli.commands import libra as run_libra
 from ..interop.cluster import SEND_TIMEOUT_MS
 from ..interop.libra import LibraUp
-from . import cluster_driver
-from .cluster import QUICK, SPARK_HOME, StandaloneCluster, archive, environment, packages
+from . import cluster_driver, page
+from .cluster import QUICK, SPARK_HOME, StandaloneCluster, environment, packages
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -56,57 +57,57 @@ def orders(up: LibraUp, topic: str) -> str:
     return topic
 
 
-def conf(settings: dict[str, str]) -> list[str]:
-    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+@pytest.fixture
+def run(cluster: StandaloneCluster, up: LibraUp, tmp_path: Path) -> Callable[..., str]:
+    """Run a command of docs/clusters.md in a directory, for this cluster; return what it prints.
 
-
-def run(*words: object, cwd: Path, **more: str) -> str:
-    """What a program prints, given the variables of docs/clusters.md and no others of Spark's."""
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**os.environ, **environment(PYTHONPATH=SOURCE, **more)},
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_SECONDS,
-        check=False,
+    The environment is the reader's: LibraMQ and Spark are on the PATH, Spark's settings in its defaults file.
+    """
+    settings = tmp_path / "conf"
+    settings.mkdir()
+    (settings / "spark-defaults.conf").write_text(
+        "".join(f"{name} {value}\n" for name, value in SMALL.items())
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+
+    def run_command(command: str) -> str:
+        path = f"{Path(sys.executable).parent}:{SPARK_HOME / 'bin'}:{os.environ['PATH']}"
+        settings_dir = {"SPARK_CONF_DIR": str(settings), "NAMESRV_ADDR": up.namesrv}
+        done = subprocess.run(
+            ["bash", "-euc", page.at(cluster.url, command)],
+            cwd=tmp_path,
+            env={**os.environ, **environment(PYTHONPATH=SOURCE, PATH=path, **settings_dir)},
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run_command
 
 
-def libra_pipeline(name: str, master: str, given: Path, up: LibraUp, toml: str) -> str:
-    directory = given.parent
-    (directory / f"{name}.toml").write_text(toml)
-    command = (sys.executable, "-m", "libramq.cli.main", "pipeline", "run", name, "--master", master)
-    options = (
-        "--archive",
-        given,
-        "--config",
-        f"{name}.toml",
-        "-n",
-        up.namesrv,
-        *conf(SMALL | {"spark.cores.max": "1"}),
-    )
-    return run(*command, *options, cwd=directory)
+@pytest.fixture
+def environment_archive(run: Callable[..., str], tmp_path: Path) -> None:
+    """Pack the archive of packages as the page does, with what `pip install --target` would fetch."""
+    packages(tmp_path / "environment")
+    run(page.line("An archive of packages", "tar czf"))
 
 
 def test_the_package_is_shipped_as_py_files(
-    cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path
+    environment_archive: None,
+    cluster: StandaloneCluster,
+    up: LibraUp,
+    orders: str,
+    tmp_path: Path,
+    run: Callable[..., str],
 ):
-    """spark-submit ships it to workers that have the compiled packages but not LibraMQ."""
-    python = Path(sys.executable)
-    run(python, "-m", "libramq.spark.worker_code", tmp_path / "libramq.zip", cwd=tmp_path)
-    settings = SMALL | {"spark.executorEnv.PYTHONPATH": str(packages(tmp_path / "installed"))}
-    told = run(
-        *(SPARK_HOME / "bin" / "spark-submit", "--master", cluster.url, "--py-files", "libramq.zip"),
-        *conf(settings),
-        *(cluster_driver.__file__, up.namesrv, orders, tmp_path),
-        cwd=tmp_path,
-        PATH=f"{python.parent}:{os.environ['PATH']}",
-        PYSPARK_PYTHON=f"python3.{sys.version_info.minor}",
-    )
-    assert json.loads(told.splitlines()[-1]) == {
+    """spark-submit sends it to the workers, where it takes precedence over what the archive has."""
+    shutil.copy(cluster_driver.__file__, tmp_path / "program.py")
+    submit = page.block("With spark-submit", "spark-submit").rstrip()
+    submit = submit.replace("python3.11", f"python3.{sys.version_info.minor}")
+    printed = run(f"{submit} {up.namesrv} {orders} {tmp_path}")
+    assert json.loads(printed.splitlines()[-1]) == {
         "master": cluster.url,
         "code": ["libramq.zip"],
         "workers": 2,
@@ -118,11 +119,16 @@ def test_the_package_is_shipped_as_py_files(
     assert sum(ends.max_offset for ends in stats.values()) == MESSAGES
 
 
-def test_pipelines_run_from_an_archive(cluster: StandaloneCluster, up: LibraUp, orders: str, tmp_path: Path):
+def test_pipelines_run_from_an_archive(
+    environment_archive: None, up: LibraUp, orders: str, tmp_path: Path, run: Callable[..., str]
+):
     """`libra pipeline run --master` sends its own code; what is compiled comes as an archive."""
-    given = archive(packages(tmp_path / "packages"), tmp_path / "environment.tar.gz")
-    told = libra_pipeline("ingest", cluster.url, given, up, f"topics = ['{orders}']\ntable = 'orders'")
-    assert f"{MESSAGES} messages of {orders} read, {MESSAGES} rows written to {tmp_path / 'orders'}" in told
+    (tmp_path / "ingest.toml").write_text(f"topics = ['{orders}']\ntable = 'orders'")
+    ingest = page.line("An archive of packages", "libra pipeline run ingest") + " --conf spark.cores.max=1"
+    printed = run(ingest)
+    assert (
+        f"{MESSAGES} messages of {orders} read, {MESSAGES} rows written to {tmp_path / 'orders'}" in printed
+    )
     places = pq.read_table(tmp_path / "orders", columns=["queueId", "offset"])
     assert places.num_rows == len(set(map(tuple, map(dict.values, places.to_pylist())))) == MESSAGES
 
@@ -132,10 +138,44 @@ def test_pipelines_run_from_an_archive(cluster: StandaloneCluster, up: LibraUp, 
     consumer.start()
     assert consumed.wait(150)
     consumer.stop()
-    libra_pipeline("rebalance_report", cluster.url, given, up, "")
+    (tmp_path / "ingest.toml").write_text("")
+    run(ingest.replace("run ingest", "run rebalance_report"))
     table = pq.read_table(tmp_path / "rebalance_report" / "rebalances.parquet", columns=["group"])
     assert f"G_{orders}" in table["group"].to_pylist()
     assert f"G_{orders}" in (tmp_path / "rebalance_report" / "report.html").read_text()
+
+
+def test_a_session_is_made_as_the_page_makes_it(
+    environment_archive: None,
+    cluster: StandaloneCluster,
+    up: LibraUp,
+    orders: str,
+    tmp_path: Path,
+    run: Callable[..., str],
+):
+    """The Python block of the page, and a read with the session that it makes."""
+    reads = f"""
+options = {{"namesrv": "{up.namesrv}", "subscribe": "{orders}", "startingOffsets": "earliest"}}
+print(spark.read.format("rocketmq").options(**options).load().count())
+spark.stop()
+"""
+    made = page.block("An archive of packages", "session(", language="python")
+    (tmp_path / "program.py").write_text(page.at(cluster.url, made) + reads)
+    assert run("python program.py").split()[-1] == str(MESSAGES)
+
+
+def test_the_page_finds_spark():
+    """The line that names Spark's directory, as for a reader who has PySpark from PyPI."""
+    export = page.line("A standalone cluster", "export SPARK_HOME")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    found = subprocess.run(
+        ["bash", "-euc", f"{export}; echo $SPARK_HOME"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == str(SPARK_HOME)
 
 
 def test_an_invalid_setting_is_named():
@@ -144,7 +184,8 @@ def test_an_invalid_setting_is_named():
 
 
 def test_the_zip_file_holds_both_packages(tmp_path: Path):
-    run(sys.executable, "-m", "libramq.spark.worker_code", "libramq.zip", cwd=tmp_path)
+    command = [sys.executable, "-m", "libramq.spark.worker_code", "libramq.zip"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=PROGRAM_SECONDS)
     names = ZipFile(tmp_path / "libramq.zip").namelist()
     root = Path(libramq.__file__).parent.parent
     assert {"pyspark_rocketmq/__init__.py", "libramq/spark/worker.py"} <= set(names)
