@@ -39,6 +39,11 @@ def test_unknown_arguments_are_named(arguments, line):
             ["admin", "topicList", "-n", "127.0.0.1:1"],
             "127.0.0.1:1: Connection refused. Start one (libra up)",
         ),
+        (["groups", "-n", "127.0.0.1:1"], "127.0.0.1:1: Connection refused. Check that it runs (`libra up`"),
+        (
+            ["admin", "brokerStatus", "-b", "127.0.0.1:1"],
+            "127.0.0.1:1: Connection refused. Check that the broker runs; libra admin clusterList lists",
+        ),
         (["admin", "topicList", "-n", "nonsense"], "'nonsense' is not an address; write host:port"),
         (["send", "-t", "../x", "y"], "the topic '../x' has characters other than"),
         (["send", "-t", "T", ""], "a body has between 1 and"),

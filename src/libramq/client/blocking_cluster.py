@@ -28,7 +28,13 @@ from libramq.errors import (
 from libramq.formats.route import TopicRouteData
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import all_topics, cluster_info, name_server_result, topic_route
+from libramq.rpc.name_server_calls import (
+    all_topics,
+    cluster_info,
+    name_server_result,
+    name_servers_unavailable,
+    topic_route,
+)
 from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
@@ -168,7 +174,7 @@ class BlockingCluster:
                 self._name_servers.remove(address)  # Ask it last the next time.
                 self._name_servers.append(address)
                 failures.append(str(error))
-        raise NameServerUnavailable(f"no name server answered: {'; '.join(failures)}")
+        raise name_servers_unavailable(failures)
 
     def pauses_ms(self) -> Iterator[int]:
         """Yield the pauses between attempts, as long as the patience lasts."""

@@ -4,6 +4,7 @@ Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
 """
 
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from libramq.codes import RequestCode
@@ -104,3 +105,11 @@ def broker_heartbeat(header: BrokerHeartbeatHeader) -> Call[None]:
 def unregister_broker(header: UnregisterBrokerHeader) -> Call[None]:
     """Unregister a broker."""
     return header_call(RequestCode.UNREGISTER_BROKER, header, nothing)
+
+
+def name_servers_unavailable(failures: Sequence[str]) -> NameServerUnavailable:
+    """Return the error for a request that no name server answered."""
+    return NameServerUnavailable(
+        f"no name server answered: {'; '.join(failures)}. Check that it runs (`libra up` starts one) and "
+        "that its address is right (-n, namesrv or NAMESRV_ADDR)"
+    )

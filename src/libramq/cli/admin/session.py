@@ -9,6 +9,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import (
     BrokerError,
     ConfigError,
+    ConnectFailed,
     NameServerUnavailable,
     RemoteError,
     RouteNotFound,
@@ -52,7 +53,13 @@ class AdminSession:
 
     def ask(self, address: str, call: Call[T]) -> T:
         """Send a request to one broker; raises RemoteError."""
-        return call.result(self._reply(address, call), where=f"broker {address}")
+        try:
+            reply = self._reply(address, call)
+        except ConnectFailed as error:
+            raise ConnectFailed(
+                f"{error}. Check that the broker runs; libra admin clusterList lists a cluster's brokers"
+            ) from None
+        return call.result(reply, where=f"broker {address}")
 
     def ask_each(self, addresses: Sequence[str], call: Call[T]) -> list[T]:
         """Send a request to brokers, one after the other; raises the first failure at once."""

@@ -22,7 +22,7 @@ from libramq.logs import get_logger
 from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import name_server_result, topic_route
+from libramq.rpc.name_server_calls import name_server_result, name_servers_unavailable, topic_route
 from libramq.transport.outages import log_failed_request
 from libramq.transport.remotes import Remotes
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
@@ -83,7 +83,7 @@ class NameServers:
                 if len(failures) < len(self._addresses):
                     ask_current()
                 else:
-                    answered(_unavailable(failures))
+                    answered(name_servers_unavailable(failures))
 
             self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
 
@@ -181,10 +181,3 @@ def _outcome(call: Call[T], reply: Command | RemoteError, address: str) -> T | L
         return name_server_result(call, reply, address)
     except LibraError as error:
         return error
-
-
-def _unavailable(failures: Sequence[str]) -> NameServerUnavailable:
-    return NameServerUnavailable(
-        f"no name server answered: {'; '.join(failures)}. Check that it runs and that the address "
-        "(namesrv, NAMESRV_ADDR) is right"
-    )
