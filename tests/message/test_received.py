@@ -1,6 +1,7 @@
 """Received messages: views that decode what is read, when it is read, and records checked on receipt."""
 
 import copy
+import gc
 import pickle
 from dataclasses import dataclass
 
@@ -126,3 +127,12 @@ def test_a_message_can_be_passed_to_another_process(duplicate, looked_at):
     if looked_at:
         assert message.properties
     assert duplicate(message) == message
+
+
+def test_the_garbage_collector_need_not_look_at_messages():
+    """It did, again and again while they waited, which took a sixth of a consumer's processor time."""
+    (message,) = decode_records(Case().encoded(), broker_name="b")
+    assert not gc.is_tracked(message)
+    assert message.properties
+    assert message.queue_id == 3
+    assert not gc.is_tracked(message)

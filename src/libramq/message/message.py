@@ -10,17 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from libramq.errors import InvalidMessage
 from libramq.message import properties as names
 from libramq.message.ids import decode_host, encode_host, encode_offset_id
 from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
+from libramq.message.record_head import RecordFields, head_fields
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
-#: A record's fields up to its body, in the order of `record.HEADS`.
-RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
 DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker treats a higher one as 18.
 
 
@@ -163,15 +164,22 @@ class MessageExt:
     body is the producer's (decompressed); body_crc and store_size are those of the record.
     """
 
-    __slots__ = (
-        "_added", "_head", "_properties", "_stored", "body", "broker_name", "queue_offset", "reconsume_times",
-        "topic",
-    )  # fmt: skip
+    if not TYPE_CHECKING:  # `Received` has them.
+        __slots__ = ()
     #: Its fields can be changed, as those of a dataclass that is not frozen.
     __hash__ = None  # type: ignore[assignment]
+    topic: str
+    queue_offset: int
+    reconsume_times: int
+    body: bytes
+    broker_name: str
+    _head: RecordFields | bytes
+    _stored: bytes
+    _added: Mapping[str, str]
+    _properties: dict[str, str] | None
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         topic: str,
         queue_id: int,
@@ -190,20 +198,16 @@ class MessageExt:
         store_size: int,
         body_crc: int,
         broker_name: str = "",
-    ) -> None:
-        self._head: RecordFields = (
+    ) -> "MessageExt":
+        """Return a message, as tests of handlers need it."""
+        head: RecordFields = (
             store_size, 0, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
             born_timestamp_ms, encode_host(born_host), store_timestamp_ms, encode_host(store_host),
             reconsume_times, prepared_transaction_offset, len(body),
         )  # fmt: skip
-        self._stored = b""
-        self._properties: dict[str, str] | None = properties
-        self._added: Mapping[str, str] = {}
-        self.topic = topic
-        self.queue_offset = queue_offset
-        self.reconsume_times = reconsume_times
-        self.body = body
-        self.broker_name = broker_name
+        return Received(
+            topic, queue_offset, reconsume_times, body, broker_name, head, b"", NONE_ADDED, properties
+        )
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in _FIELDS)
@@ -215,59 +219,66 @@ class MessageExt:
         return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
 
     @property
+    def _fields(self) -> RecordFields:
+        head = self._head
+        if isinstance(head, bytes):
+            head = self._head = head_fields(head)
+        return head
+
+    @property
     def queue_id(self) -> int:
         """Return the number of its queue."""
-        return self._head[3]
+        return self._fields[3]
 
     @property
     def physical_offset(self) -> int:
         """Return where its record begins in the broker's log."""
-        return self._head[6]
+        return self._fields[6]
 
     @property
     def flag(self) -> int:
         """Return the producer's own number."""
-        return self._head[4]
+        return self._fields[4]
 
     @property
     def sys_flag(self) -> int:
         """Return the bits of `message.sys_flag`."""
-        return self._head[7]
+        return self._fields[7]
 
     @property
     def born_timestamp_ms(self) -> int:
         """Return when its producer sent it, by the producer's clock."""
-        return self._head[8]
+        return self._fields[8]
 
     @property
     def born_host(self) -> tuple[str, int]:
         """Return the address and port of its producer, as the broker saw it."""
-        return _host(self._head[9])
+        return _host(self._fields[9])
 
     @property
     def store_timestamp_ms(self) -> int:
         """Return when it was stored, by the broker's clock."""
-        return self._head[10]
+        return self._fields[10]
 
     @property
     def store_host(self) -> tuple[str, int]:
         """Return the address and port of the broker that stored it."""
-        return _host(self._head[11])
+        return _host(self._fields[11])
 
     @property
     def prepared_transaction_offset(self) -> int:
         """Return where the half message of its transaction is."""
-        return self._head[13]
+        return self._fields[13]
 
     @property
     def store_size(self) -> int:
         """Return the size of its record in bytes."""
-        return self._head[0]
+        return self._fields[0]
 
     @property
     def body_crc(self) -> int:
         """Return the checksum of the stored body."""
-        return self._head[2]
+        return self._fields[2]
 
     @property
     def properties(self) -> dict[str, str]:
@@ -288,7 +299,8 @@ class MessageExt:
         """Note that a copy with other properties is what counts now."""
         self._properties = properties
         self.queue_offset = queue_offset
-        self._head = (*self._head[:5], queue_offset, physical_offset, *self._head[7:])
+        fields = self._fields
+        self._head = (*fields[:5], queue_offset, physical_offset, *fields[7:])
 
     @property
     def tags(self) -> str | None:
@@ -309,7 +321,7 @@ class MessageExt:
     @property
     def offset_id(self) -> str:
         """Return its storage position, as an id."""
-        return encode_offset_id(self._head[11], self.physical_offset)
+        return encode_offset_id(self._fields[11], self.physical_offset)
 
     @property
     def message_id(self) -> str:
@@ -323,23 +335,40 @@ _FIELDS: Final = (
     "born_host", "store_timestamp_ms", "store_host", "reconsume_times", "prepared_transaction_offset", "body",
     "properties", "store_size", "body_crc", "broker_name",
 )  # fmt: skip
-_new: Final = MessageExt.__new__
-_NONE_ADDED: Final[Mapping[str, str]] = {}
+NONE_ADDED: Final[Mapping[str, str]] = {}
+# msgspec accepts no base class with a constructor, so this one has none while `Received` is made.
+_constructor: Final = MessageExt.__dict__["__new__"]
+del MessageExt.__new__
 
 
-def received(head: RecordFields, topic: str, body: bytes, properties: bytes, broker_name: str) -> MessageExt:
-    """Return a message that was received. head: its record's, as unpacked; properties: as stored.
+class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
+    """A message as it is made of a record.
 
-    This is called for every message that is pulled, and costs 0.35 µs; a constructor takes three times that.
+    One is made for every message that is pulled. A Struct is made in 0.05 µs, an ordinary object in 0.2; and
+    the garbage collector, which took a sixth of a consumer's time, never looks at these.
     """
-    message = _new(MessageExt)
-    message._head = head
-    message._stored = properties
-    message._properties = None
-    message._added = _NONE_ADDED
-    message.topic = topic
-    message.queue_offset = head[5]
-    message.reconsume_times = head[12]
-    message.body = body
-    message.broker_name = broker_name
-    return message
+
+    topic: str
+    queue_offset: int
+    reconsume_times: int
+    body: bytes
+    broker_name: str
+    #: Its head as stored, until it is read; the properties as stored, and those that the receiver adds.
+    _head: RecordFields | bytes
+    _stored: bytes
+    _added: Mapping[str, str]
+    _properties: dict[str, str] | None = None
+
+
+MessageExt.__new__ = _constructor  # type: ignore[method-assign]
+
+
+def add_to_each(messages: Iterable[MessageExt], added: Mapping[str, str]) -> None:
+    """Add properties that the receiver knows to messages. The mapping is kept, and must not change."""
+    for message in messages:
+        if (
+            message._properties is None and not message._added
+        ):  # Nearly always; a call would cost twice as much.
+            message._added = added
+        else:
+            message.properties.update(added)

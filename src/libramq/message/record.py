@@ -23,7 +23,7 @@ from libramq.errors import InvalidMessage, LibraError, RemoteProtocolError, Stor
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
-from libramq.message.message import MessageExt, RecordFields, received
+from libramq.message.message import NONE_ADDED, MessageExt, Received
 from libramq.message.properties import (
     CLUSTER,
     FIRST_POP_TIME,
@@ -33,6 +33,13 @@ from libramq.message.properties import (
     decode_properties,
     encode_properties,
     properties_to_text,
+)
+from libramq.message.record_head import (
+    BRIEF_HEAD,
+    HEADS,
+    HOST_BITS,
+    SYS_FLAG_LOW_AT,
+    head_fields,
 )
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -44,21 +51,6 @@ RECORD_BYTES_MAX: Final = 16 * 1024 * 1024  # NettyDecoder.FRAME_MAX_LENGTH: it 
 TOPIC_V1_BYTES_MAX: Final = 127  # The length byte is signed on the Java side.
 TOPIC_BYTES_MAX: Final = 32767
 
-HOST_BITS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
-
-
-def _head(born: int, store: int) -> struct.Struct:
-    return struct.Struct(f">IIIiiqqiq{born}sq{store}siqi")
-
-
-# The fields up to the body, by the two host bits of the system flag.
-HEADS: Final = {
-    0: _head(HOST_V4_BYTES, HOST_V4_BYTES),
-    flags.BORN_HOST_V6: _head(HOST_V6_BYTES, HOST_V4_BYTES),
-    flags.STORE_HOST_V6: _head(HOST_V4_BYTES, HOST_V6_BYTES),
-    HOST_BITS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
-}
-_SYS_FLAG_AT = 36
 #: What a message can be consumed without.
 _FOR_TOOLS: Final = frozenset({MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME})
 _FRAME = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
@@ -164,8 +156,9 @@ def decode_record(
     if bounds is None:
         return None
     end, head, magic = bounds
-    fields: RecordFields = head.unpack_from(data, start)
     body_start = start + head.size
+    stored_head = bytes(data[start:body_start])
+    fields = head_fields(stored_head)
     body_end, topic, properties_start = _tail(data, body_start, fields[14], end, magic, RemoteProtocolError)
     body = bytes(data[body_start:body_end])
     if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != fields[2]:
@@ -173,7 +166,8 @@ def decode_record(
     if decompress and fields[7] & flags.COMPRESSED:
         body = decompress_body(body, fields[7])
     properties = bytes(data[properties_start:end])
-    return received(fields, topic, body, properties, broker_name), end
+    message = Received(topic, fields[5], fields[12], body, broker_name, stored_head, properties, NONE_ADDED)
+    return message, end
 
 
 def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
@@ -183,49 +177,61 @@ def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "
     nobody any more; so handlers have to deal with it, and those that cannot let it become a dead letter.
     """
     data = bytes(data)
-    messages = []
+    messages: list[MessageExt] = []
     start, length = 0, len(data)
-    unpack: Callable[[bytes, int], RecordFields] = HEADS[0].unpack_from
+    unpack: Callable[[bytes, int], tuple[int, int, int, int, int, int]] = BRIEF_HEAD.unpack_from
+    topic, stored_topic, topic_bytes = "", b"\x00", 1  # Nearly always the topic is that of the record before.
     while start < length:
         if length - start >= RECORD_BYTES_MIN:
             # Most records have IPv4 hosts and a short topic. Each check is one of `_bounds` and `_tail`: what
             # does not pass all of them is left to these, which also name the fault.
-            fields = unpack(data, start)
-            end = start + fields[0]
+            size, magic, queue_offset, sys_flag, reconsume_times, body_bytes = unpack(data, start)
+            end = start + size
             body_start = start + _HEAD_V4_BYTES
-            body_end = body_start + fields[14]
+            body_end = body_start + body_bytes
             if (
-                fields[1] == MAGIC_V1
-                and not fields[7] & _NOT_PLAIN
+                magic == MAGIC_V1
+                and not sys_flag & _NOT_PLAIN
                 and body_start <= body_end < end - 2
                 and end <= length
-                and RECORD_BYTES_MIN <= fields[0] <= RECORD_BYTES_MAX
+                and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
             ):
-                topic_end = body_end + 1 + data[body_end]
+                if not data.startswith(stored_topic, body_end):
+                    topic_bytes = 1 + data[body_end]
+                    stored_topic = data[body_end : body_end + topic_bytes]
+                    topic = _topic(stored_topic[1:])
+                topic_end = body_end + topic_bytes
                 properties_start = topic_end + 2
                 if (
                     properties_start <= end
                     and properties_start + (data[topic_end] << 8 | data[topic_end + 1]) == end
                 ):
                     messages.append(
-                        received(
-                            fields,
-                            _topic(data[body_end + 1 : topic_end]),
+                        Received(
+                            topic,
+                            queue_offset,
+                            reconsume_times,
                             data[body_start:body_end],
-                            data[properties_start:end],
                             broker_name,
+                            data[start:body_start],
+                            data[properties_start:end],
+                            NONE_ADDED,
                         )
                     )
                     start = end
                     continue
-        decoded = decode_record(data, start, decompress=False, broker_name=broker_name)
-        if decoded is None:
-            raise RemoteProtocolError(f"the last record of {length} bytes is cut off at {start}")
-        message, start = decoded
-        if decompress and message.sys_flag & flags.COMPRESSED:
-            _decompress(message)
+        message, start = _decode_any(data, start, decompress=decompress, broker_name=broker_name)
         messages.append(message)
     return messages
+
+
+def _decode_any(data: bytes, start: int, *, decompress: bool, broker_name: str) -> tuple[MessageExt, int]:
+    decoded = decode_record(data, start, decompress=False, broker_name=broker_name)
+    if decoded is None:
+        raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
+    if decompress and decoded[0].sys_flag & flags.COMPRESSED:
+        _decompress(decoded[0])
+    return decoded
 
 
 def _decompress(message: MessageExt) -> None:
@@ -313,7 +319,7 @@ def _bounds(data: bytes, start: int, error: type[LibraError]) -> tuple[int, stru
     end = start + size
     if len(data) < end:
         return None
-    head = HEADS[data[start + _SYS_FLAG_AT + 3] & HOST_BITS]
+    head = HEADS[data[start + SYS_FLAG_LOW_AT] & HOST_BITS]
     if head.size > size:
         raise error(f"a record of {size} bytes at {start} is too short for its hosts")
     return end, head, magic

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
-from libramq.message.record import HOST_BITS, MAGIC_V1, MAGIC_V2
+from libramq.message.record import MAGIC_V1, MAGIC_V2
+from libramq.message.record_head import HOST_BITS
 from libramq.spark.fields import Positions, gather, slices, text_of
 from libramq.spark.properties import Properties
 from libramq.spark.record_starts import record_starts

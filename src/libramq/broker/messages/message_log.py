@@ -9,7 +9,8 @@ from typing import Final
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.message import properties as p
-from libramq.message.record import BLANK_BYTES, HOST_BITS, record_size
+from libramq.message.record import BLANK_BYTES, record_size
+from libramq.message.record_head import HOST_BITS
 from libramq.store.config import FlushDiskType
 from libramq.store.log.append import (
     MESSAGE_ILLEGAL,

@@ -17,7 +17,8 @@ from libramq.clock import WallMs
 from libramq.errors import InvalidMessage, InvalidName
 from libramq.message.ids import HOST_V6_BYTES
 from libramq.message.properties import PROPERTIES_BYTES_MAX
-from libramq.message.record import HEADS, HOST_BITS, topic_prefix
+from libramq.message.record import topic_prefix
+from libramq.message.record_head import HEADS, HOST_BITS
 from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 from libramq.store.log.append import (
     MESSAGE_ILLEGAL,

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from libramq.message.record import HEADS, HOST_BITS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from libramq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from libramq.message.record_head import HEADS, HOST_BITS
 from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 
 Places = npt.NDArray[np.int64]

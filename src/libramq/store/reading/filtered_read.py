@@ -14,7 +14,8 @@ import struct
 from typing import Final
 
 from libramq.filter.message_filter import MessageFilter
-from libramq.message.record import HEADS, HOST_BITS, MAGIC_V1
+from libramq.message.record import MAGIC_V1
+from libramq.message.record_head import HEADS, HOST_BITS
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue

@@ -34,7 +34,7 @@ from libramq.filter.selector import Selector
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.message import properties as names
-from libramq.message.message import MessageExt
+from libramq.message.message import MessageExt, add_to_each
 from libramq.message.names import retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import PullReply
@@ -229,8 +229,8 @@ class Pulling:
         if isinstance(selector, TagFilter) and selector.tags:  # Brokers compare hashes only.
             messages = [message for message in messages if selector.matches(message.tags)]
         bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
+        add_to_each(messages, bounds)
         for message in messages:
-            message.add_properties(bounds)
             if message.reconsume_times < 0:  # As a producer sent it: it would be tried 2^31 times.
                 message.reconsume_times = 0
         if topic == self._retry_topic:

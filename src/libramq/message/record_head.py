@@ -1,0 +1,36 @@
+"""A record's head: its fields up to the body. Its length depends on the hosts'; `message.record` draws it."""
+
+import struct
+from typing import Final
+
+from libramq.message import sys_flag as flags
+from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES
+
+#: The fields in the order of `HEADS`.
+RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
+HOST_BITS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+#: Where the system flag's low byte is, which has the host bits.
+SYS_FLAG_LOW_AT: Final = 39
+
+
+def _head(born: int, store: int) -> struct.Struct:
+    return struct.Struct(f">IIIiiqqiq{born}sq{store}siqi")
+
+
+# The fields up to the body, by the two host bits of the system flag.
+HEADS: Final = {
+    0: _head(HOST_V4_BYTES, HOST_V4_BYTES),
+    flags.BORN_HOST_V6: _head(HOST_V6_BYTES, HOST_V4_BYTES),
+    flags.STORE_HOST_V6: _head(HOST_V4_BYTES, HOST_V6_BYTES),
+    HOST_BITS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
+}
+#: What is read at once of a record with IPv4 hosts: size, magic, queue offset, system flag, reconsume times,
+#: and the body's length.
+BRIEF_HEAD: Final = struct.Struct(">II12xq8xi32xi8xi")
+assert BRIEF_HEAD.size == HEADS[0].size
+
+
+def head_fields(head: bytes) -> RecordFields:
+    """Return all fields of a head."""
+    fields: RecordFields = HEADS[head[SYS_FLAG_LOW_AT] & HOST_BITS].unpack(head)
+    return fields
