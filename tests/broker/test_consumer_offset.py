@@ -1,5 +1,7 @@
 """Committed offsets: who may commit what, what is answered where there is none, and what a crash leaves."""
 
+from hashlib import sha256
+
 import pytest
 
 from libramq.broker.groups import offset_commits
@@ -203,6 +205,24 @@ def test_a_message_is_viewed_by_its_physical_offset(filled, peer):
         assert (
             filled.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=offset)).code == C.SYSTEM_ERROR
         )
+
+
+def test_a_record_of_a_deleted_topic_is_sent_to_a_slave_that_has_the_same(talk, peer):
+    """To nobody else: its content must not be found by its place."""
+    talk.create_topic("T")
+    talk.send(peer, body=b"old")
+    (message,) = talk.messages("T")
+    at = message.physical_offset
+    record = talk.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=at)).body
+    talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+
+    def view(ours: bytes | None, offset: int = at):
+        digest = None if ours is None else sha256(ours).hexdigest()
+        return talk.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=offset, lb_sha256=digest))
+
+    assert view(record).body == record
+    assert [view(ours).code for ours in (None, b"", record[:-1])] == [C.SYSTEM_ERROR] * 3
+    assert view(record[1:], at + 1).code == C.SYSTEM_ERROR
 
 
 def migrated(root, resets: str) -> Conversation:

@@ -324,6 +324,24 @@ def test_a_topic_that_was_deleted_and_made_again_begins_again_at_the_slave(pair:
     assert bodies(pair.slave) == [b"new"]
 
 
+def test_a_slave_that_has_only_records_of_a_deleted_topic_follows_its_master_again(pair: Pair) -> None:
+    """Comparing the logs, it must find that they are shared although no queue refers to them any more."""
+    send(pair, "old", "old")
+    pair.run(100)
+    pair.slave.flush()
+    pair.part()
+    pair.run()
+    pair.master.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    pair.master.create_topic("T")
+    send(pair, "new")
+    pair.is_reachable = True
+    pair.run(5_000)
+    assert is_copying(pair)
+    assert log_of(pair.slave) == log_of(pair.master)
+    assert kept_aside(pair) == b""
+    assert bodies(pair.slave) == [b"new"]
+
+
 def test_a_slave_that_stood_still_does_not_take_its_master_for_silent(pair: Pair) -> None:
     """The master's data is still in the socket when the timers fire."""
     send(pair, "before")

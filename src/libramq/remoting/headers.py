@@ -192,6 +192,8 @@ class ViewMessageHeader(Header):
 
     offset: Long
     topic: str | None = None
+    # Ours: the SHA-256 of the record that a slave has there.
+    lb_sha256: str | None = None
 
 
 class QueryMessageHeader(Header):

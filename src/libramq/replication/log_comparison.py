@@ -5,8 +5,9 @@
                                               ▲  none of them: the file before it
 
 Records of one place are equal only if everything before is: a record has its place and its store time, and
-logs only grow. Apache's masters send records by their place too, so this works with them. A record of a topic
-that the master has deleted counts as not shared: then more than necessary is cut, and copied again.
+logs only grow. Apache's masters send records by their place too, so this works with them; but none of a topic
+that they have deleted, so these count as not shared: more than necessary is cut, and copied again. Ours send
+such a record to a slave that has the same (`lbSha256`): the slave may have no others.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +26,8 @@ from libramq.store.reading.read_only_files import ReadOnlyFiles
 
 log = get_logger(__name__)
 
-#: Calls back with the master's record at an offset, or why there is none.
-AskRecord = Callable[[int, Callable[[bytes | LibraError], None]], None]
+#: Takes an offset and our record there; calls back with the master's, or why there is none.
+AskRecord = Callable[[int, bytes, Callable[[bytes | LibraError], None]], None]
 #: The answers of brokers that have no such record.
 _NOT_THERE: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
 
@@ -125,6 +126,10 @@ class LogComparison:
 
     def _compare(self, offset: int, size: int, compared: Callable[[bool], None]) -> None:
         """Compare one record with the master's; what is not there is not the same."""
+        ours = self._store.copy.record(offset, size)
+        if ours is None:
+            compared(False)
+            return
 
         def answered(theirs: bytes | LibraError) -> None:
             if isinstance(theirs, BrokerError) and theirs.response_code in _NOT_THERE:
@@ -132,6 +137,6 @@ class LogComparison:
             elif isinstance(theirs, LibraError):
                 self._done(f"the logs cannot be compared: {theirs}")
             else:
-                compared(theirs == self._store.copy.record(offset, size))
+                compared(theirs == ours)
 
-        self._ask(offset, answered)
+        self._ask(offset, ours, answered)

@@ -3,6 +3,8 @@
 Upstream: BrokerOuterAPI.java, SlaveSynchronize.java.
 """
 
+from hashlib import sha256
+
 from libramq.codes import RequestCode
 from libramq.formats.document import decode_body
 from libramq.remoting.body.replication import HAStatus
@@ -11,9 +13,13 @@ from libramq.remoting.headers import ViewMessageHeader
 from libramq.rpc.call import Call, header_call
 
 
-def record_at(physical_offset: int) -> Call[bytes]:
-    """Return the record at an offset of the commit log; SYSTEM_ERROR if there is none."""
-    return header_call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset=physical_offset), _body)
+def record_at(physical_offset: int, ours: bytes) -> Call[bytes]:
+    """Return the record at an offset of the commit log; SYSTEM_ERROR if there is none.
+
+    ours: what we have there. If the master has the same, it answers also if no queue refers to it any more.
+    """
+    header = ViewMessageHeader(offset=physical_offset, lb_sha256=sha256(ours).hexdigest())
+    return header_call(RequestCode.VIEW_MESSAGE_BY_ID, header, _body)
 
 
 def all_topics() -> Call[bytes]:

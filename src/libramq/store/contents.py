@@ -7,6 +7,7 @@ Upstream: store/DefaultMessageStore.java.
 """
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 
 from libramq.filesystem import FileSystem
@@ -28,6 +29,7 @@ from libramq.store.reading.read import (
     read_queue,
     unit_tag_codes,
     warm,
+    whole_record,
 )
 
 
@@ -177,6 +179,11 @@ class StoreContents:
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record at an offset from a client: only if its queue refers to it."""
         return find_record(self._log, self._queues, physical_offset, self.visible_offset)
+
+    def logged_record(self, physical_offset: int, sha256: str) -> bytes | None:
+        """Return the record at an offset, even if no queue refers to it, to a caller that has it."""
+        found = whole_record(self._log, physical_offset, self.visible_offset)
+        return found[0] if found is not None and hashlib.sha256(found[0]).hexdigest() == sha256 else None
 
     def message_at(self, physical_offset: int) -> MessageExt | None:
         """Return the message at an offset; its body is as stored, so it may still be compressed."""

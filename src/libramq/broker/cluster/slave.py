@@ -140,5 +140,5 @@ class Slave:
             return f"the master of {name} is at {known} now, and not at {self._master}"
         return None
 
-    def _ask_record(self, offset: int, answered: Callable[[bytes | LibraError], None]) -> None:
-        self._ask(Question(self._master, record_at(offset), answered, ANSWER_MS_MAX))
+    def _ask_record(self, offset: int, ours: bytes, answered: Callable[[bytes | LibraError], None]) -> None:
+        self._ask(Question(self._master, record_at(offset, ours), answered, ANSWER_MS_MAX))

@@ -61,13 +61,15 @@ class QueueOffsets:
         return Reply(ext={"timestamp": str(timestamp_ms)})
 
     def view_message(self, request: Request) -> Outcome:
-        """Return one message by its physical offset, if a queue refers to it."""
+        """Return one message by its physical offset, if a queue refers to it or a slave has the same."""
         header = decode_header(request.command, ViewMessageHeader)
         record = self._store.record_at(header.offset)
+        if record is None and header.lb_sha256 is not None:
+            record = self._store.logged_record(header.offset, header.lb_sha256)
         if record is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {header.offset}")
         head = peek_record(record)
-        assert head is not None, "a queue refers to a whole record there"
+        assert head is not None, "a queue or a slave refers to a whole record there"
         viewed = Manage(request.principal, Action.GET, (topic(head.topic),))
         require_permission(self._authorizer, viewed)  # The topic that the request names is a claim.
         return Reply(body=record)

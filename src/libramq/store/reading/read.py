@@ -19,7 +19,7 @@ import msgspec
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
-from libramq.message.record import has_good_crc, has_whole_frame, peek_record
+from libramq.message.record import RecordHead, has_good_crc, has_whole_frame, peek_record
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange
@@ -77,6 +77,19 @@ def find_record(
     log: CommitLog, queues: ConsumeQueueTable, physical_offset: int, visible_offset: int
 ) -> bytes | None:
     """Return the record at an offset from a client: only if its queue refers to it."""
+    found = whole_record(log, physical_offset, visible_offset)
+    if found is None:
+        return None
+    data, head = found
+    queue = queues.get(head.topic, head.queue_id)
+    unit = queue.unit(head.queue_offset) if queue else None
+    return data if unit is not None and unit[:2] == (physical_offset, head.size) else None
+
+
+def whole_record(
+    log: CommitLog, physical_offset: int, visible_offset: int
+) -> tuple[bytes, RecordHead] | None:
+    """Return what is a whole and sound record at an offset, or the part of a body that looks like one."""
     data = log.record(physical_offset)
     if data is None or physical_offset + len(data) > visible_offset:
         return None
@@ -86,9 +99,7 @@ def find_record(
         return None
     if head is None or head.physical_offset != physical_offset or not has_good_crc(data, head):
         return None
-    queue = queues.get(head.topic, head.queue_id)
-    unit = queue.unit(head.queue_offset) if queue else None
-    return data if unit is not None and unit[:2] == (physical_offset, head.size) else None
+    return data, head
 
 
 def read_queue(
