@@ -37,11 +37,13 @@ class Opened(NamedTuple):
     does not say.
     recovered_end: where the queue ended when its broker was started after a kill, if messages that the member
     has read may have been lost; later ones have their numbers.
+    topic_start: where in the log the topic begins, if another one of its name was deleted; 0: none was.
     """
 
     offset: int | None
     former_epoch: int | None = None
     recovered_end: int | None = None
+    topic_start: int = 0
 
 
 #: Members and epochs by queue.

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.fencing import Claim, FenceGrant
+from libramq.message.queue import MessageQueue
 from libramq.message.record import BLANK_MAGIC
 from libramq.remoting import headers as h
 from libramq.remoting.body.assignment import MessageRequestModeBody
 from libramq.replication.ha_client import RETRY_MS, SILENT_MS_MAX, State
-from tests.broker.brokers import Conversation
+from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer
 from tests.replication.pairs import FILE_BYTES, MASTER, Pair, log_of
 
@@ -322,6 +324,41 @@ def test_a_topic_that_was_deleted_and_made_again_begins_again_at_the_slave(pair:
     send(pair, "new")
     pair.run(100)
     assert bodies(pair.slave) == [b"new"]
+
+
+@pytest.mark.parametrize("subscription", ["*", "none-has-this-tag"])
+def test_a_member_of_a_topic_made_again_gets_nothing_of_the_former_one_from_a_slave(
+    pair: Pair, subscription: str
+) -> None:
+    """The master is lost before its slave hears of the deletion, after the member has opened the queue."""
+    member = {"topic": "T", "lb_member": "alice", "lb_queue_epoch": 1, "subscription": subscription}
+    send(pair, "old", "old")
+    pair.run(100)
+    pair.part()
+    pair.run()
+    pair.master.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    pair.master.create_topic("T")
+    claims = {MessageQueue("T", pair.master.config.broker_name, 0): Claim("alice", 1)}
+    pair.master.broker.fences.grant(FenceGrant(group="G", epoch=1, claims=claims))
+    opening = h.OpenQueueHeader(
+        consumer_group="G", topic="T", queue_id=0, lb_member="alice", lb_queue_epoch=1
+    )
+    opened = pair.master.ask(FakePeer(), RequestCode.OPEN_QUEUE, opening)
+    member["lb_topic_start"] = int(opened.ext["lbTopicStart"])
+    assert member["lb_topic_start"] == pair.master.broker.store.end
+    pulled = pair.slave.pull(FakePeer(), **member)
+    assert pulled is not None
+    assert (pulled.code, pulled.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "0")
+    peer, waiting = FakePeer(), pair.slave.pull_command(**(member | {"suspend_timeout_millis": 15_000}))
+    pair.slave.give(peer, waiting)
+    send(pair, "new")
+    pair.is_reachable = True
+    pair.run(5_000)
+    if subscription == "*":
+        answered = find_answer(peer, waiting)
+        assert answered is not None
+        assert (answered.code, answered.ext["nextBeginOffset"]) == (ResponseCode.SUCCESS, "1")
+        assert b"new" in answered.body
 
 
 def test_a_slave_that_has_only_records_of_a_deleted_topic_follows_its_master_again(pair: Pair) -> None:

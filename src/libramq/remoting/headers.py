@@ -146,9 +146,10 @@ class PullMessageHeader(Header):
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
-    # Ours: the member of a coordinated group that pulls, and the epoch of its grant.
+    # Ours: the member of a coordinated group that pulls, the epoch of its grant, what its opening named.
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
+    lb_topic_start: Long | None = None
 
 
 class QueryConsumerOffsetHeader(Header):

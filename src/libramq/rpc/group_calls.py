@@ -101,8 +101,10 @@ def find_group(group: str) -> Call[str]:
 
 
 def _opened(reply: Command) -> Opened:
-    texts = (reply.ext.get(name) for name in ("offset", "lbFormerEpoch", "lbRecoveredEnd"))
-    return Opened(*(None if text is None else int(text) for text in texts))
+    texts = [reply.ext.get(name) for name in ("offset", "lbFormerEpoch", "lbRecoveredEnd")]
+    offset, former_epoch, recovered_end = (None if text is None else int(text) for text in texts)
+    topic_start = int(reply.ext.get("lbTopicStart", 0))
+    return Opened(offset, former_epoch, recovered_end, topic_start)
 
 
 def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[Opened]:

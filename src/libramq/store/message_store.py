@@ -66,11 +66,11 @@ class MessageStore(VisibleContents):
         self._refusal = Refusal(clock)
         self._clock = clock
         self._store_host = encode_host(config.store_host)
-        self._deletions = Deletions(filesystem, config.root)
-        self._flusher = Flusher(config, filesystem, self._log, self._queues, self._deletions)
+        self.deletions = Deletions(filesystem, config.root)
+        self._flusher = Flusher(config, filesystem, self._log, self._queues, self.deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
         self._opening = StoreOpening(
-            config, filesystem, clock, self._log, self._queues, self._points, self._deletions, process_id
+            config, filesystem, clock, self._log, self._queues, self._points, self.deletions, process_id
         )
         self.cleaning = Cleaning(filesystem, config.disks[-1], clock, self._log, self._queues, self._points)
         self.copy = LogCopy(
@@ -183,7 +183,7 @@ class MessageStore(VisibleContents):
             self._log.end == self._log.flushed
             and not self._queues.pending
             and not self._queues.unsynced
-            and not self._deletions.is_dirty
+            and not self.deletions.is_dirty
             and checkpoint.commit_log_timestamp_ms == self._last_store_timestamp_ms
         ) or self._refusal.is_final
 
@@ -250,7 +250,7 @@ class MessageStore(VisibleContents):
         Raises OSError if the disk refuses.
         """
         if self._queues.of_topic(topic):
-            self._deletions.note(topic, self._log.end)
+            self.deletions.note(topic, self._log.end)
         self._queues.delete_topic(topic)
         self._points.queues_deleted()
         self._flusher.queues_deleted()
@@ -285,7 +285,7 @@ class MessageStore(VisibleContents):
         offset = min(offset, queue.visible_max)
         if offset > queue.min_offset:
             unit = queue.unit(offset)
-            self._deletions.note_queue(topic, queue_id, unit[0] if unit else queue.last_physical_end)
+            self.deletions.note_queue(topic, queue_id, unit[0] if unit else queue.last_physical_end)
             queue.min_offset = offset
         return queue.min_offset
 

@@ -64,10 +64,10 @@ class Member(Conversation):
         assert isinstance(self.question, fx.PollGroup), self.question
         return self._(self.core.group_polled(self.question, outcome, self.now_ms))
 
-    def opened(self, request, outcome=0, former_epoch=None, recovered_end=None):
+    def opened(self, request, outcome=0, former_epoch=None, recovered_end=None, topic_start=0):
         """The fence answers: an offset, or a refusal."""
         if not isinstance(outcome, LibraError):
-            outcome = Opened(outcome, former_epoch, recovered_end)
+            outcome = Opened(outcome, former_epoch, recovered_end, topic_start)
         return self._(self.core.opened(request, outcome, self.now_ms))
 
     def pull_failed(self, pull, code):

@@ -4,6 +4,7 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.pulling.pull_flow_control import PULL_FAILED_MS
 from libramq.client.consuming.push_consumer_core import Phase
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
@@ -57,6 +58,51 @@ def test_an_opening_ahead_of_its_grant_is_repeated_soon():
             talk.at(talk.core.next_due_ms)
         times.append(talk.now_ms - before)
     assert times == [10, 20, 40, 80, 160, 200, 200]
+
+
+def test_pulls_name_where_the_topic_begins_that_was_opened():
+    """A slave may still have another topic of that name. A later opening may name another place."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 5, topic_start=1_000)
+    (pull,) = talk.of(fx.Pull)
+    assert pull.topic_start == 1_000
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, former_epoch=0, topic_start=2_000)
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, former_epoch=2, topic_start=2_000)
+    (pull,) = talk.of(fx.Pull)
+    assert (pull.offset, pull.topic_start) == (0, 2_000)
+
+
+def test_messages_of_a_former_topic_are_not_taken():
+    """Apache's slaves do not know where the topic begins, and serve the former one's messages."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, topic_start=1_002)
+    talk.pulled(q(0), found(0, 1))  # They lie at 1,000 and 1,001.
+    assert talk.deliveries() == []
+    (pull,) = [each for each in talk.at(PULL_FAILED_MS) if isinstance(each, fx.Pull)]
+    assert pull.offset == 0
+    talk.pulled(q(0), found(2, 3))
+    assert len(talk.deliveries()) == 2
+
+
+@pytest.mark.parametrize(("topic_start", "is_lost"), [(0, False), (1_000, False), (1_001, True)])
+def test_a_later_beginning_of_the_topic_shows_that_it_was_made_again(topic_start, is_lost):
+    """The offset and the former opening may fit even so. Brokers forget old deletions: none is not later."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, topic_start=1_000)
+    talk.pulled(q(0), found(0, 1))
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0, former_epoch=1, topic_start=topic_start)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))] * is_lost
 
 
 def test_a_queue_whose_broker_is_away_is_opened_on_its_return():

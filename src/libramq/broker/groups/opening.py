@@ -6,6 +6,7 @@
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
@@ -32,7 +33,11 @@ class QueueToOpen(NamedTuple):
 
 
 class QueueOpening:
-    """Opens queues. journals: those of the fences and others."""
+    """Opens queues.
+
+    journals: those of the fences and others. topic_start: returns the offset in the log before which records
+    are of a deleted topic of the same name.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class QueueOpening:
         requirements: Requirements,
         held: HeldPulls[Pull],
         rebalances: ObservedRebalances,
+        topic_start: Callable[[str], int],
     ) -> None:
         self._fences = fences
         self._journals = journals
@@ -50,6 +56,7 @@ class QueueOpening:
         self._requirements = requirements
         self._held = held
         self._rebalances = rebalances
+        self._topic_start = topic_start
 
     def open(self, queue: QueueToOpen, waiter: Waiter[Opened]) -> None:
         """Open a queue; the waiter gets the offset to begin at, once the opening is durable.
@@ -73,7 +80,7 @@ class QueueOpening:
             self._rebalances.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
-        opened = Opened(offset, _former_epoch(former, claim), recovered_end)
+        opened = Opened(offset, _former_epoch(former, claim), recovered_end, self._topic_start(topic))
         if self._journals.is_synced:
             waiter.answer(opened)
         else:

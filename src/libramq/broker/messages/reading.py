@@ -18,6 +18,7 @@ import msgspec
 
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.former_topics import nothing_of_former_topic
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.metrics.throughput import Throughput
 from libramq.catalog.requirements import Requirements
@@ -79,9 +80,9 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
 
     expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
     of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
-    have the queue open under that epoch as long as the pull lasts. commit_offset: what the group has read
-    before. hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: filled in by
-    `Reading`.
+    have the queue open under that epoch as long as the pull lasts. topic_start: see `former_topics`.
+    commit_offset: what the group has read before. hold_ms: how long to wait for a message; None: not at all.
+    tag_codes, message_filter: filled in by `Reading`.
     """
 
     waiter: Waiter[PullResult]
@@ -96,6 +97,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     subscription_version: int = 0
     member: str | None = None
     epoch: int | None = None
+    topic_start: int = 0
     commit_offset: int | None = None
     hold_ms: int | None = None
     tag_codes: frozenset[int] | None = None
@@ -241,6 +243,13 @@ class Reading:
     ) -> None:
         """Read, and answer or hold. warmings: how many times a thread has read cold data for this pull."""
         may_wait = warmings >= WARMINGS_MAX
+        if pull.topic_start and self._store.config.is_copy:
+            nothing = nothing_of_former_topic(
+                self._store, pull.topic, pull.queue_id, pull.offset, pull.topic_start, may_wait=may_wait
+            )
+            if nothing is not None:
+                self._finish(pull, hold_until_ms, now_ms, cause, warmings, nothing)
+                return
         if pull.message_filter is None:
             result = self._store.read(
                 pull.topic,

@@ -38,4 +38,5 @@ class OpenQueue:
 def _reply(opened: Opened) -> Reply:
     offset = {} if opened.offset is None else {"offset": str(opened.offset)}
     end = {} if opened.recovered_end is None else {"lbRecoveredEnd": str(opened.recovered_end)}
-    return Reply(ext=offset | end | {"lbFormerEpoch": str(opened.former_epoch)})
+    start = {"lbTopicStart": str(opened.topic_start)} if opened.topic_start else {}
+    return Reply(ext=offset | end | start | {"lbFormerEpoch": str(opened.former_epoch)})

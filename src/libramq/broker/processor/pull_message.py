@@ -68,6 +68,7 @@ class PullMessage:
             subscription_version=header.sub_version,
             member=header.lb_member,
             epoch=header.lb_queue_epoch,
+            topic_start=header.lb_topic_start or 0,
             commit_offset=header.commit_offset if flag & PULL_COMMIT_OFFSET else None,
             hold_ms=header.suspend_timeout_millis if flag & PULL_SUSPEND else None,
         )

@@ -84,7 +84,7 @@ class SearchOffset:
 class Pull:
     """Pull messages from an offset on → `pulled`.
 
-    claim: under which the queue is open in a coordinated group.
+    claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
     The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
     """
 
@@ -96,6 +96,7 @@ class Pull:
     claim: Claim | None = None
     #: Returned unchanged: the position may be changed meanwhile.
     number: int = 0
+    topic_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,14 +51,14 @@ def want_again(own: Ownership, owned: OwnedQueue, event: ev.Granted, now_ms: Mon
 
 def begin_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
     """Begin a queue at the offset that its fence returned."""
-    owned.claim = owned.claim.accepted(event.claim)
+    owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
     return begin_at_committed(own, owned, event.answer.offset, now_ms)
 
 
 def continue_opened(own: Ownership, owned: OwnedQueue, event: ev.Opened, now_ms: MonotonicMs) -> Steps:
     """Continue where we are, unless somebody else has read the queue meanwhile."""
     may_continue = _fits(own, owned, event.answer)
-    owned.claim = owned.claim.accepted(event.claim)
+    owned.claim = owned.claim.accepted(event.claim, event.answer.topic_start)
     if not may_continue:
         steps = lose(own, owned, event, now_ms)
         return steps + own.take(owned.queue, now_ms, delay_ms=0, claim=event.claim)
@@ -143,6 +143,8 @@ def _fits(own: Ownership, owned: OwnedQueue, answer: Opened) -> bool:
     """
     is_unbroken = answer.former_epoch is None or answer.former_epoch == owned.claim.opened_epoch
     if owned.cursor.was_missing or not (is_unbroken or not owned.claim.opened_epoch):
+        return False
+    if owned.claim.opened_epoch and answer.topic_start > owned.claim.topic_start:
         return False
     if answer.recovered_end is not None and owned.cursor.next_offset > answer.recovered_end:
         return False  # What we have read is gone, and other messages may have its numbers.

@@ -12,12 +12,14 @@ class QueueClaim:
 
     granted: under which to open the queue. opened: under which we pull and commit. opened_epoch: of the last
     opening, even if the fence has forgotten it since; 0 for none. tries: to open it since the grant.
+    topic_start: where in the log the topic begins, by the last opening (`fencing.Opened`).
     """
 
     granted: Claim | None = None
     opened: Claim | None = None
     opened_epoch: int = 0
     tries: int = 0
+    topic_start: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -47,9 +49,9 @@ class QueueClaim:
         """Return it after an opening failed."""
         return replace(self, tries=self.tries + 1)
 
-    def accepted(self, claim: Claim) -> Self:
+    def accepted(self, claim: Claim, topic_start: int) -> Self:
         """Return it after the fence opened the queue."""
-        return replace(self, opened=claim, opened_epoch=claim.epoch, tries=0)
+        return replace(self, opened=claim, opened_epoch=claim.epoch, tries=0, topic_start=topic_start)
 
     def forgotten(self) -> Self:
         """Return it after the fence has forgotten the opening."""

@@ -144,6 +144,10 @@ class Pulling:
         cursor.is_under_way = False
         if isinstance(outcome, LibraError):
             return self._failed(owned, outcome, now_ms)
+        if messages and messages[0].physical_offset < owned.claim.topic_start:
+            # A slave of Apache's, which does not know `lbTopicStart`, has the former topic's messages still.
+            self._later(owned, now_ms, PULL_FAILED_MS)
+            return []
         cursor.broker_id = outcome.suggested_broker_id
         cursor.next_offset = outcome.next_offset
         if messages:
@@ -185,9 +189,9 @@ class Pulling:
         count_max = self._settings.pull_batch_size
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
-        claim = owned.claim.opened
+        claim, number, start = owned.claim.opened, cursor.number, owned.claim.topic_start
         return [
-            fx.Pull(queue, owned.generation, address, cursor.next_offset, count_max, claim, cursor.number)
+            fx.Pull(queue, owned.generation, address, cursor.next_offset, count_max, claim, number, start)
         ]
 
     def _reader(self, owned: OwnedQueue) -> str | None:

@@ -155,6 +155,7 @@ class ConsumerRequests:
             sub_version=self._core.subscription_version if is_by_sql and not has_subscription else 0,
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
+            lb_topic_start=effect.topic_start or None,
         )
 
         def answered(outcome: calls.PullReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
