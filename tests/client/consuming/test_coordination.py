@@ -313,6 +313,20 @@ def test_a_queue_whose_master_stays_away_is_released_after_ten_seconds():
     assert released(q(0), is_committed=False) in effects
 
 
+def test_a_queue_whose_master_is_away_and_that_is_committed_was_not_lost():
+    """The member gives it up as the coordinator wishes, and its listener runs."""
+    talk = Member(session_ms=60_000, has_revoke_hook=True).holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)]
+    talk.commit_answered(commit)
+    talk.routes(T=route(slaves=True, masters=False))
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    assert (talk.of(fx.Revoked), talk.of(fx.Lost)) == ([fx.Revoked((q(0),))], [])
+    talk._(talk.core.revoke_hook_done((q(0),), talk.now_ms))
+    assert released(q(0)) in talk.effects
+
+
 def test_a_member_that_stops_waits_for_no_master():
     """Before the stop or in it."""
     talk = without_master()
