@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from libramq.errors import RemoteProtocolError
+from libramq.formats.plain_json import encode_builtins, encode_plain
 from libramq.message.queue import MessageQueue
 
 #: Ours: no RocketMQ document is nested deeper than a dozen levels.
@@ -34,6 +35,8 @@ _QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
 _scalar: Final = json.JSONEncoder(ensure_ascii=False).encode
 _text: Final = json.encoder.encode_basestring
 _PLAIN: Final = {quote: re.compile(rf"[^{quote}\\\\]*") for quote in "'\""}
+#: The one ASCII character without a short escape that Python escapes and others do not.
+_DELETE: Final = b"\x7f"
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -96,6 +99,8 @@ def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
     """Encode a value in the dialect; with `indent` as in the config files."""
+    if not indent and (data := encode_plain(value)) is not None:
+        return data
     parts: list[str] = []
     _write(value, parts, 0 if indent else -1)
     return "".join(parts).encode()
@@ -103,8 +108,12 @@ def dumps(value: Any, *, indent: bool = False) -> bytes:
 
 def dumps_standard(value: Any) -> bytes:
     """Encode a value as standard JSON: quoted and sorted keys, ASCII only (ClientRequestProcessor.java)."""
-    plain = _without_nulls(msgspec.to_builtins(value, str_keys=True))
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+    plain = msgspec.to_builtins(value, str_keys=True)
+    if (data := encode_builtins(type(value), plain)) is not None and data.isascii() and _DELETE not in data:
+        return data
+    return json.dumps(
+        _without_nulls(plain), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    ).encode()
 
 
 def _without_nulls(value: Any) -> Any:

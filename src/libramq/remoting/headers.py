@@ -39,7 +39,7 @@ def encode_header(header: Header) -> dict[str, str]:
         if type(value) is str:
             ext[name] = value
         elif value is not None:
-            ext[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+            ext[name] = "true" if value is True else "false" if value is False else str(value)
     return ext
 
 

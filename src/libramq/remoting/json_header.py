@@ -27,14 +27,14 @@ class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class PlainHeader(msgspec.Struct, gc=False):
-    """A header without nulls except the remark, as clients write it: it needs no second look."""
+    """A header without nulls among its fields, as clients and we write it: it needs no second look."""
 
     code: Int32
     language: str
     version: Int32
     opaque: Int32
     flag: Int32
-    extFields: dict[str, str]
+    extFields: dict[str, str] | None = None
     remark: str | None = None
 
 
@@ -54,7 +54,7 @@ def decode_json_header(data: bytes | memoryview) -> Command:
         opaque=plain.opaque,
         flag=plain.flag,
         remark=plain.remark,
-        ext=plain.extFields,
+        ext=plain.extFields or {},
         language=plain.language,
         version=plain.version,
     )
