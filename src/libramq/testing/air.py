@@ -55,6 +55,12 @@ class Air:
         self._random = randomness
         self._port = 40_000
 
+    def carry(self, data: bytes | None) -> int:
+        """Take sent data, or the end of a connection; return how many milliseconds it takes."""
+        self.frame_count += 1
+        self.checksum = zlib.crc32(data or b"end", self.checksum)
+        return int(self._random.random() * (self.weather.latency_ms_max + 1))
+
     def latency_ms(self) -> int:
         """Return how long the next frame takes."""
         return int(self._random.random() * (self.weather.latency_ms_max + 1))
@@ -87,8 +93,3 @@ class Air:
         """Return the port of a client's end of a connection."""
         self._port += 1
         return self._port
-
-    def count(self, data: bytes | None) -> None:
-        """Count sent data."""
-        self.frame_count += 1
-        self.checksum = zlib.crc32(data or b"end", self.checksum)

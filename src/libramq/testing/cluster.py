@@ -1,7 +1,7 @@
 """The simulated cluster: a name server, brokers, producers, and groups of consumers that join and leave."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from libramq.client.consuming.consumer_settings import (
@@ -295,6 +295,10 @@ class Cluster(Watcher):
                 self.world.history.happened(Happening.REMOVED, name)
 
         ask(self._remotes, broker.address, find_group(member.group), found)
+
+    def groups(self) -> Collection[str]:
+        """Return the groups that have had members, in the order of their first ones."""
+        return dict.fromkeys([member.group for member in self.members])
 
     def subscriptions(self) -> Mapping[str, set[str]]:
         """Return the topics that the members of each group subscribe to."""

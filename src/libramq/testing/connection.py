@@ -74,8 +74,7 @@ class _Way:
             else:
                 kept.has_lost = True
             return
-        air.count(data)
-        delay_ms, arrivals = air.latency_ms(), self._arrivals
+        delay_ms, arrivals = air.carry(data), self._arrivals
         due_ms = self._target.time.now_ms + delay_ms
         if arrivals:  # An earlier arrival handles it.
             arrivals.append((max(due_ms, arrivals[-1][0]), data))
@@ -113,22 +112,17 @@ class _Way:
 class ServerEnd:
     """The server's end of a connection; a `transport.server.Peer`."""
 
-    __slots__ = ("_connection", "address", "number")
+    __slots__ = ("_connection", "address", "is_open", "number")
+
+    #: How many bytes have not left: none, the network accepts all at once.
+    unsent_bytes = 0
 
     def __init__(self, connection: "Connection", address: str) -> None:
         self._connection = connection
         self.address = address
         self.number = next(NUMBERS)
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether the server believes that data written now can still arrive."""
-        return self._connection.server_is_open
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return how many bytes have not left: none, the network accepts all at once."""
-        return 0
+        #: Whether the server believes that data written now can still arrive.
+        self.is_open = True
 
     def abort(self, reason: str) -> None:
         """Close the connection now."""
@@ -166,11 +160,16 @@ class Connection:
         self._server = server
         self._handler = handler
         self._served = served
-        self.client_is_open = self.server_is_open = True
+        self.client_is_open = True
         self.end = ServerEnd(self, f"{client.host}:{air.next_port()}")
         self._has_frames = isinstance(readers[1], FrameReader)
         self._up = _Way(air, client, server, self._server_received, self._server_saw_end, readers[1])
         self._down = _Way(air, server, client, self._client_received, self._client_saw_end, readers[0])
+
+    @property
+    def server_is_open(self) -> bool:
+        """Return whether the server believes that data written now can still arrive."""
+        return self.end.is_open
 
     @property
     def ends(self) -> tuple[Process, Process]:
@@ -189,7 +188,7 @@ class Connection:
 
     def write_to_client(self, data: bytes) -> None:
         """Send a frame from the server."""
-        if not self.server_is_open:
+        if not self.end.is_open:
             return
         if not (self._has_frames and self._air.weather.harms_notifications):
             self._down.send(data)
@@ -203,7 +202,7 @@ class Connection:
             return
         for delay_ms in self._air.fate_of_notification():
             if delay_ms:
-                self._server.reach(delay_ms, lambda: self._down.send(data) if self.server_is_open else None)
+                self._server.reach(delay_ms, lambda: self._down.send(data) if self.end.is_open else None)
             else:
                 self._down.send(data)
 
@@ -216,8 +215,8 @@ class Connection:
 
     def close_by_server(self) -> None:
         """Close by the server."""
-        if self.server_is_open:
-            self.server_is_open = False
+        if self.end.is_open:
+            self.end.is_open = False
             self._down.send(None)
             self._served.closed(self.end)
 
@@ -232,11 +231,11 @@ class Connection:
             self.client_is_open = False
             self._up.send(None)
         else:
-            self.server_is_open = False
+            self.end.is_open = False
             self._down.send(None)
 
     def _server_received(self, commands: list[Any]) -> None:
-        if self.server_is_open:
+        if self.end.is_open:
             self._served.received(self.end, commands)
         else:  # The kernel answers for a dead process.
             self._down.send(None)
@@ -248,8 +247,8 @@ class Connection:
             self._up.send(None)
 
     def _server_saw_end(self) -> None:
-        if self.server_is_open:
-            self.server_is_open = False
+        if self.end.is_open:
+            self.end.is_open = False
             self._served.closed(self.end)
 
     def _client_saw_end(self) -> None:

@@ -6,7 +6,7 @@ for people, its checksum shows whether two runs were the same.
 
 import zlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
@@ -129,6 +129,20 @@ class History(Watcher):
         #: How often each kind of event happened.
         self.happenings: Counter[Happening] = Counter()
         self._time = time
+        self._by_fact: dict[str, list[Callable[..., None]]] = {}
+        self._watcher_count = 0
+
+    def _watching(self, fact: str) -> list[Callable[..., None]]:
+        """Return the methods that take a fact: most watchers need few of them."""
+        if len(self.watchers) != self._watcher_count:  # Brokers start before there are invariants.
+            self._watcher_count = len(self.watchers)
+            self._by_fact.clear()
+        found = self._by_fact.get(fact)
+        if found is None:
+            ignored = getattr(Watcher, fact)
+            takers = [one for one in self.watchers if getattr(type(one), fact) is not ignored]
+            found = self._by_fact[fact] = [getattr(one, fact) for one in takers]
+        return found
 
     def note(self, who: str, what: str) -> None:
         """Add a line."""
@@ -152,86 +166,86 @@ class History(Watcher):
     ) -> None:
         self.stored_count += 1
         self.note(queue.broker_name, f"stored {message_id} at {_named(queue)}:{offset}")
-        for watcher in self.watchers:
-            watcher.stored(queue, offset, physical_offset, message_id, requested_ms)
+        for notify in self._watching("stored"):
+            notify(queue, offset, physical_offset, message_id, requested_ms)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")
-        for watcher in self.watchers:
-            watcher.broker_died(name, durable_to)
+        for notify in self._watching("broker_died"):
+            notify(name, durable_to)
 
     def broker_recovered(self, name: str, broker: "Broker") -> None:
         self.note(name, f"runs, log ends at {broker.store.visible_offset}")
-        for watcher in self.watchers:
-            watcher.broker_recovered(name, broker)
+        for notify in self._watching("broker_recovered"):
+            notify(name, broker)
 
     def topic_deleted(self, name: str, topic: str) -> None:
         self.note(name, f"{topic} is deleted")
-        for watcher in self.watchers:
-            watcher.topic_deleted(name, topic)
+        for notify in self._watching("topic_deleted"):
+            notify(name, topic)
 
     def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         self.note(group, f"commit {_named(queue)}:{commit.offset}")
-        for watcher in self.watchers:
-            watcher.commit_requested(group, queue, commit)
+        for notify in self._watching("commit_requested"):
+            notify(group, queue, commit)
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         commit.answered_ms = self._time.now_ms
-        for watcher in self.watchers:
-            watcher.commit_acknowledged(group, queue, commit)
+        for notify in self._watching("commit_acknowledged"):
+            notify(group, queue, commit)
 
     def offset_read(
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
     ) -> None:
         self.note(group, f"offset of {_named(queue)} is {offset}")
-        for watcher in self.watchers:
-            watcher.offset_read(group, queue, offset, requested_ms)
+        for notify in self._watching("offset_read"):
+            notify(group, queue, offset, requested_ms)
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        for watcher in self.watchers:
-            watcher.session_renewed(member, requested_ms)
+        for notify in self._watching("session_renewed"):
+            notify(member, requested_ms)
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")
-        for watcher in self.watchers:
-            watcher.opened(group, queue, claim, requested_ms)
+        for notify in self._watching("opened"):
+            notify(group, queue, claim, requested_ms)
 
     def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        for watcher in self.watchers:
-            watcher.pulled(group, queue, claim, requested_ms)
+        for notify in self._watching("pulled"):
+            notify(group, queue, claim, requested_ms)
 
     def changed_at_slave(self, group: str, queue: MessageQueue, what: str) -> None:
-        for watcher in self.watchers:
-            watcher.changed_at_slave(group, queue, what)
+        for notify in self._watching("changed_at_slave"):
+            notify(group, queue, what)
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        for watcher in self.watchers:
-            watcher.delivered(member, delivery)
+        for notify in self._watching("delivered"):
+            notify(member, delivery)
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        for watcher in self.watchers:
-            watcher.handling_began(member, delivery)
+        for notify in self._watching("handling_began"):
+            notify(member, delivery)
 
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         self.handled_count += len(delivery.messages)
         offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
         self.note(member.name, f"{outcome.value} {_named(delivery.owned.queue)}:{offsets}")
-        for watcher in self.watchers:
-            watcher.handled(member, delivery, outcome)
+        for notify in self._watching("handled"):
+            notify(member, delivery, outcome)
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
-        for watcher in self.watchers:
-            watcher.rebalance_recorded(broker, event)
+        for notify in self._watching("rebalance_recorded"):
+            notify(broker, event)
 
     def disturbed(self, what: str) -> None:
         self.note("fault", what)
-        for watcher in self.watchers:
-            watcher.disturbed(what)
+        for notify in self._watching("disturbed"):
+            notify(what)
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         self.note(member, f"{what} {' '.join(_named(queue) for queue in queues)}")
-        for watcher in self.watchers:
-            watcher.owners_changed(member, what, queues)
+        for notify in self._watching("owners_changed"):
+            notify(member, what, queues)
 
 
 def _named(queue: MessageQueue) -> str:

@@ -8,13 +8,15 @@ import random
 from typing import Final
 
 from libramq.clock import MonotonicMs, WallMs
-from libramq.testing.virtual_time import MONOTONIC_START_MS, VirtualTime
+from libramq.testing.virtual_time import MONOTONIC_START_MS, WALL_START_MS, VirtualTime
 
 #: Linux: the kernel's NTP discipline corrects a clock by 500 ppm at most (MAXFREQ); quartz is better.
 DRIFT_PPM_MAX: Final = 500
 #: Ours: a clock without synchronisation.
 SKEW_MS_MAX: Final = 600_000
 _MILLION: Final = 1_000_000
+#: What the true wall clock is ahead of the true monotonic one.
+_WALL_AHEAD_MS: Final = int(WALL_START_MS) - int(MONOTONIC_START_MS)
 
 
 class NodeClock:
@@ -38,7 +40,11 @@ class NodeClock:
     def wall_ms(self) -> WallMs:
         """Return the milliseconds since 1970, by this machine."""
         true_ms = self._time.now_ms - self._booted_ms
-        wall_ms = self._time.wall_ms() + self._skew_ms + true_ms * self.drift_ppm // _MILLION
+        wall_ms = (
+            WallMs(int(self._time.now_ms) + _WALL_AHEAD_MS)
+            + self._skew_ms
+            + true_ms * self.drift_ppm // _MILLION
+        )
         if wall_ms > self.wall_ms_max:
             self.wall_ms_max = wall_ms
         return wall_ms

@@ -9,7 +9,7 @@ from functools import partial
 
 from libramq.clock import MonotonicMs
 from libramq.testing.node_clock import NodeClock
-from libramq.testing.virtual_time import Action, VirtualTime
+from libramq.testing.virtual_time import Action, Event, VirtualTime
 
 
 class PowerCut(BaseException):
@@ -32,7 +32,7 @@ class Process:
         self.is_alive = False
         self.is_paused = False
         self._life = 0
-        self._kept: list[Action] = []
+        self._kept: list[Event] = []
         self._on_cut: Action | None = None
 
     def start(self, on_cut: Action | None = None) -> None:
@@ -57,20 +57,19 @@ class Process:
             return
         self.is_paused = False
         kept, self._kept = self._kept, []
-        life = self._life
-        for action in kept:
-            self._perform(life, action)
+        for event in kept:
+            self.time.happen(event)
 
     @property
     def now_ms(self) -> MonotonicMs:
         """Return the monotonic time by its clock."""
         return self.clock.monotonic_ms()
 
-    def after(self, delay_ms: int, action: Action) -> None:
+    def after(self, delay_ms: int, action: Action) -> Event:
         """Schedule an event in this life, by its clock."""
         time = self.time
         due_ms = time.now_ms + self.clock.true_ms(delay_ms) if delay_ms else time.now_ms
-        time.at(due_ms, partial(self._perform, self._life, action))
+        return time.at(due_ms, partial(self._perform, self._life, action))
 
     def reach(self, delay_ms: int, action: Action) -> None:
         """Schedule an outside event in this life, by true time."""
@@ -86,14 +85,18 @@ class Process:
         self.after(period_ms, again)
 
     def do(self, action: Action) -> None:
-        """Run an event now."""
-        self._perform(self._life, action)
+        """Run an event now; when it continues, if it is paused."""
+        if self.is_paused:
+            now_ms = self.time.now_ms
+            self._kept.append(Event((now_ms, 0, partial(self._perform, self._life, action))))
+        else:
+            self._perform(self._life, action)
 
     def _perform(self, life: int, action: Action) -> None:
         if life != self._life or not self.is_alive:
             return
         if self.is_paused:
-            self._kept.append(action)
+            self._kept.append(self.time.event)  # It may yet be cancelled by those before it.
             return
         try:
             action()

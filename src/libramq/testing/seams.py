@@ -11,27 +11,10 @@ from libramq.errors import LibraError
 from libramq.kernel.effect import Thread
 from libramq.testing.history import Violation
 from libramq.testing.process import Process
+from libramq.testing.virtual_time import Event
 
 #: How long threads take for a flush, a table, cold bytes, a large body.
 WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2}
-
-
-class SimulatedTimer:
-    """A call that can be cancelled."""
-
-    __slots__ = ("action",)
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action: Callable[[], None] | None = action
-
-    def cancel(self) -> None:
-        """Cancel the call."""
-        self.action = None
-
-    def ring(self) -> None:
-        """Run the call."""
-        if self.action is not None:
-            self.action()
 
 
 class SimulatedTimers:
@@ -40,11 +23,9 @@ class SimulatedTimers:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def after(self, delay_ms: float, action: Callable[[], None]) -> SimulatedTimer:
+    def after(self, delay_ms: float, action: Callable[[], None]) -> Event:
         """Call a function later."""
-        timer = SimulatedTimer(action)
-        self._process.after(ceil(delay_ms), timer.ring)
-        return timer
+        return self._process.after(delay_ms if type(delay_ms) is int else ceil(delay_ms), action)
 
     def soon(self, action: Callable[[], None]) -> None:
         """Call a function at this moment, after what else happens then so far."""

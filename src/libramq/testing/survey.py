@@ -1,6 +1,6 @@
 """The survey: checks a cluster after every step for states that no event reports."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.testing.cluster import Cluster
@@ -18,14 +18,15 @@ class Survey:
 
     def step(self) -> None:
         """Check the cluster after a step."""
-        now = {*self._groups(), *self._routes()}
+        groups = self._cluster.groups()
+        now = {*self._states(groups), *self._routes()}
         for happening, about in sorted(now - self._last):
             self._cluster.world.history.happened(happening, about)
         self._last = now
-        self._look_at_coordinators()
+        self._look_at_coordinators(groups)
 
-    def _groups(self) -> Iterator[tuple[Happening, str]]:
-        for group in self._cluster.subscriptions():
+    def _states(self, groups: Iterable[str]) -> Iterator[tuple[Happening, str]]:
+        for group in groups:
             members = self._cluster.alive(group)
             if any(member.is_orderly for member in members):
                 yield Happening.ORDERLY, group
@@ -48,9 +49,9 @@ class Survey:
             if any(one != reported[0] for one in reported):
                 yield Happening.ROUTES_DIFFER, topic
 
-    def _look_at_coordinators(self) -> None:
+    def _look_at_coordinators(self, groups: Iterable[str]) -> None:
         history = self._cluster.world.history
-        for group in self._cluster.subscriptions():
+        for group in groups:
             coordinators = set()
             for name, node in self._cluster.brokers.items():
                 view = node.broker.coordination.group(group) if node.broker is not None else None

@@ -5,7 +5,7 @@ Events that are due at the same millisecond happen in the order of their schedul
 
 import heapq
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from libramq.clock import MonotonicMs, WallMs
 
@@ -20,6 +20,20 @@ EVENTS_PER_MS_MAX: Final = 100_000
 Action = Callable[[], None]
 
 
+def _nothing() -> None:
+    """Do nothing: a cancelled event."""
+
+
+class Event(list[Any]):
+    """A scheduled event: its time, its number, its action. A list, because the heap compares lists in C."""
+
+    __slots__ = ()
+
+    def cancel(self) -> None:
+        """Have nothing happen at its time."""
+        self[2] = _nothing
+
+
 class Livelock(Exception):
     """Events cause events, and time does not advance."""
 
@@ -29,7 +43,9 @@ class VirtualTime:
 
     def __init__(self) -> None:
         self.now_ms = MONOTONIC_START_MS
-        self._events: list[tuple[MonotonicMs, int, Action]] = []
+        self._events: list[Event] = []
+        #: The event that happens now.
+        self.event = Event((self.now_ms, 0, _nothing))
         self._sequence = 0
 
     def monotonic_ms(self) -> MonotonicMs:
@@ -45,17 +61,24 @@ class VirtualTime:
         """Return the milliseconds since the simulation began."""
         return self.now_ms - MONOTONIC_START_MS
 
-    def at(self, due_ms: MonotonicMs, action: Action) -> None:
+    def at(self, due_ms: MonotonicMs, action: Action) -> Event:
         """Schedule an event at a (monotonic) time; now, if that is over."""
         self._sequence += 1
-        due_ms = due_ms if due_ms > self.now_ms else self.now_ms
-        heapq.heappush(self._events, (due_ms, self._sequence, action))
+        event = Event((due_ms if due_ms > self.now_ms else self.now_ms, self._sequence, action))
+        heapq.heappush(self._events, event)
+        return event
+
+    def happen(self, event: Event) -> None:
+        """Do an event's action now, later than it was due."""
+        self.event = event
+        event[2]()
 
     def run_until(self, end_ms: MonotonicMs) -> None:
         """Run all events up to a time; raises Livelock."""
         events, count, pop = self._events, 0, heapq.heappop
         while events and events[0][0] <= end_ms:
-            due_ms, _, action = pop(events)
+            self.event = event = pop(events)
+            due_ms, _, action = event
             if due_ms != self.now_ms:
                 self.now_ms, count = due_ms, 0
             action()
