@@ -52,7 +52,11 @@ def test_events_of_a_paused_process_happen_in_their_order_when_it_continues() ->
 def test_a_timer_that_waits_for_a_paused_process_can_still_be_cancelled() -> None:
     """Both were due while it was paused; the first one cancels the second when it continues."""
     program = Program()
-    program.timers.after(1, lambda: second.cancel())
+
+    def cancel() -> None:
+        second.cancel()
+
+    program.timers.after(1, cancel)
     second = program.timers.after(2, program.note("cancelled"))
     program.process.pause()
     program.pass_ms(5)

@@ -57,7 +57,9 @@ class _PolledService:
 
     def arm(self) -> None:
         """Set the deadline to when the service is due now."""
-        self._deadline.at(self._service.next_due_ms)
+        due_ms = self._service.next_due_ms
+        if due_ms != self._deadline.due_ms:  # `at` looks too; but this is done after most events.
+            self._deadline.at(due_ms)
 
     def _tick(self, now_ms: MonotonicMs) -> None:
         try:

@@ -34,12 +34,15 @@ class Outgoing:
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
         self._by_connection: dict[Connection, _Pieces] = {}
+        #: Whether there is any output.
+        self.is_any = False
 
     def add(self, connection: Connection, data: bytes) -> None:
         """Append bytes to the turn's output for a connection."""
         outgoing = self._by_connection.get(connection)
         if outgoing is None:
             self._by_connection[connection] = _Pieces(data)
+            self.is_any = True
         else:
             outgoing.pieces.append(data)
             outgoing.size += len(data)
@@ -68,6 +71,7 @@ class Outgoing:
         if not self._by_connection:
             return
         flushed, self._by_connection = self._by_connection, {}
+        self.is_any = False
         for connection, outgoing in flushed.items():
             channel: Any = connection  # Engines know connections as opaque handles only.
             pieces = outgoing.pieces

@@ -48,6 +48,7 @@ log = get_logger(__name__)
 TURN_US_MAX: Final = 2_000
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
+_SETTLING_FAILED: Final = "what follows from an event failed"
 Receive = Callable[[Connection, Sequence[Any], int], int]
 
 
@@ -120,8 +121,7 @@ class Performer:
             return
         began_us = self._turn_began_us = self._timers.elapsed_us()
         self._serve(connection, requests, began_us)
-        self.follow()
-        self._record_turn(began_us)
+        self.follow(began_us)
 
     def writable(self, connection: Channel) -> None:
         """Continue with a connection whose client has read."""
@@ -144,22 +144,30 @@ class Performer:
             self._deliver("the end of a connection of ours", self._engine.address_lost, address)
             self.follow()
 
-    def follow(self) -> None:
-        """Finish an event: settle, perform, send, set the timer."""
-        self._settle()
+    def follow(self, began_us: int | None = None) -> None:
+        """Finish an event: settle, perform, send, set the timer. began_us: of its turn, which ends here."""
+        try:  # As `_settle`, for every event.
+            self._engine.settle()
+        except Exception as error:
+            self._failed(_SETTLING_FAILED, error)
         if self._effects.pending:
             self._perform()
-        self._outgoing.flush()
+        if self._outgoing.is_any:
+            self._outgoing.flush()
         if self.turns.waiting_for_output:
             self.turns.enqueue_put_off()
         if self._deadlines.next_due_ms != self._due_ms:
             self._set_timer()
+        if began_us is not None:
+            turn_us = self._timers.elapsed_us() - began_us
+            if turn_us > self._longest_turn.noted_us:
+                self._longest_turn.record(turn_us)
 
     def _settle(self) -> None:
         try:
             self._engine.settle()
         except Exception as error:
-            self._failed("what follows from an event failed", error)
+            self._failed(_SETTLING_FAILED, error)
 
     def stop(self) -> None:
         """Ignore further events."""
@@ -215,8 +223,7 @@ class Performer:
                 self._serve(connection, list(backlog), self._timers.elapsed_us())
                 if connection not in self._backlogs:
                     connection.resume_reading()
-        self.follow()
-        self._record_turn(began_us)
+        self.follow(began_us)
 
     def _begin_steps(self, connection: Connection) -> None:
         """Run the first steps at once, unless the requesting turn is over."""
@@ -337,8 +344,7 @@ class Performer:
                 take(result)
             except Exception as error:
                 self._failed("the result of an effect could not be processed", error)
-            self.follow()
-            self._record_turn(began_us)
+            self.follow(began_us)
 
         return happened
 
@@ -357,13 +363,7 @@ class Performer:
         self._timer = self._due_ms = None
         began_us = self._timers.elapsed_us()
         self._deliver("what is due", self._engine.tick)
-        self.follow()
-        self._record_turn(began_us)
-
-    def _record_turn(self, began_us: int) -> None:
-        turn_us = self._timers.elapsed_us() - began_us
-        if turn_us > self._longest_turn.noted_us:
-            self._longest_turn.record(turn_us)
+        self.follow(began_us)
 
 
 class Entrance:

@@ -177,10 +177,12 @@ class Cluster:
             self.peers.next_due_ms,
             self._relay.next_due_ms,
             self._assigner.next_due_ms,
-            *(link.due_ms for link in self.peers.links.values() if not link.is_asking),
         ):
             if due_ms is not None and (next_ms is None or due_ms < next_ms):
                 next_ms = due_ms
+        for link in self.peers.links.values():
+            if not link.is_asking and (next_ms is None or link.due_ms < next_ms):
+                next_ms = link.due_ms
         return next_ms if next_ms is not None else self._now_ms() + ANSWER_MS_MAX
 
     def _beat(self, link: PeerLink) -> None:

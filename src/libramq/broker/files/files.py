@@ -152,12 +152,14 @@ class BrokerFiles:
     @property
     def has_progress(self) -> bool:
         """Return whether a progress file is out of date."""
+        for file in self.progress:  # Asked for after most events, so without a generator.
+            if file.taken is not None:
+                return True
         return (
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved
             or self.tables.filters.version != self._filters_saved
             or self.timers.has_changes
-            or any(file.taken is not None for file in self.progress)
         )
 
     def forget_progress(self) -> None:

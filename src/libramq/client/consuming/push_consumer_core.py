@@ -383,14 +383,18 @@ class PushConsumerCore:
 
     def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
         """Pass the signals on, until only effects are left."""
-        effects = self._effects(steps, now_ms)
-        effects += self._effects(self._locking.requests(now_ms) + self._fetching.settle(), now_ms)
+        effects = self._effects(steps, now_ms) if steps else []
+        if following := self._locking.requests(now_ms) + self._fetching.settle():
+            effects += self._effects(following, now_ms)
         if self._phase is Phase.DRAINING and not len(self._table):
             self._phase = Phase.LEAVING
             effects += self._effects(self._coordination.leave() or self._unregister(), now_ms)
-        elif self._phase in (Phase.RUNNING, Phase.DRAINING):
-            effects += self._effects(self._coordination.requests(now_ms), now_ms)
-        return fx.merged(effects + self._troubles.take())
+        elif self._phase in (Phase.RUNNING, Phase.DRAINING) and (
+            requests := self._coordination.requests(now_ms)
+        ):
+            effects += self._effects(requests, now_ms)
+        effects += self._troubles.take()
+        return fx.merged(effects) if len(effects) > 1 else effects
 
     def _effects(self, steps: Sequence[fx.Effect | sg.Signal], now_ms: MonotonicMs) -> Effects:
         return self._signals.effects(steps, now_ms, is_running=self._phase is Phase.RUNNING)
