@@ -1,4 +1,4 @@
-"""Fake servers for the client's shells, and a way to wait for what they and handlers do."""
+"""Fake servers for tests of the client's shells, and a way to wait for what servers and handlers do."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 
 class Watch:
-    """Waits for conditions; whoever may have changed something says so with `touch`, from any thread."""
+    """Waits for conditions. Code that may have changed one calls `touch`, from any thread."""
 
     def __init__(self):
         self._loop = asyncio.get_running_loop()
@@ -26,19 +26,19 @@ class Watch:
 
 @pytest.fixture
 async def watch():
-    """A watch that every fake server touches at each request."""
+    """Return a watch that every fake server touches at each request."""
     return Watch()
 
 
 @pytest.fixture
 async def until(watch):
-    """Wait for a condition."""
+    """Return a function that waits for a condition."""
     return watch.until
 
 
 @pytest.fixture
 async def start(watch):
-    """Start fake servers; they end with the test."""
+    """Return a function that starts fake servers; they end with the test."""
     started = []
 
     async def start_one(server, port=0):
@@ -54,11 +54,11 @@ async def start(watch):
 
 @pytest.fixture
 async def broker(start):
-    """A broker with topic T of four queues."""
+    """Return a broker that has topic T with four queues."""
     return await start(FakeBroker("a", T=4))
 
 
 @pytest.fixture
 async def namesrv(start, broker):
-    """A name server that knows the broker; its address is `.address`."""
+    """Return a name server that knows the broker; its address is `.address`."""
     return await start(FakeNameServer(broker))

@@ -1,4 +1,4 @@
-"""A name server and broker in one thread, that holds records in memory and can be made to misbehave."""
+"""A name server and a broker in one thread. It holds records in memory and can be made to misbehave."""
 
 import contextlib
 import socket
@@ -146,7 +146,7 @@ class FakeBroker:
         return BrokerData(cluster="c", broker_name=name, broker_addrs={int(self.is_slave): self.address})
 
     def _search(self, request: Command) -> int:
-        """Message n was stored n ms after the first."""
+        """Search by time; message n was stored n ms after the first."""
         queue, wanted_ms = self._queue(request), int(request.ext["timestamp"])
         return min(max(wanted_ms - FIRST_STORED_MS, self.minimum.get(queue, 0)), self.end(queue))
 
@@ -181,7 +181,7 @@ class FakeBroker:
 
 
 def _passes(stored: bytes, expression: str | None) -> bool:
-    """By the first letter of the tag: coarser than the tag itself, as hashes are."""
+    """Compare by the first letter of the tag, which is as coarse as comparing hashes."""
     wanted = parse_tag_filter(expression).tags
     tag = decode_records(stored)[0].tags or ""
     return expression in (None, "*") or tag[:1] in {each[:1] for each in wanted}

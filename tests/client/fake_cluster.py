@@ -26,7 +26,7 @@ SENDS = (R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE)
 
 
 class FakeServer:
-    """A listening socket; what subclasses answer is in methods named after the request."""
+    """A listening socket. Subclasses answer requests in methods named after them."""
 
     def __init__(self):
         self.requests = []
@@ -83,7 +83,7 @@ class FakeServer:
 
 
 class FakeNameServer(FakeServer):
-    """Knows brokers; asks them at each question what topics they have."""
+    """Knows brokers, and queries them for their topics at each request."""
 
     def __init__(self, *brokers):
         super().__init__()
@@ -130,7 +130,7 @@ class FakeNameServer(FakeServer):
 
 
 class FakeBroker(FakeServer):
-    """One broker. Held pulls are answered when a message comes."""
+    """One broker. It answers held pulls when a message arrives."""
 
     def __init__(self, name="a", **topics):
         super().__init__()

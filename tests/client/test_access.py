@@ -1,4 +1,4 @@
-"""Credentials and TLS at LibraMQ's own servers, which ask for neither and speak plainly."""
+"""Tests of credentials and TLS against LibraMQ's own servers, which check no credentials and speak no TLS."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The admin over several brokers."""
+"""Tests of the admin client with several brokers."""
 
 import asyncio
 
@@ -21,7 +21,6 @@ async def cluster(start, brokers):
 
 
 async def test_a_topic_is_created_at_every_master(cluster, brokers):
-    """And is there then."""
     async with Admin(namesrv=cluster.address) as admin:
         assert await admin.create_topic("New", queues=3) == [broker.address for broker in brokers]
         assert await admin.topics() == ["New", "T"]
@@ -31,7 +30,7 @@ async def test_a_topic_is_created_at_every_master(cluster, brokers):
 
 
 async def test_a_topic_is_deleted_at_every_name_server(start, brokers):
-    """Name servers share nothing: one that was not asked would send producers to a topic that is gone."""
+    """Name servers share nothing: one that still had the topic would send producers to it."""
     servers = [await start(FakeNameServer(*brokers)) for _ in range(2)]
     async with Admin(namesrv=[server.address for server in servers]) as admin:
         await admin.delete_topic("T")
@@ -48,7 +47,7 @@ async def test_a_brokers_address_is_not_taken_for_a_name_servers(cluster, broker
 
 
 async def test_offsets_of_queues_are_collected_from_all_brokers(cluster, brokers):
-    """One table."""
+    """The result is one table."""
     brokers[1].put("T", 1, b"x")
     async with Admin(namesrv=cluster.address) as admin:
         stats = await admin.topic_stats("T")
@@ -61,7 +60,7 @@ async def test_offsets_of_queues_are_collected_from_all_brokers(cluster, brokers
 
 
 async def test_members_are_listed_once(cluster, brokers, watch):
-    """Though each is connected to every broker."""
+    """They are connected to every broker."""
     members = [PushConsumer(group="g", namesrv=cluster.address) for _ in range(2)]
     async with Admin(namesrv=cluster.address) as admin:
         for member in members:
@@ -78,7 +77,7 @@ async def test_members_are_listed_once(cluster, brokers, watch):
 
 
 async def test_mistakes_are_named(cluster):
-    """Each by one clear line."""
+    """Each is reported in one clear line."""
     async with Admin(namesrv=cluster.address) as admin:
         with pytest.raises(InvalidName):
             await admin.create_topic("../x")

@@ -1,4 +1,4 @@
-"""Broadcasting through the shell: everybody gets everything, and goes on where its own file says."""
+"""Tests of broadcasting: each member gets every message, and resumes where its own file says."""
 
 import random
 
@@ -35,7 +35,7 @@ class Inbox:
 
 
 async def test_every_member_gets_every_message(namesrv, broker, watch, tmp_path):
-    """Two of one machine go by different names."""
+    """Two members on one machine have different instance names."""
     for number in range(20):
         broker.put("T", number % 4, b"%d" % number)
     one, two = Inbox(watch), Inbox(watch)
@@ -48,7 +48,7 @@ async def test_every_member_gets_every_message(namesrv, broker, watch, tmp_path)
 
 
 async def test_a_restarted_member_resumes_where_it_stopped(namesrv, broker, watch, tmp_path):
-    """Whatever its process id is now."""
+    """Its file does not depend on its process id."""
     inbox = Inbox(watch)
     for turn in range(3):
         broker.put("T", 1, b"%d" % turn)
@@ -60,7 +60,7 @@ async def test_a_restarted_member_resumes_where_it_stopped(namesrv, broker, watc
 
 
 async def test_ordered_broadcasting_needs_no_locks(namesrv, broker, watch, tmp_path):
-    """Nobody shares its queues."""
+    """No other member reads its queues."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
     inbox = Inbox(watch)
@@ -71,7 +71,6 @@ async def test_ordered_broadcasting_needs_no_locks(namesrv, broker, watch, tmp_p
 
 
 async def test_a_damaged_file_is_reported_before_anything_is_read(namesrv, broker, watch, tmp_path):
-    """One clear error."""
     consumer = member(namesrv, tmp_path, Inbox(watch))
     path = tmp_path / consumer.client_id / "g" / "offsets.json"
     path.parent.mkdir(parents=True)
@@ -81,6 +80,6 @@ async def test_a_damaged_file_is_reported_before_anything_is_read(namesrv, broke
 
 
 def test_an_instance_name_must_be_a_valid_file_name(namesrv, tmp_path):
-    """It becomes a directory."""
+    """It becomes the name of a directory."""
     with pytest.raises(ConfigError, match="cannot be the name"):
         member(namesrv, tmp_path, print, instance_name="../x")

@@ -1,4 +1,4 @@
-"""The consumer that fetches, against a broker that can misbehave."""
+"""Tests of `Consumer` against a broker that can misbehave."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ def subscribed(namesrv, expression="*", **options):
 
 
 async def fetched(reader, count):
-    """So many messages' bodies, by queue; a call may bring any part of them."""
+    """Return the bodies of this many messages by queue. One call may bring any part of them."""
     found = {}
     async with asyncio.timeout(60):
         while sum(map(len, found.values())) < count:
@@ -58,7 +58,7 @@ async def test_getmany_returns_at_most_what_was_wanted(namesrv, broker):
 
 
 async def test_an_async_for_waits_for_messages_and_ends_when_the_consumer_is_stopped(namesrv, broker):
-    """Who is stopped by another task finishes its message first; that is committed."""
+    """When another task stops the consumer, the message in hand is finished and committed first."""
     reader = subscribed(namesrv)
     bodies = []
     stopping = None
@@ -127,7 +127,7 @@ async def test_a_commit_that_the_broker_does_not_take_raises(namesrv, broker):
 
 
 async def test_seeking_begins_elsewhere_at_once_and_knows_the_position(namesrv, broker):
-    """Also while the broker holds a pull that found nothing."""
+    """It does so even while the broker holds a pull that found nothing."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
     async with consumer(namesrv) as reader:
@@ -151,7 +151,7 @@ async def test_seeking_begins_elsewhere_at_once_and_knows_the_position(namesrv, 
 
 
 async def test_assigned_queues_can_change_and_have_their_filter(namesrv, broker):
-    """The filter travels with each pull: the broker knows no subscription of who is no member."""
+    """Each pull has the filter: the broker knows no subscription of a consumer that is not a member."""
     broker.put("T", 0, b"zero")
     broker.put("T", 1, b"one")
     async with consumer(namesrv) as reader:
@@ -197,7 +197,7 @@ async def test_a_broadcasting_consumer_keeps_its_offsets(namesrv, broker, tmp_pa
 
 
 async def test_the_listener_may_seek(namesrv, broker):
-    """A program that keeps positions of its own sets them when it gets a queue."""
+    """A program that stores positions itself sets them when it gets a queue."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
 
@@ -225,7 +225,7 @@ async def test_one_task_fetches_at_a_time(namesrv):
 
 
 async def test_a_cancelled_fetch_loses_no_message(namesrv, broker):
-    """Wherever it is cancelled: a call that returns nothing has taken nothing."""
+    """It may be cancelled at any point: a call that returns nothing has taken nothing."""
     for number in range(300):
         broker.put("T", 0, b"%d" % number)
     bodies = []
@@ -252,7 +252,7 @@ async def test_a_wait_ends_when_another_task_stops_the_consumer(namesrv):
 
 
 async def test_who_is_kept_out_hears_why(namesrv, broker, until):
-    """And continues when that is over."""
+    """The consumer continues when the cause is gone."""
     broker.put("T", 0, b"x")
     broker.refuse(RequestCode.HEART_BEAT, ResponseCode.NO_PERMISSION)
     async with subscribed(namesrv, heartbeat_ms=100) as reader:
@@ -289,7 +289,7 @@ async def test_what_cannot_be_is_refused(namesrv):
 
 
 async def test_two_members_share_the_queues(namesrv, broker, watch):
-    """Of a broker without coordination: each allocates for itself, and no message is lost."""
+    """At a broker without coordination each member allocates for itself, and no message is lost."""
     seen = set()
     owned = {"first": set(), "second": set()}
 

@@ -1,4 +1,4 @@
-"""The life of a push consumer: starts and stops that overlap, and loops that end under it."""
+"""Tests of a push consumer's life: starts and stops that overlap, and event loops that end before it."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def network_threads():
 
 
 async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):
-    """No member is left that nobody can stop."""
+    """Otherwise a member would be left that nobody can stop."""
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)
     outcomes = await asyncio.gather(reader.start(), reader.start(), return_exceptions=True)
@@ -36,7 +36,7 @@ async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):
 
 
 async def test_a_stop_during_the_start_waits_for_it(namesrv, broker, watch):
-    """And leaves nothing behind."""
+    """It leaves no member behind."""
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)
     starting = asyncio.create_task(reader.start())
@@ -48,7 +48,7 @@ async def test_a_stop_during_the_start_waits_for_it(namesrv, broker, watch):
 
 
 async def test_a_start_during_the_stop_is_refused(namesrv, watch):
-    """It says so; afterwards the consumer can be started again."""
+    """The error says so, and the consumer can be started again afterwards."""
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)
     await reader.start()
@@ -64,7 +64,7 @@ async def test_a_start_during_the_stop_is_refused(namesrv, watch):
 
 
 async def test_a_cancelled_start_leaves_no_member(namesrv, broker, watch):
-    """However far it was."""
+    """The start may be cancelled at any point."""
     for turns in range(0, 60, 3):
         reader = consumer(namesrv)
         reader.subscribe("T", "*", print)
@@ -82,7 +82,7 @@ async def test_a_cancelled_start_leaves_no_member(namesrv, broker, watch):
 async def test_however_often_a_start_is_cancelled_the_consumer_can_be_stopped_and_started(
     namesrv, broker, watch, times
 ):
-    """Nothing of it stays half ended."""
+    """No part of it stays half stopped."""
     for turns in range(0, 40, 3):
         reader = consumer(namesrv)
         reader.subscribe("T", "*", print)
@@ -98,7 +98,7 @@ async def test_however_often_a_start_is_cancelled_the_consumer_can_be_stopped_an
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4])
 async def test_however_often_a_stop_is_cancelled_the_consumer_ends(namesrv, broker, watch, times):
-    """A handler that hangs is not waited for any longer."""
+    """From then on it does not wait for a handler that hangs."""
     gate, began = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -121,7 +121,7 @@ async def test_however_often_a_stop_is_cancelled_the_consumer_ends(namesrv, brok
 
 
 async def cancel(task, times, *, turns):
-    """Cancel a task so often, a few turns of the loop apart."""
+    """Cancel a task this many times, a few turns of the loop apart."""
     for _ in range(times):
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -132,7 +132,7 @@ async def cancel(task, times, *, turns):
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
 async def test_stop_in_a_handler_is_refused(namesrv, broker, watch, kind):
-    """It would wait for itself; another task may stop the consumer meanwhile."""
+    """It would wait for itself. Another task may stop the consumer meanwhile."""
     errors = []
 
     async def handle(messages):
@@ -159,7 +159,7 @@ async def test_stop_in_a_handler_is_refused(namesrv, broker, watch, kind):
 
 
 async def test_a_handler_can_stop_the_consumer_through_a_task(namesrv, broker, watch):
-    """By a task of its own, which waits for the handler."""
+    """The task waits for the handler."""
     stopping = []
 
     async def handle(messages):
@@ -177,7 +177,7 @@ async def test_a_handler_can_stop_the_consumer_through_a_task(namesrv, broker, w
 
 @pytest.fixture
 def cluster():
-    """A broker and a name server on a thread of their own."""
+    """Return a broker and a name server on a thread of their own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -198,7 +198,7 @@ def cluster():
 
 
 class Handled:
-    """A handler that counts messages, for whoever waits for so many on any thread."""
+    """A handler that counts messages. Any thread can wait for a count."""
 
     def __init__(self):
         self.count = 0
@@ -222,7 +222,7 @@ class Handled:
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
 def test_a_loop_that_ends_without_stop_ends_the_consumer(cluster, caplog, kind):
-    """It says so, leaves its group, and uses no processor; what was not handled is not committed."""
+    """It logs that, leaves its group and uses no processor. Unhandled messages are not committed."""
     namesrv, broker = cluster
     handled = Handled()
     handlers = {
@@ -264,7 +264,7 @@ def test_a_loop_that_ends_without_stop_ends_the_consumer(cluster, caplog, kind):
 
 
 async def test_a_denied_member_reports_it_and_resumes_when_permitted(namesrv, broker, watch):
-    """Its program hears it by a hook, and by `wait_closed`; nothing is logged only."""
+    """Its program gets the error from `on_error` and from `wait_closed`; a log line alone is not enough."""
     errors = []
 
     async def on_error(error):
@@ -296,7 +296,7 @@ async def test_a_denied_member_reports_it_and_resumes_when_permitted(namesrv, br
 
 
 async def test_an_error_hook_that_fails_does_no_harm(namesrv, broker, watch):
-    """It is logged, and called again for the next error."""
+    """The failure is logged, and the hook is called again for the next error."""
     called = []
 
     def on_error(error):
@@ -319,7 +319,7 @@ async def test_an_error_hook_that_fails_does_no_harm(namesrv, broker, watch):
 
 
 def test_waiting_callers_get_an_error_when_the_loop_closes(cluster):
-    """On whichever loop it waits."""
+    """They get it on whichever loop they wait."""
     namesrv, _ = cluster
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)

@@ -1,4 +1,4 @@
-"""The push consumer as a member of a coordinated group, against our own broker and name server."""
+"""Tests of the push consumer as a member of a coordinated group, against our own broker and name server."""
 
 import asyncio
 import random
@@ -64,7 +64,7 @@ class Home:
         return self.broker.broker.config.address
 
     async def send(self, count):
-        """So many messages for each queue, numbered in the order of their queue."""
+        """Send this many messages to each queue, numbered in the order of their queue."""
         for _ in range(count):
             for queue in self.queues:
                 await self.producer.send(Message("T", b"%d" % self.sent), queue=queue)
@@ -78,7 +78,7 @@ class Home:
 
 
 class Reader:
-    """A member with its inbox, and what its listener heard."""
+    """A member with its inbox and the calls of its listener."""
 
     def __init__(self, home, watch, seen, **options):
         options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "session_ms": 10_000} | options
@@ -129,7 +129,7 @@ async def home(tmp_path, watch):
 
 @pytest.fixture
 async def group(home, watch):
-    """Starts members; they stop with the test. group.seen: how often each message was handled."""
+    """Return a function that starts members. group.seen counts how often each message was handled."""
 
     class Group:
         def __init__(self):
@@ -143,7 +143,7 @@ async def group(home, watch):
             return reader
 
         async def shared(self, *readers):
-            """Until these have all queues, each as many as the next."""
+            """Wait until these members have all queues, the same number each."""
             await watch.until(
                 lambda: (
                     sum(len(each.queues) for each in readers) == QUEUES
@@ -165,7 +165,7 @@ def repeated(seen):
 
 
 async def test_members_join_and_leave_and_every_message_is_handled_once(home, group):
-    """While messages come; each queue moves once at most, to where it has to."""
+    """Messages arrive meanwhile. Each queue moves at most once, to its final owner."""
     sending = asyncio.create_task(home.send(40))
     one = await group.join()
     await group.shared(one)
@@ -188,7 +188,7 @@ async def test_members_join_and_leave_and_every_message_is_handled_once(home, gr
 
 
 async def test_order_is_kept_without_locks(home, group):
-    """From one member to the next: a queue's messages come one after the other, over both."""
+    """A queue's messages are handled one after the other, also from one owner to the next."""
     sending = asyncio.create_task(home.send(30))
     one = await group.join(orderly=True)
     two = await group.join(orderly=True)
@@ -204,7 +204,7 @@ async def test_order_is_kept_without_locks(home, group):
 
 
 async def test_a_restarted_static_member_keeps_its_queues(home, group):
-    """Nothing moves, nothing is handled twice."""
+    """No queue moves, and no message is handled twice."""
     one = await group.join(instance_id="one")
     two = await group.join(instance_id="two")
     await group.shared(one, two)
@@ -220,7 +220,7 @@ async def test_a_restarted_static_member_keeps_its_queues(home, group):
 
 
 async def test_a_replaced_static_member_reports_it_and_returns_later(home, group, watch, monkeypatch):
-    """Its program hears it, by a hook and by who waits; it goes on when the other is gone."""
+    """Its hook and `wait_closed` get the error; it resumes when the other member is gone."""
     monkeypatch.setattr(membership, "NAME_AGAIN_MS", 100)
     errors = []
     one = await group.join(
@@ -247,7 +247,7 @@ async def test_a_replaced_static_member_reports_it_and_returns_later(home, group
 
 
 async def test_an_operator_removes_a_member_that_is_alive(home, group):
-    """It joins again, with what it still holds, and every message is handled."""
+    """It joins again with the queues that it still holds, and every message is handled."""
     one, two = await group.join(), await group.join(instance_id="second")
     await group.shared(one, two)
     coordination = home.broker.broker.coordination
@@ -264,7 +264,7 @@ async def test_an_operator_removes_a_member_that_is_alive(home, group):
 
 
 async def test_a_broker_that_restarts_moves_nothing(home, group, watch):
-    """Coordinator and fences go on where they were."""
+    """Coordinator and fences continue where they were."""
     one = await group.join(session_ms=10_000)
     two = await group.join(session_ms=10_000)
     await group.shared(one, two)
@@ -284,7 +284,7 @@ async def test_a_broker_that_restarts_moves_nothing(home, group, watch):
 async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_nothing(
     home, group, watch, monkeypatch
 ):
-    """Its queues were served meanwhile; only what it had begun is handled twice."""
+    """Others have read its queues meanwhile. Only messages whose handling it had begun are handled twice."""
     one = await group.join(session_ms=1_000)
     # As if in another process: the first one's network goes on.
     monkeypatch.setattr(network_share, "_shared", network_share.SharedThread())
@@ -307,7 +307,7 @@ async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_noth
 
 
 async def test_a_member_whose_handler_runs_too_long_loses_its_queues(home, group, watch):
-    """And its member is back when it is done."""
+    """The member is back when its handler is done."""
     one = await group.join(max_processing_ms=300)
     await group.shared(one)
     one.block = asyncio.Event()
@@ -322,7 +322,7 @@ async def test_a_member_whose_handler_runs_too_long_loses_its_queues(home, group
 
 
 async def test_members_allocate_while_a_stock_member_is_present(home, group, watch):
-    """And when it is gone, the coordinator allocates again; nothing is lost or comes twice."""
+    """When it is gone, the coordinator allocates again. No message is lost or delivered twice."""
     one = await group.join(rebalance_ms=500)
     two = await group.join(rebalance_ms=500)
     await group.shared(one, two)
@@ -359,7 +359,7 @@ sys.stdin.read()
 
 
 async def test_queues_of_a_killed_member_are_reassigned_before_its_session_ends(home, group, watch):
-    """What it had committed does not come again: a tenth of a second at most does."""
+    """What it had committed is not redelivered, except for the last tenth of a second at most."""
     one = await group.join(session_ms=60_000)
     await group.shared(one)
     process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,4 @@
-"""Consumers that fetch, as members of a coordinated group, against our own broker and name server."""
+"""Tests of `Consumer` as a member of a coordinated group, against our own broker and name server."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ async def home(tmp_path, watch):
 
 
 class Fetcher:
-    """A member that counts what it handles, and keeps what it has in hand while `block` is not set."""
+    """A member that counts what it handles, and keeps its messages in hand until `block` is set."""
 
     def __init__(self, home, watch, seen, **options):
         self.owned = set()
@@ -45,7 +45,7 @@ class Fetcher:
         self._watch.touch()
 
     async def run(self):
-        """Handle messages until it is stopped."""
+        """Handle messages until the consumer is stopped."""
         async for message in self.consumer:
             self.in_hand += 1
             self._watch.touch()
@@ -55,7 +55,7 @@ class Fetcher:
             self.seen[message.body] += 1
 
     async def handled(self):
-        """Fetch batches until nothing comes any more; return how many messages came."""
+        """Fetch batches until no message arrives any more; return how many arrived."""
         count = 0
         while taken := await self.consumer.getmany(timeout_ms=500):
             for messages in taken.values():
@@ -89,7 +89,7 @@ async def test_a_member_that_joins_takes_half_and_no_message_comes_twice(home, w
 
 
 async def test_what_is_in_hand_too_long_is_delivered_to_the_next_owner(home, watch):
-    """The hand-over waits revoke_timeout_ms; what was in hand then comes twice, nothing is lost."""
+    """The handover waits for revoke_timeout_ms; what is in hand then is delivered twice."""
     seen = Counter()
     first, second = (Fetcher(home, watch, seen, revoke_timeout_ms=1_000) for _ in range(2))
     first.block = asyncio.Event()
@@ -110,7 +110,7 @@ async def test_what_is_in_hand_too_long_is_delivered_to_the_next_owner(home, wat
 
 
 async def test_a_commit_after_the_queue_has_moved_fails(home, watch):
-    """Also one of offsets: the next owner's count."""
+    """A commit of explicit offsets fails too; only those of the new owner count."""
     seen = Counter()
     first = Fetcher(home, watch, seen, auto_commit=False, revoke_timeout_ms=1_000)
     second = Fetcher(home, watch, seen)
@@ -129,7 +129,7 @@ async def test_a_commit_after_the_queue_has_moved_fails(home, watch):
 
 
 async def test_a_member_that_is_killed_loses_nothing(home, watch):
-    """What it had in hand, and what it had not committed, comes to the other."""
+    """What it had in hand, and what it had not committed, is delivered to the other member."""
     seen = Counter()
     first, second = (Fetcher(home, watch, seen, session_ms=1_000) for _ in range(2))
     await home.send(10)
@@ -148,7 +148,7 @@ async def test_a_member_that_is_killed_loses_nothing(home, watch):
 
 
 async def test_a_sought_position_is_committed_although_it_is_earlier(home, watch):
-    """The fence takes it."""
+    """The fence accepts it."""
     await home.send(10)
     fetcher = Fetcher(home, watch, Counter())
     async with fetcher.consumer:

@@ -1,4 +1,4 @@
-"""Members whose next messages the broker has deleted go on with the first that there is."""
+"""Members whose next messages the broker has deleted continue with the first one that is left."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ TOPIC, COUNT, FIRST_LEFT = "T", 30, 20
 
 
 def inside(broker: Broker) -> BrokerEngine:
-    """The broker itself; it runs on this test's loop."""
+    """Return the broker itself; it runs on this test's loop."""
     (server,) = broker._servers
     return server.broker
 
@@ -25,7 +25,7 @@ async def fill(broker: Broker) -> None:
 
 
 async def consume(broker: Broker, *, delete_at: int | None = None) -> list[int]:
-    """Handle messages until the last one came; at one of them those before FIRST_LEFT are deleted."""
+    """Handle messages until the last one has arrived. At one of them, those before FIRST_LEFT are deleted."""
     got: list[int] = []
     done = asyncio.Event()
 
@@ -57,7 +57,7 @@ async def test_a_member_whose_committed_messages_are_deleted_continues():
 
 
 async def test_a_member_whose_next_messages_are_deleted_continues():
-    """What it had pulled it may handle or not; of what is left it misses nothing."""
+    """Messages that it had pulled it may handle or not. Of those that are left it misses none."""
     async with Broker(default_topic_queue_nums=1) as broker:
         await fill(broker)
         got = await consume(broker, delete_at=3)

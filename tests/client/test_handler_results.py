@@ -1,4 +1,4 @@
-"""What handlers return, and what becomes of their messages: every kind of handler, over fake servers."""
+"""What handlers return, and what happens to their messages then: every kind of handler, over fake servers."""
 
 import asyncio
 import functools
@@ -22,7 +22,7 @@ def consumer(namesrv, **options):
 
 
 class Failing:
-    """A handler's body that waits, fails the first time and then keeps what it handles."""
+    """The body of a handler that waits, fails the first time, and then keeps what it handles."""
 
     def __init__(self, watch):
         self.calls = 0
@@ -50,7 +50,7 @@ def nested_handler(failing):
 
 
 class AwaitableHandler:
-    """An object that is called and returns an awaitable that is no coroutine."""
+    """A callable object that returns an awaitable that is not a coroutine."""
 
     def __init__(self, failing):
         self._failing = failing
@@ -72,7 +72,7 @@ class Later:
 @pytest.mark.parametrize("orderly", [False, True])
 @pytest.mark.parametrize("kind", [lambda_handler, nested_handler, AwaitableHandler])
 async def test_an_awaitable_is_awaited_before_anything_is_committed(namesrv, broker, watch, kind, orderly):
-    """Whoever returns it: its failure brings the message again instead of losing it."""
+    """When it fails, the message is redelivered instead of lost."""
     broker.put("T", 0, b"x")
     failing = Failing(watch)
     reader = consumer(namesrv, orderly=orderly)
@@ -102,7 +102,7 @@ async def test_a_generator_is_refused_as_a_handler(namesrv, kind):
 
 
 class HostileResult:
-    """A value that can neither be shown nor judged."""
+    """A value whose `repr` and truth raise."""
 
     def __repr__(self):
         raise ZeroDivisionError("repr")
@@ -140,7 +140,7 @@ async def test_an_unknown_result_is_reported_and_its_messages_redelivered(
 
 @pytest.mark.parametrize("returned", [None, True, [], Retry(messages=[])], ids=str)
 async def test_a_result_that_names_no_message_means_done(namesrv, broker, watch, returned):
-    """None and True as ever; results that name no message leave none."""
+    """None and True still mean done, and so do results that name no message."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv)
     reader.subscribe("T", "*", lambda messages: returned)
@@ -162,7 +162,7 @@ async def test_a_result_that_names_no_message_means_done(namesrv, broker, watch,
 )
 @pytest.mark.parametrize("on_loop", [False, True])
 async def test_a_result_names_the_delay_of_a_redelivery(namesrv, broker, watch, result, level, on_loop):
-    """By the delay level of its send-back, rounded up; -1 is straight to the dead letters."""
+    """The delay level of the send-back is rounded up; -1 sends straight to the dead letters."""
     broker.put("T", 0, b"x")
 
     async def handle_async(messages):
@@ -177,7 +177,7 @@ async def test_a_result_names_the_delay_of_a_redelivery(namesrv, broker, watch, 
 
 
 async def test_a_batch_names_the_messages_that_are_not_done(namesrv, broker, watch):
-    """The others are; each named one goes where its result says."""
+    """The others are done; each named one goes where its result says."""
     for number in range(6):
         broker.put("T", 0, b"%d" % number)
     reader = consumer(namesrv, batch_size=6)
@@ -192,7 +192,7 @@ async def test_a_batch_names_the_messages_that_are_not_done(namesrv, broker, wat
 
 
 async def test_in_order_failed_messages_are_redelivered_before_later_ones(namesrv, broker, watch):
-    """Done ones do not; a rejected one goes to the dead letters and the queue goes on."""
+    """A rejected one goes to the dead letters, and the queue continues."""
     for number in range(5):
         broker.put("T", 0, b"%d" % number)
     batches = []
@@ -214,7 +214,7 @@ async def test_in_order_failed_messages_are_redelivered_before_later_ones(namesr
 
 
 async def test_a_rejected_message_is_sent_as_a_copy_where_the_send_back_is_refused(namesrv, broker, watch):
-    """One that the broker puts among the dead letters: it has been tried more often than is allowed."""
+    """The broker puts the copy among the dead letters, because it has more attempts than are allowed."""
     broker.put("T", 0, b"bad")
     broker.refuse(RequestCode.CONSUMER_SEND_MSG_BACK, 1)
     reader = consumer(namesrv)
@@ -226,7 +226,7 @@ async def test_a_rejected_message_is_sent_as_a_copy_where_the_send_back_is_refus
 
 
 async def test_a_result_with_a_foreign_message_is_reported(namesrv, broker, watch, caplog):
-    """Else a message of somebody else's would pass for one of ours."""
+    """Otherwise a message of another batch would pass for one of this batch."""
     for number in range(2):
         broker.put("T", number, b"%d" % number)
     seen = []
@@ -244,7 +244,7 @@ async def test_a_result_with_a_foreign_message_is_reported(namesrv, broker, watc
 
 
 async def test_a_broadcasting_member_drops_failed_messages(namesrv, broker, watch, tmp_path):
-    """Nobody would get it again: it is dropped, with a warning."""
+    """No other member would get them again. A warning is logged."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv, broadcasting=True, local_offsets=tmp_path)
     called = []
@@ -267,13 +267,13 @@ async def test_a_broadcasting_member_drops_failed_messages(namesrv, broker, watc
     ],
 )
 def test_an_invalid_result_is_refused_where_it_is_made(make, text):
-    """In the handler, by one clear line."""
+    """The error is raised in the handler, in one clear line."""
     with pytest.raises(ConfigError, match=text):
         make()
 
 
 async def test_a_real_broker_makes_rejected_messages_dead_letters_and_delays_retried_ones(watch):
-    """By Apache's delay levels, and under the group's own dead letters."""
+    """The delays are Apache's levels, and the dead letters are the group's own."""
     handled, dead = [], []
 
     def handle(messages):

@@ -1,4 +1,4 @@
-"""The handler threads: what is put again while it is reported."""
+"""Tests of the handler threads: a delivery that is queued again while it is being reported."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ def owned_queue():
 
 
 def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owned_queue):
-    """Another thread takes it at once; neither thread is lost, nor its place."""
+    """Another thread takes it at once. Neither a thread nor its place in the pool is lost."""
     owned_queue.enter(QueueState.PAUSED)
     delivery = Delivery(owned_queue, [])
     reports, ran_again = [], threading.Event()

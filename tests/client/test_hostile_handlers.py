@@ -1,4 +1,4 @@
-"""Handlers that hang, exit, are cancelled or fill up the pool: their member goes on."""
+"""Handlers that hang, exit, are cancelled or fill up the pool: the member continues."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ def consumer(namesrv, **options):
 
 
 async def test_a_message_does_not_wait_for_a_busy_handler(namesrv, broker, watch):
-    """There are threads for it; it came when the first had been taken up long ago."""
+    """There are free threads for it, although it arrived long after the first one was taken up."""
     release = threading.Event()
     begun, done = [], []
 
@@ -48,12 +48,12 @@ async def test_a_message_does_not_wait_for_a_busy_handler(namesrv, broker, watch
 
 
 def plain_function(coroutine_function):
-    """As `lambda messages: handle(messages)` makes one."""
+    """Return a plain function that calls a handler, as `lambda messages: handle(messages)` does."""
     return lambda messages: coroutine_function(messages)  # noqa: PLW0108
 
 
 class Custom(BaseException):
-    """What no `except Exception` sees."""
+    """An exception that no `except Exception` catches."""
 
 
 FATAL = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Custom]
@@ -61,7 +61,7 @@ FATAL = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, C
 
 @pytest.mark.parametrize("error", FATAL)
 async def test_a_handler_thread_survives_any_exception(namesrv, broker, watch, error):
-    """All of the only thread's messages come again, and the next ones are handled."""
+    """All messages of the only thread are redelivered, and the next ones are handled."""
     handled = []
 
     def handle(messages):
@@ -82,7 +82,7 @@ async def test_a_handler_thread_survives_any_exception(namesrv, broker, watch, e
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, Custom])
 @pytest.mark.parametrize("plain", [False, True])
 async def test_the_loop_survives_any_exception_of_a_coroutine(namesrv, broker, watch, error, plain):
-    """It is the user's loop, and other tasks run there."""
+    """The loop is the user's, and other tasks run there."""
     handled = []
 
     async def handle(messages):
@@ -101,7 +101,7 @@ async def test_the_loop_survives_any_exception_of_a_coroutine(namesrv, broker, w
 
 
 async def test_an_unprintable_exception_is_an_ordinary_failure(namesrv, broker, watch, caplog):
-    """Its text raises, too."""
+    """Even its text raises."""
 
     class Mute(Exception):
         def __str__(self):
@@ -121,7 +121,7 @@ async def test_an_unprintable_exception_is_an_ordinary_failure(namesrv, broker, 
 
 
 async def test_exit_in_a_handler_is_logged_with_a_remedy(namesrv, broker, watch, caplog):
-    """The program goes on, and the log says how to end it."""
+    """The program continues, and the log says how to end it."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv)
     reader.subscribe("T", "*", lambda messages: sys.exit(3))
@@ -132,7 +132,7 @@ async def test_exit_in_a_handler_is_logged_with_a_remedy(namesrv, broker, watch,
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
 async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, broker, watch, kind):
-    """After consume_timeout_ms; those behind it are handled in its place, though there is one place only."""
+    """It happens after consume_timeout_ms. Those behind it are handled, although there is one thread only."""
     release, done = threading.Event(), []
     cancelled = []
 
@@ -178,7 +178,7 @@ async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, b
 
 
 async def test_in_order_a_hanging_message_is_redelivered_before_later_ones(namesrv, broker, watch):
-    """Its queue does not wait for ever."""
+    """Otherwise its queue would wait for ever."""
     release, begun = threading.Event(), []
 
     def handle(messages):
@@ -201,7 +201,7 @@ async def test_in_order_a_hanging_message_is_redelivered_before_later_ones(names
 
 
 async def test_the_number_of_abandoned_handlers_is_limited(namesrv, broker, watch, caplog):
-    """Threads cannot be ended: there are at most twice as many as were asked for."""
+    """Threads cannot be ended. There are at most twice as many as were configured."""
     release, begun = threading.Event(), []
 
     def handle(messages):

@@ -1,4 +1,4 @@
-"""A group that nobody consumes with, by which a display sees somebody else's positions."""
+"""Tests of a group that nobody consumes with, and whose positions show a display those of another reader."""
 
 from collections.abc import Iterator
 

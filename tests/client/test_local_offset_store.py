@@ -1,4 +1,4 @@
-"""The local offset store: Apache's file, written and read; what is broken is not taken for nothing."""
+"""Tests of the local offset store, which reads and writes Apache's file; a damaged one is not empty."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def loaded(store, tmp_path):
 
 
 def test_written_offsets_are_read_back(store, tmp_path):
-    """Under client id and group; what was written before stays, and the text before lies beside."""
+    """They are kept by client id and group. Earlier ones stay, and the former text becomes the backup."""
     store.load()
     assert store.read(Q0) is None
     store.write([(Q0, 5)])
@@ -58,7 +58,7 @@ def test_written_offsets_are_read_back(store, tmp_path):
     ids=["pretty", "compact"],
 )
 def test_apaches_text_is_read(store, tmp_path, text):
-    """However it is laid out."""
+    """It may be laid out in any way."""
     store.path.parent.mkdir(parents=True)
     store.path.write_text(text)
     assert loaded(store, tmp_path) == {Q0: 17, Q1: 0}
@@ -66,7 +66,7 @@ def test_apaches_text_is_read(store, tmp_path, text):
 
 @pytest.mark.parametrize("text", ["", "{", '{"offsetTable":[]}', '{"offsetTable":{"x":1}}'])
 def test_a_damaged_file_gives_way_to_its_backup(store, tmp_path, text):
-    """Which is there since the second write."""
+    """There is one from the second write on."""
     store.write([(Q0, 5)])
     store.write([(Q0, 6)])
     store.path.write_text(text)
@@ -74,7 +74,7 @@ def test_a_damaged_file_gives_way_to_its_backup(store, tmp_path, text):
 
 
 def test_two_damaged_files_are_an_error(store, tmp_path):
-    """To start at the end or at the beginning would lose or repeat messages."""
+    """Starting at the end would lose messages, starting at the beginning would repeat them."""
     store.path.parent.mkdir(parents=True)
     store.path.write_text("{")
     with pytest.raises(ConfigError, match="repair or remove"):
@@ -82,7 +82,7 @@ def test_two_damaged_files_are_an_error(store, tmp_path):
 
 
 def test_a_failed_write_is_retried(tmp_path):
-    """With the next write."""
+    """The next write does so."""
 
     class Full(LocalFileSystem):
         full = True
@@ -101,6 +101,6 @@ def test_a_failed_write_is_retried(tmp_path):
 
 
 def test_client_ids_cannot_leave_the_directory(tmp_path):
-    """It becomes a path."""
+    """A client id becomes a part of the path."""
     with pytest.raises(InvalidName):
         LocalOffsetStore(tmp_path, "10.0.0.1@../x", "g", LocalFileSystem())

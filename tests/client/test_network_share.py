@@ -1,4 +1,4 @@
-"""The network thread that the consumers of a process share."""
+"""Tests of the network thread that the consumers of a process share."""
 
 import asyncio
 import multiprocessing

@@ -1,4 +1,4 @@
-"""What an operator asks a running consumer, through a real broker."""
+"""What an operator requests of a running consumer, through a real broker."""
 
 import threading
 
@@ -43,7 +43,7 @@ async def test_a_consumers_running_info(broker, watch):
 
 
 async def test_a_message_is_processed_once_more(broker, watch):
-    """Its result is the operator's answer; neither offsets nor redeliveries change."""
+    """Its result is the answer to the operator. Neither offsets nor redeliveries change."""
     calls: list[bytes] = []
     verdicts = {b"good": None, b"later": False}
     lock = threading.Lock()

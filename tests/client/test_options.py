@@ -1,4 +1,4 @@
-"""Options: by whatever name and of whatever type, each mistake is one clear sentence."""
+"""Tests of options: each mistake, by any name and of any type, is one clear sentence."""
 
 import inspect
 
@@ -28,7 +28,7 @@ from libramq.client.options import (
 
 
 def keywords(function):
-    """The keyword-only parameters of a function, by name, with their annotations."""
+    """Return the keyword-only parameters of a function by name, with their annotations."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
 
@@ -38,14 +38,14 @@ def keywords(function):
     [(Producer, ProducerOptions), (Admin, AdminOptions), (Admin.create_topic, TopicOptions)],
 )
 def test_blocking_clients_have_the_options_of_asynchronous_ones(function, options):
-    """Each with the same type."""
+    """Each has the same type."""
     assert {name: str(kind) for name, kind in keywords(function).items()} == {
         name: str(kind) for name, kind in options.__annotations__.items()
     }
 
 
 def test_a_push_consumer_has_every_option_of_its_settings():
-    """Some by name, the others as tuning."""
+    """Some are parameters, the others are fields of `tuning`."""
     named = keywords(PushConsumer)
     assert named.keys() | ConsumerTuning.__annotations__.keys() == PushConsumerOptions.__annotations__.keys()
     assert not named.keys() & ConsumerTuning.__annotations__.keys()
@@ -85,7 +85,7 @@ WRONG = [
 @pytest.mark.parametrize(("options", "text"), WRONG, ids=str)
 @pytest.mark.parametrize("kind", [PushConsumer, sync.PushConsumer])
 def test_a_wrong_option_is_explained(kind, options, text):
-    """By its name, what is allowed, and what it was."""
+    """The error has its name, the values that are allowed, and the one that was passed."""
     with pytest.raises(ConfigError) as caught:
         kind(group="g", **options)
     assert text in str(caught.value)
@@ -111,7 +111,7 @@ def test_a_wrong_option_is_explained(kind, options, text):
 )
 @pytest.mark.parametrize("kind", [Producer, sync.Producer])
 def test_a_wrong_option_of_a_producer_is_explained(kind, options, text):
-    """In blocking code, too."""
+    """Blocking code gets the same error."""
     with pytest.raises(ConfigError) as caught:
         kind(**options)
     assert text in str(caught.value)
@@ -122,7 +122,7 @@ def names_of(kind):
 
 
 def test_the_blocking_admin_has_every_method():
-    """`reset_offsets` was missing."""
+    """`reset_offsets` was missing once."""
     assert names_of(Admin) - {"start", "stop"} <= names_of(sync.Admin)
 
 
@@ -140,7 +140,7 @@ def test_the_blocking_admin_has_every_method():
     ],
 )
 async def test_a_wrong_argument_of_the_admin_is_explained(method, arguments, options, text):
-    """Before anything is sent."""
+    """The error is raised before anything is sent."""
     async with Admin(namesrv="127.0.0.1:1") as admin:
         with pytest.raises(ConfigError) as caught:
             await getattr(admin, method)(*arguments, **options)
@@ -177,7 +177,7 @@ async def test_message_options_are_checked_before_sending():
 
 @pytest.mark.parametrize("group", [None, 5, b"g", ["g"]])
 def test_a_group_is_a_string(group):
-    """Not what happens to have a length."""
+    """Another type that has a length is refused."""
     with pytest.raises(InvalidName, match="the group is a text"):
         PushConsumer(group=group)
 
@@ -193,7 +193,7 @@ def test_a_group_is_a_string(group):
     ids=str,
 )
 def test_a_wrong_subscription_is_explained(arguments, text):
-    """When it is made."""
+    """The error is raised by `subscribe`."""
     with pytest.raises(ConfigError) as caught:
         PushConsumer(group="g").subscribe(*arguments)
     assert text in str(caught.value)
@@ -209,7 +209,7 @@ def test_a_wrong_subscription_is_explained(arguments, text):
     ids=str,
 )  # fmt: skip
 async def test_an_invalid_message_is_explained(message):
-    """By an error of ours, before anything is sent."""
+    """The error is ours, and raised before anything is sent."""
     async with Producer() as producer:
         for call in (producer.send, producer.send_oneway):
             with pytest.raises((InvalidMessage, InvalidName)):
@@ -228,12 +228,12 @@ async def test_an_invalid_message_is_explained(message):
     ],
 )  # fmt: skip
 def test_consume_from_accepts_the_names_of_other_clients(given, meant):
-    """And RocketMQ's."""
+    """It accepts RocketMQ's as well."""
     assert PushConsumer(group="g", consume_from=given)._settings.consume_from is meant
 
 
 def test_the_default_name_server_is_on_this_machine(monkeypatch):
-    """As the commands have it; the environment outranks it."""
+    """It is that of the commands; the environment variable takes precedence."""
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     assert identity.name_server_addresses(None) == ("127.0.0.1:9876",)
     for kind in (PushConsumer, sync.PushConsumer):
@@ -243,7 +243,6 @@ def test_the_default_name_server_is_on_this_machine(monkeypatch):
 
 
 def test_every_error_can_be_imported_from_the_package():
-    """LibraError first."""
     public = {
         name
         for name, value in vars(errors).items()

@@ -1,4 +1,4 @@
-"""Consumption in order through the shell: members come and go, handlers fail, locks are taken."""
+"""Tests of consumption in order through the shell: members come and go, handlers fail, locks are taken."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from tests.client.fake_cluster import SENDS
 
 
 class Record:
-    """A handler that keeps, per queue, the offsets in the order they were handled."""
+    """A handler that keeps the offsets of each queue in the order in which they were handled."""
 
     def __init__(self, watch, *, verdict=lambda message: None):
         self.offsets = defaultdict(list)
@@ -43,7 +43,7 @@ def member(namesrv, handler, **options):
 
 
 class Member:
-    """A member and the queues that it was told are its own."""
+    """A member and the queues that its listener was given."""
 
     def __init__(self, namesrv, watch, handler, **options):
         self.owned = set()
@@ -68,7 +68,7 @@ async def owned(consumer):
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
 @pytest.mark.parametrize("batch_size", [1, 7])
 async def test_each_queue_is_handled_in_order(namesrv, broker, watch, kind, batch_size):
-    """While it grows; several queues at once."""
+    """Messages arrive meanwhile, in several queues at once."""
     record = Record(watch)
     for number in range(200):
         broker.put("T", number % 4, b"%d" % number)
@@ -86,7 +86,7 @@ async def test_each_queue_is_handled_in_order(namesrv, broker, watch, kind, batc
 
 
 async def test_order_holds_while_members_join_and_leave(namesrv, broker, watch):
-    """Nothing twice, nothing out of its place, whoever handles it, and no wait for the next round."""
+    """No message is handled twice or out of order by any member, and none waits for the next round."""
     record = Record(watch)
     done = False
 
@@ -115,7 +115,7 @@ async def test_order_holds_while_members_join_and_leave(namesrv, broker, watch):
 
 
 async def test_a_failed_message_holds_its_queue_only(namesrv, broker, watch):
-    """It comes again before those behind it, and others go on."""
+    """It is redelivered before those behind it, and other queues continue."""
     for number in range(4):
         broker.put("T", number % 2, b"%d" % number)
     record = Record(watch, verdict=lambda m: m.queue_id == 1 or m.reconsume_times > 1)
@@ -126,7 +126,7 @@ async def test_a_failed_message_holds_its_queue_only(namesrv, broker, watch):
 
 
 async def test_a_message_that_failed_too_often_is_sent_to_the_retry_topic(namesrv, broker, watch):
-    """One more than its most times: the broker buries it."""
+    """It has one attempt more than allowed, so the broker makes it a dead letter."""
     broker.topics["%RETRY%g"] = 1
     broker.put("T", 0, b"bad")
     broker.put("T", 0, b"good")
@@ -141,7 +141,7 @@ async def test_a_message_that_failed_too_often_is_sent_to_the_retry_topic(namesr
 
 
 async def test_a_lock_taken_by_another_member_loses_the_queue(namesrv, broker, watch):
-    """The listener hears of it, and of the queue again when the other lets go."""
+    """The listener is called, and called again when the other member has unlocked the queue."""
     heard = []
 
     def hook(name):

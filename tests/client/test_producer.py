@@ -1,4 +1,4 @@
-"""The producer against a broker that can misbehave."""
+"""Tests of the producer against a broker that can misbehave."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ def stored(broker, topic="T"):
 
 
 async def test_a_send_returns_where_the_message_is_stored(namesrv, broker):
-    """Status, ids, queue and offset."""
+    """The result has the status, the ids, the queue and the offset."""
     async with producer(namesrv) as sender:
         result = await sender.send(Message("T", b"hello", tags="a", keys="k"))
     (message,) = stored(broker)
@@ -51,7 +51,7 @@ async def test_a_send_returns_where_the_message_is_stored(namesrv, broker):
 
 
 async def test_messages_are_spread_over_the_queues(namesrv, broker):
-    """Each gets as many."""
+    """Each queue gets the same number."""
     async with producer(namesrv) as sender:
         for _ in range(8):
             await sender.send(Message("T", b"x"))
@@ -59,7 +59,7 @@ async def test_messages_are_spread_over_the_queues(namesrv, broker):
 
 
 async def test_a_queue_can_be_named_or_selected(namesrv, broker):
-    """By hash, the same key goes to the same queue."""
+    """With a hash, the same key always selects the same queue."""
     async with producer(namesrv) as sender:
         given = await sender.send(Message("T", b"x"), queue=MessageQueue("T", "a", 2))
         selected = {(await sender.send(Message("T", b"x"), selector=by_hash("key"))).queue for _ in range(5)}
@@ -69,7 +69,7 @@ async def test_a_queue_can_be_named_or_selected(namesrv, broker):
 
 
 async def test_a_batch_is_one_request(namesrv, broker):
-    """Stored one after the other, each with its own id and place."""
+    """Its messages are stored one after the other, each with its own id and place."""
     async with producer(namesrv) as sender:
         results = await sender.send_batch([Message("T", b"%d" % n) for n in range(5)])
     assert broker.count(*SENDS) == 1
@@ -80,7 +80,7 @@ async def test_a_batch_is_one_request(namesrv, broker):
 
 
 async def test_a_large_batch_is_split(namesrv, broker):
-    """At one mebibyte."""
+    """The limit is one mebibyte."""
     async with producer(namesrv) as sender:
         results = await sender.send_batch([Message("T", bytes(400_000)) for _ in range(5)])
     assert broker.count(*SENDS) == 3
@@ -88,14 +88,14 @@ async def test_a_large_batch_is_split(namesrv, broker):
 
 
 async def test_a_batch_of_two_topics_is_refused(namesrv):
-    """Before anything is sent."""
+    """Nothing of it is sent."""
     async with producer(namesrv) as sender:
         with pytest.raises(InvalidMessage, match="one topic"):
             await sender.send_batch([Message("T", b"x"), Message("U", b"x")])
 
 
 async def test_a_oneway_send_expects_no_answer(namesrv, broker, until):
-    """It is stored all the same."""
+    """The message is stored all the same."""
     async with producer(namesrv) as sender:
         await sender.send_oneway(Message("T", b"x"))
         await until(lambda: stored(broker))
@@ -103,7 +103,7 @@ async def test_a_oneway_send_expects_no_answer(namesrv, broker, until):
 
 
 async def test_many_messages_travel_in_few_requests(namesrv, broker):
-    """send_nowait collects; callbacks hear of each message, in order within a queue."""
+    """`send_nowait` collects them. A callback is called for each message, in order within a queue."""
     results = []
     async with producer(namesrv) as sender:
         for number in range(2500):
@@ -116,7 +116,7 @@ async def test_many_messages_travel_in_few_requests(namesrv, broker):
 
 
 async def test_messages_for_a_queue_stay_in_order(namesrv, broker):
-    """Also those handed over before the route was known."""
+    """So do those that were passed on before the route was known."""
     queue = MessageQueue("T", "a", 1)
     async with producer(namesrv) as sender:
         for number in range(3000):
@@ -138,14 +138,14 @@ async def test_a_delayed_message_travels_alone(namesrv, broker):
 
 
 async def test_stopping_sends_waiting_messages(namesrv, broker):
-    """However long it would have waited for company."""
+    """They do not wait for the rest of their linger time."""
     async with producer(namesrv, linger_ms=60_000) as sender:
         sender.send_nowait(Message("T", b"x"))
     assert len(stored(broker)) == 1
 
 
 async def test_the_buffer_is_bounded(namesrv, broker):
-    """The buffer is bounded; there is room again when the broker has answered."""
+    """There is room again when the broker has answered."""
     async with producer(namesrv, buffer_bytes_max=10_000) as sender:
         for _ in range(10):
             sender.send_nowait(Message("T", bytes(1000)))
@@ -158,7 +158,7 @@ async def test_the_buffer_is_bounded(namesrv, broker):
 
 
 async def test_unreported_errors_are_raised_by_flush(namesrv, broker):
-    """Nothing is lost in silence; a callback hears them itself."""
+    """No error is lost. A callback gets the errors of its messages itself."""
     heard = []
     async with producer(namesrv) as sender:
         broker.refuse(RequestCode.SEND_BATCH_MESSAGE, ResponseCode.MESSAGE_ILLEGAL, times=2)
@@ -172,7 +172,7 @@ async def test_unreported_errors_are_raised_by_flush(namesrv, broker):
 
 
 async def test_a_failing_callback_affects_no_other(namesrv, broker):
-    """The others are told."""
+    """The other callbacks are called."""
     heard = []
 
     def broken(result):
@@ -187,7 +187,7 @@ async def test_a_failing_callback_affects_no_other(namesrv, broker):
 
 @pytest.mark.parametrize("fault", ["cut", "refuse"])
 async def test_a_failed_send_is_retried_at_another_broker(start, fault):
-    """A broken connection, an error worth another try."""
+    """A broken connection and a temporary error are worth another attempt."""
     brokers = [await start(FakeBroker(name, T=2)) for name in "ab"]
     namesrv = await start(FakeNameServer(*brokers))
     if fault == "cut":
@@ -202,7 +202,7 @@ async def test_a_failed_send_is_retried_at_another_broker(start, fault):
 
 
 async def test_fault_tolerance_avoids_a_failing_broker(start):
-    """One failure, and it rests; without, every other message tries it again."""
+    """A failure excludes a broker for a while. Otherwise every other message tries it."""
     brokers = [await start(FakeBroker(name, T=2)) for name in "ab"]
     namesrv = await start(FakeNameServer(*brokers))
     brokers[0].cut(RequestCode.SEND_MESSAGE_V2, times=20)
@@ -213,7 +213,7 @@ async def test_fault_tolerance_avoids_a_failing_broker(start):
 
 
 async def test_an_error_that_every_broker_would_give_is_raised_at_once(namesrv, broker):
-    """With its code, the broker's words, and what to do."""
+    """It has the code, the broker's remark and a remedy."""
     broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.MESSAGE_ILLEGAL)
     async with producer(namesrv) as sender:
         with pytest.raises(MessageIllegal, match="the test refuses it") as caught:
@@ -223,7 +223,7 @@ async def test_an_error_that_every_broker_would_give_is_raised_at_once(namesrv, 
 
 
 async def test_attempts_are_bounded(namesrv, broker):
-    """Three, then the last error."""
+    """The error of the third is raised."""
     broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_BUSY, times=10)
     async with producer(namesrv) as sender:
         with pytest.raises(SystemBusy):
@@ -232,7 +232,7 @@ async def test_attempts_are_bounded(namesrv, broker):
 
 
 async def test_timeouts_are_kept(namesrv, broker):
-    """Nobody waits longer than was asked for."""
+    """Nobody waits longer than the timeout."""
     broker.silence(RequestCode.SEND_MESSAGE_V2, times=10)
     async with producer(namesrv) as sender, asyncio.timeout(60):
         with pytest.raises(RequestTimeout):
@@ -240,7 +240,7 @@ async def test_timeouts_are_kept(namesrv, broker):
 
 
 async def test_an_unknown_topic_is_created_by_the_first_send(namesrv, broker):
-    """Through the route of TBW102, with four queues."""
+    """The send uses the route of TBW102, and the topic has four queues."""
     async with producer(namesrv) as sender:
         await sender.send(Message("New", b"x"))
         assert len(await sender.publish_queues("New")) == 4
@@ -248,7 +248,7 @@ async def test_an_unknown_topic_is_created_by_the_first_send(namesrv, broker):
 
 
 async def test_an_unknown_topic_that_nobody_creates_is_an_error(namesrv):
-    """It says what to do; so it does for messages handed over."""
+    """It names a remedy, also for messages of `send_nowait`."""
     namesrv.auto_create = False
     async with producer(namesrv) as sender:
         with pytest.raises(RouteNotFound, match="updateTopic"):
@@ -260,14 +260,14 @@ async def test_an_unknown_topic_that_nobody_creates_is_an_error(namesrv):
 
 
 async def test_a_name_server_that_is_gone_is_an_error():
-    """One clear line."""
+    """The error is one clear line."""
     async with Producer(namesrv="127.0.0.1:1") as sender:
         with pytest.raises(NameServerUnavailable, match="NAMESRV_ADDR"):
             await sender.send(Message("T", b"x"))
 
 
 async def test_any_name_server_can_be_used(namesrv, broker):
-    """The others may be away."""
+    """The others may be down."""
     addresses = f"127.0.0.1:1;{namesrv.address};127.0.0.1:2"
     for seed in range(4):
         async with Producer(namesrv=addresses, randomness=random.Random(seed)) as sender:
@@ -286,7 +286,7 @@ async def test_any_name_server_can_be_used(namesrv, broker):
     ids=["name", "empty", "large", "reserved"],
 )
 async def test_invalid_messages_are_not_sent(namesrv, broker, message, error):
-    """By none of the ways of sending."""
+    """Each way of sending refuses them."""
     async with producer(namesrv) as sender:
         with pytest.raises(error):
             await sender.send(message)
@@ -300,7 +300,7 @@ async def test_invalid_messages_are_not_sent(namesrv, broker, message, error):
 
 
 async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker):
-    """Whether the route was known already or not."""
+    """That holds before the route is known and afterwards."""
 
     def broken(queues, message):
         raise ZeroDivisionError
@@ -315,7 +315,6 @@ async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker):
 
 
 async def test_brokers_get_heartbeats_and_a_goodbye(namesrv, broker, until):
-    """Heartbeat and goodbye."""
     async with producer(namesrv, heartbeat_ms=20) as sender:
         await sender.send(Message("T", b"x"))
         await until(lambda: broker.count(RequestCode.HEART_BEAT))
@@ -324,7 +323,7 @@ async def test_brokers_get_heartbeats_and_a_goodbye(namesrv, broker, until):
 
 
 async def test_new_queues_are_used_when_routes_are_refreshed(namesrv, broker, until):
-    """Every 30 s, or as told."""
+    """Routes are refreshed every 30 s, or as configured."""
     async with producer(namesrv, route_refresh_ms=20) as sender:
         await sender.send(Message("T", b"x"))
         broker.topics["T"] = 6
@@ -345,7 +344,7 @@ async def test_a_topic_that_vanishes_keeps_its_route(namesrv, broker, until):
 
 
 async def test_a_topic_that_may_not_be_written_is_an_error(namesrv, broker, until):
-    """Also for messages that were waiting already."""
+    """Messages that were already waiting get it too."""
     heard = []
     async with producer(namesrv, linger_ms=60_000, route_refresh_ms=20) as sender:
         await sender.send(Message("T", b"x"))
@@ -360,7 +359,7 @@ async def test_a_topic_that_may_not_be_written_is_an_error(namesrv, broker, unti
 
 
 async def test_a_producer_that_is_not_running_does_not_send():
-    """And starting twice is a mistake."""
+    """Starting it twice is an error."""
     sender = Producer(namesrv="127.0.0.1:1")
     with pytest.raises(LocalProtocolError, match="async with"):
         await sender.send(Message("T", b"x"))
@@ -373,7 +372,7 @@ async def test_a_producer_that_is_not_running_does_not_send():
 
 
 def test_options_are_checked(monkeypatch):
-    """Each with one clear line."""
+    """Each error is one clear line."""
     with pytest.raises(ConfigError, match="host:port"):
         Producer(namesrv="nonsense")
     with pytest.raises(ConfigError, match="retries"):
@@ -385,7 +384,7 @@ def test_options_are_checked(monkeypatch):
 
 
 async def test_a_start_during_the_stop_is_refused(namesrv):
-    """What it made would be closed by the stop, or by nobody."""
+    """What the start makes would be closed by the stop, or by nobody."""
     producer = Producer(namesrv=namesrv.address)
     await producer.start()
     await producer.send(Message("T", b"x"))
@@ -399,7 +398,7 @@ async def test_a_start_during_the_stop_is_refused(namesrv):
 
 
 async def test_a_producer_of_another_loop_is_refused(namesrv):
-    """By one clear line; its connections belong to the loop it was started on."""
+    """Its connections belong to the loop on which it was started."""
     async with Producer(namesrv=namesrv.address) as producer:
         await producer.send(Message("T", b"x"))
 
@@ -414,7 +413,7 @@ async def test_a_producer_of_another_loop_is_refused(namesrv):
 
 @pytest.mark.parametrize("times", [1, 2, 3])
 async def test_however_often_a_stop_is_cancelled_the_producer_can_be_started_again(namesrv, broker, times):
-    """It ends by itself at the latest when its goodbye is answered or not."""
+    """The stop ends at the latest when its goodbye is answered or has timed out."""
     producer = Producer(namesrv=namesrv.address)
     await producer.start()
     producer.send_nowait(Message("T", b"x"))

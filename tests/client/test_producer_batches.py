@@ -1,4 +1,4 @@
-"""Which messages of a producer travel together, and what becomes of them."""
+"""Which messages of a producer travel together, and what happens to their batches."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
 
 class Fastidious(FakeBroker):
-    """Refuses whatever has a bad message in it, and bodies over a size."""
+    """A broker that refuses requests with a bad message in them, and bodies over a size."""
 
     body_bytes_max = 1 << 20
 
@@ -58,7 +58,7 @@ def bodies(broker):
 
 
 async def test_sends_awaited_together_travel_together(namesrv, broker):
-    """Each gets its own place, and the next ones take the next queue."""
+    """Each gets its own place, and the next batch goes to the next queue."""
     async with producer(namesrv, send_timeout_ms=60_000) as sender:
         await sender.publish_queues("T")
         for _ in range(2):
@@ -89,7 +89,7 @@ async def test_sends_with_other_timeouts_travel_apart(namesrv, broker):
 
 
 async def test_a_send_by_itself_is_no_batch(namesrv, broker):
-    """As sends of any other client; and so are those with a queue, a delay or a large body."""
+    """It is sent as other clients send it; so are those with a queue, a delay or a large body."""
     queue = MessageQueue("T", "a", 1)
     async with producer(namesrv, compress_over_bytes=100) as sender:
         await sender.send(Message("T", b"alone"))
@@ -104,7 +104,7 @@ async def test_a_send_by_itself_is_no_batch(namesrv, broker):
 
 
 async def test_a_refused_message_fails_alone(fastidious):
-    """Its neighbours are sent again, in halves, until it is by itself."""
+    """Its neighbours are sent again in halves, until it is alone."""
     broker, namesrv = fastidious
     messages = [Message("T", b"%d" % n) for n in range(20)]
     messages[7] = Message("T", b"bad")
@@ -122,7 +122,7 @@ async def test_a_refused_message_fails_alone(fastidious):
 
 
 async def test_a_batch_too_large_for_the_broker_is_halved_in_order(fastidious):
-    """Whatever its maxMessageSize is; a queue's messages keep their order."""
+    """That works for any maxMessageSize, and a queue's messages keep their order."""
     broker, namesrv = fastidious
     broker.body_bytes_max = 1_000
     async with producer(namesrv) as sender:
@@ -133,7 +133,7 @@ async def test_a_batch_too_large_for_the_broker_is_halved_in_order(fastidious):
 
 
 async def test_batches_grow_while_answers_are_awaited(namesrv, broker, until):
-    """Five of a topic are under way; what comes then waits together, and leaves with the next answer."""
+    """Five requests of a topic may be unanswered; later messages wait for the next answer."""
     heard = []
     async with producer(namesrv, linger_ms=0, send_timeout_ms=60_000) as sender:
         await sender.publish_queues("T")
@@ -153,7 +153,7 @@ async def test_batches_grow_while_answers_are_awaited(namesrv, broker, until):
 
 
 async def test_queues_that_were_chosen_do_not_wait_for_each_other(namesrv, broker, until):
-    """Only batches whose queue is free are held back."""
+    """Only a batch for a queue with an unanswered request is held back."""
     async with producer(namesrv, linger_ms=0, send_timeout_ms=60_000) as sender:
         queues = await sender.publish_queues("T")
         broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=8)

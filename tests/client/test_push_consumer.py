@@ -1,4 +1,4 @@
-"""The push consumer's shell against a broker that can misbehave; handlers on threads and on the loop."""
+"""Tests of the push consumer at a broker that can misbehave, with handlers on threads and on the loop."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ def consumer(namesrv, **options):
 
 
 class Inbox:
-    """A handler that keeps what it got; `verdict` may say something else than success."""
+    """A handler that keeps what it gets; `verdict` makes its result from the first message."""
 
     def __init__(self, watch, verdict=lambda message: None):
         self.bodies = []
@@ -43,7 +43,7 @@ class Inbox:
 
 
 async def test_every_message_is_handled_once(namesrv, broker, watch):
-    """What is there, and what comes."""
+    """This holds for stored messages and for new ones."""
     for number in range(40):
         broker.put("T", number % 4, b"%d" % number)
     inbox = Inbox(watch)
@@ -60,7 +60,7 @@ async def test_every_message_is_handled_once(namesrv, broker, watch):
 
 
 async def test_offsets_are_committed_periodically(namesrv, broker, watch):
-    """Each period, by an acknowledged request."""
+    """Each period's request is acknowledged."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv, persist_ms=20)
     reader.subscribe("T", "*", Inbox(watch))
@@ -69,7 +69,7 @@ async def test_offsets_are_committed_periodically(namesrv, broker, watch):
 
 
 async def test_a_new_member_resumes_where_the_last_one_stopped(namesrv, broker, watch):
-    """Committed before it leaves."""
+    """The last one commits before it leaves."""
     inbox = Inbox(watch)
     for turn in range(3):
         broker.put("T", 0, b"%d" % turn)
@@ -81,7 +81,7 @@ async def test_a_new_member_resumes_where_the_last_one_stopped(namesrv, broker, 
 
 
 async def test_batches_have_the_requested_size(namesrv, broker, watch):
-    """And of one queue each."""
+    """Each has messages of one queue."""
     for number in range(10):
         broker.put("T", 0, b"%d" % number)
     inbox = Inbox(watch)
@@ -93,7 +93,7 @@ async def test_batches_have_the_requested_size(namesrv, broker, watch):
 
 
 async def test_a_blocking_handler_blocks_only_itself(namesrv, broker, watch):
-    """Two at a time on threads of their own, while heartbeats go on."""
+    """Two run at a time on threads of their own, and heartbeats continue."""
     both = threading.Barrier(2, timeout=60)
     for number in range(2):
         broker.put("T", number, b"x")
@@ -109,7 +109,7 @@ async def test_a_blocking_handler_blocks_only_itself(namesrv, broker, watch):
 
 
 async def test_coroutine_handlers_run_on_the_callers_loop(namesrv, broker, watch):
-    """Several at a time, up to the limit."""
+    """Several run at a time, up to the limit."""
     running, most, done = 0, 0, []
     gate = asyncio.Event()
 
@@ -136,7 +136,7 @@ async def test_coroutine_handlers_run_on_the_callers_loop(namesrv, broker, watch
 
 @pytest.mark.parametrize("how", ["false", "raises", "async raises"])
 async def test_a_failed_message_is_sent_back(namesrv, broker, watch, how):
-    """The broker is told where it lies; its offset is passed then."""
+    """The request names its place, and its offset is committed then."""
     broker.put("T", 1, b"bad")
 
     def refuse(messages):
@@ -161,7 +161,7 @@ async def test_a_failed_message_is_sent_back(namesrv, broker, watch, how):
 
 
 async def test_a_refused_send_back_becomes_a_copy_in_the_retry_topic(namesrv, broker, watch):
-    """And it comes back from there under its own topic."""
+    """The copy is redelivered from there under its own topic."""
     broker.put("T", 0, b"bad")
     broker.refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR)
     broker.topics[RETRY] = 1
@@ -175,7 +175,7 @@ async def test_a_refused_send_back_becomes_a_copy_in_the_retry_topic(namesrv, br
 
 
 async def test_retried_messages_have_their_original_topic(namesrv, broker, watch):
-    """To the handler of that topic."""
+    """The handler of that topic gets them."""
     broker.topics[RETRY] = 1
     broker.put(RETRY, 0, b"again", "RETRY_TOPIC\x01T\x02", reconsume_times=1)
     inbox = Inbox(watch)
@@ -188,7 +188,7 @@ async def test_retried_messages_have_their_original_topic(namesrv, broker, watch
 
 
 async def test_each_topic_has_its_handler(namesrv, broker, watch):
-    """And its own tags."""
+    """Each has its own tags, too."""
     broker.topics["U"] = 1
     broker.put("T", 0, b"t", "TAGS\x01a\x02")
     broker.put("U", 0, b"not", "TAGS\x01b\x02")
@@ -203,7 +203,7 @@ async def test_each_topic_has_its_handler(namesrv, broker, watch):
 
 
 async def test_two_members_share_the_queues(namesrv, broker, watch):
-    """When the second comes, and again when it leaves; nothing is handled twice."""
+    """They share them anew when the second joins and when it leaves. No message is handled twice."""
     changes = []
 
     def listener(name, kind):
@@ -243,7 +243,7 @@ async def test_two_members_share_the_queues(namesrv, broker, watch):
 
 
 async def test_a_refused_offset_is_replaced_by_the_brokers(namesrv, broker, watch):
-    """OFFSET_ILLEGAL: deleted messages are passed over."""
+    """After OFFSET_ILLEGAL, deleted messages are skipped."""
     broker.min_offsets["T", 0] = 100
     broker.put("T", 0, b"first there is")
     inbox = Inbox(watch)
@@ -259,7 +259,7 @@ async def test_a_refused_offset_is_replaced_by_the_brokers(namesrv, broker, watc
     [(ConsumeFrom.LAST_OFFSET, [b"new"]), (ConsumeFrom.TIMESTAMP, [b"2", b"new"])],
 )
 async def test_a_new_group_begins_at_the_configured_position(namesrv, broker, watch, consume_from, expected):
-    """At the end, or at a time."""
+    """This is the end, or a time."""
     for number in range(3):
         broker.put("T", 0, b"%d" % number)
     inbox = Inbox(watch)
@@ -273,7 +273,7 @@ async def test_a_new_group_begins_at_the_configured_position(namesrv, broker, wa
 
 
 async def test_a_broker_that_restarts_is_found_again(start, watch):
-    """With the same address; it has forgotten us and is told anew."""
+    """It has the same address and has forgotten the member, which sends it a heartbeat again."""
     broker = await start(FakeBroker("a", T=1))
     namesrv = await start(FakeNameServer(broker))
     inbox = Inbox(watch)
@@ -293,7 +293,7 @@ async def test_a_broker_that_restarts_is_found_again(start, watch):
 
 
 async def test_a_new_topic_is_found(namesrv, broker, watch):
-    """Within a second of its creation, without a restart."""
+    """It takes a second after its creation, and no restart."""
     inbox = Inbox(watch)
     reader = consumer(namesrv)
     reader.subscribe("New", "*", inbox)
@@ -305,7 +305,7 @@ async def test_a_new_topic_is_found(namesrv, broker, watch):
 
 
 async def test_stopping_waits_for_handlers_and_commits_what_they_did(namesrv, broker, watch):
-    """Exactly that, whenever the stop came."""
+    """It commits exactly that, whenever the stop comes."""
     gate = threading.Event()
     started = []
 
@@ -331,7 +331,7 @@ async def test_stopping_waits_for_handlers_and_commits_what_they_did(namesrv, br
 
 
 async def test_stopping_does_not_wait_for_ever(namesrv, broker, watch):
-    """A handler that hangs is given up on, and its message not committed."""
+    """A handler that hangs is abandoned, and its message is not committed."""
     gate = threading.Event()
     started = []
 
@@ -355,7 +355,7 @@ async def test_stopping_does_not_wait_for_ever(namesrv, broker, watch):
 
 
 async def test_unknown_requests_are_answered(namesrv, broker, watch):
-    """A broker that sends what a consumer does not serve gets to know that."""
+    """A broker that sends a request that consumers do not serve gets an error."""
     answers = []
     broker.received, received = (
         lambda peer, commands: (
@@ -376,7 +376,7 @@ async def test_unknown_requests_are_answered(namesrv, broker, watch):
 
 
 async def test_without_a_name_server_it_does_not_start():
-    """One clear line, and it can be tried again."""
+    """The error is one clear line, and a later start succeeds."""
     reader = PushConsumer(group="g", namesrv="127.0.0.1:1")
     reader.subscribe("T", "*", print)
     for _ in range(2):
@@ -386,7 +386,7 @@ async def test_without_a_name_server_it_does_not_start():
 
 
 async def test_mistakes_are_named(namesrv):
-    """Each by one clear line."""
+    """Each is reported in one clear line."""
     with pytest.raises(ConfigError, match="AVG"):
         consumer(namesrv, strategy="NONE")
     with pytest.raises(ConfigError, match="no such option: session; did you mean session_ms"):
@@ -411,7 +411,7 @@ async def test_mistakes_are_named(namesrv):
 
 
 async def test_pulls_commit_no_offsets(namesrv, broker, watch):
-    """A broker of many threads lets them overtake the last commit."""
+    """In a broker with many threads, such a pull could overtake the last commit."""
     inbox = Inbox(watch)
     reader = consumer(namesrv)
     reader.subscribe("T", "*", inbox)

@@ -1,4 +1,4 @@
-"""The hooks about queues, and pausing, through the shell."""
+"""Tests of the hooks for queues, and of pausing, through the shell."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ def of_topic(queues):
 
 
 async def test_hooks_may_be_coroutines_and_are_called_in_order(namesrv, broker, watch):
-    """The next begins when the last has ended."""
+    """The next one begins when the last one has ended."""
     heard = []
 
     async def assigned(queues):
@@ -47,7 +47,7 @@ async def test_hooks_may_be_coroutines_and_are_called_in_order(namesrv, broker, 
 
 
 async def test_a_revoked_queue_waits_for_its_hook(namesrv, broker, watch):
-    """In order the other member gets its lock only then."""
+    """In order, the other member gets the lock only after it."""
     gate, revoking = asyncio.Event(), []
 
     async def revoked(queues):
@@ -71,7 +71,7 @@ async def test_a_revoked_queue_waits_for_its_hook(namesrv, broker, watch):
 
 
 async def test_a_hook_that_never_ends_does_not_keep_the_consumer(namesrv, broker, watch):
-    """It is waited for as long as the consumer has to stop in, and a little."""
+    """The stop waits for it as long as a stop may take, and a little longer."""
     ended = []
 
     async def revoked(queues):
@@ -89,7 +89,7 @@ async def test_a_hook_that_never_ends_does_not_keep_the_consumer(namesrv, broker
 
 
 async def test_a_hook_that_fails_changes_nothing(namesrv, broker, watch):
-    """It is logged."""
+    """The failure is logged."""
     broker.put("T", 0, b"x")
     handled = []
 
@@ -106,7 +106,7 @@ async def test_a_hook_that_fails_changes_nothing(namesrv, broker, watch):
 
 
 async def test_paused_queues_deliver_nothing_and_stay_assigned(namesrv, broker, watch):
-    """Until they are resumed."""
+    """They deliver again when they are resumed."""
     handled = []
 
     def handle(messages):
@@ -148,7 +148,7 @@ async def test_a_hook_may_stop_the_consumer(namesrv, broker):
 
 
 async def test_a_hook_of_a_stop_may_stop_the_consumer_too(namesrv, broker):
-    """It would wait for itself, as long as it may."""
+    """Otherwise it would wait for itself until the timeout."""
     assigned = asyncio.Event()
 
     async def stop(queues):
@@ -181,7 +181,7 @@ async def test_a_hook_that_will_not_be_cancelled_hangs_nobody(namesrv, broker, w
 
 
 async def test_a_cancelled_hook_cancels_no_other():
-    """Whoever cancels all tasks of the loop cancels one hook."""
+    """A program that cancels all tasks of the loop cancels one hook."""
     tasks, revoked, was_heard = [], [], asyncio.Event()
 
     async def hang(queues):

@@ -1,4 +1,4 @@
-"""Exact stretches of queues, whatever the broker gives at a time."""
+"""The queue reader returns exact ranges of queues, however many messages the broker returns at a time."""
 
 from collections.abc import Iterator
 
@@ -77,7 +77,7 @@ def test_replies_that_shrink_in_the_middle_are_topped_up_in_order(broker: FakeBr
 
 
 def test_pulls_are_sent_ahead_of_their_answers(broker: FakeBroker, reader: QueueReader):
-    """One round trip a pull would make a broker that gives 32 messages at a time slow."""
+    """One round trip for each pull would be slow at a broker that returns 32 messages at a time."""
     broker.fill("T", 1, 2000)
     stretches = reader.read(Q0, 0, 2000)
     next(stretches)
@@ -198,7 +198,7 @@ def test_a_filter_that_a_broker_refuses_raises_its_error(broker: FakeBroker):
 
 
 def test_an_invalid_expression_is_refused_before_anything_is_read(broker: FakeBroker):
-    """Apache's broker would give everything."""
+    """Apache's broker would return every message."""
     broker.fill("T", 1, 3)
     broker.parses = False
     reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("a BETWEEN", "SQL92"))
@@ -209,7 +209,7 @@ def test_an_invalid_expression_is_refused_before_anything_is_read(broker: FakeBr
 
 
 def test_a_slave_behind_its_master_is_retried(broker: FakeBroker, reader: QueueReader, pauses: list[float]):
-    """After its master is gone; what it does not have yet is not lost."""
+    """Its master is gone, and what the slave does not have yet is not lost."""
     broker.fill("T", 1, 40)
     broker.is_slave = True
     reader.queues("T")
@@ -230,7 +230,7 @@ def test_a_slave_behind_its_master_is_retried(broker: FakeBroker, reader: QueueR
 def test_a_slave_that_does_not_know_a_topic_yet_is_retried(
     broker: FakeBroker, reader: QueueReader, pauses: list[float]
 ):
-    """A master that says the same is believed."""
+    """The same answer of a master is final."""
     broker.fill("T", 1, 40)
     broker.knows_topics = False
     with pytest.raises(TopicNotExist):
@@ -247,7 +247,7 @@ def test_a_slave_that_does_not_know_a_topic_yet_is_retried(
 def test_topic_is_forgotten_with_its_only_broker(
     broker: FakeBroker, reader: QueueReader, pauses: list[float]
 ):
-    """Name servers know no route while the broker restarts."""
+    """Name servers have no route while the broker restarts."""
     broker.fill("T", 1, 100)
     stretches = reader.read(Q0, 0, 100)
     seen = [next(stretches)]

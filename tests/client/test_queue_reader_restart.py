@@ -1,4 +1,4 @@
-"""A broker that is killed while its queues are read, and comes back at another address."""
+"""A broker is killed while its queues are read, and returns at another address."""
 
 import asyncio
 import subprocess
@@ -17,7 +17,7 @@ MESSAGES = 20_000
 
 
 def start_broker(home: Path, namesrv: str) -> subprocess.Popen[str]:
-    """At a port of its own each time, with the same directory."""
+    """Start a broker on the same directory, at another port each time."""
     conf = home / "broker.conf"
     conf.write_text(
         f"listenPort={free_broker_port()}\nstorePathRootDir={home / 'data'}\nnamesrvAddr={namesrv}\n"

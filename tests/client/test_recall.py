@@ -1,4 +1,4 @@
-"""Messages of our producer that wait for a time, and that are taken back before it."""
+"""Tests of our producer's timed messages, and of recalling them before their time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Requests that are sent as messages, and their replies, with a real broker in this process."""
+"""Tests of requests that are sent as messages, and of their replies, with a real broker in this process."""
 
 import asyncio
 import threading
@@ -28,7 +28,7 @@ def consumer(one, handle):
 
 
 async def test_a_request_gets_the_reply_of_a_handler(one):
-    """Each its own, also of many at once; with the replier's properties, and large bodies compressed."""
+    """Each of many requests gets its own, with the replier's properties; large bodies are compressed."""
     async with producer(one) as requester, producer(one) as replier:
 
         async def handle(messages):
@@ -43,14 +43,14 @@ async def test_a_request_gets_the_reply_of_a_handler(one):
 
 
 async def test_a_request_without_a_reply_times_out(one):
-    """With the topic in the error."""
+    """The error names the topic."""
     async with producer(one) as requester:
         with pytest.raises(RequestTimeout, match="no reply in time to a request in Asked"):
             await requester.request(Message("Asked", b"x"), timeout_ms=50)
 
 
 async def test_a_reply_to_a_client_that_has_left_is_an_error(one):
-    """The replier knows that nobody got it."""
+    """The replier learns that nobody received it."""
     outcome = asyncio.get_running_loop().create_future()
     async with producer(one) as replier:
 
@@ -69,7 +69,7 @@ async def test_a_reply_to_a_client_that_has_left_is_an_error(one):
 
 
 async def test_what_is_no_request_cannot_be_replied_to(one):
-    """Nobody waits for it."""
+    """Nobody waits for a reply to it."""
     refused = asyncio.get_running_loop().create_future()
     async with producer(one) as sender:
 
@@ -85,7 +85,7 @@ async def test_what_is_no_request_cannot_be_replied_to(one):
 
 
 async def test_a_stop_ends_the_waiting(one):
-    """The producer is stopped by another task while the handler is at work."""
+    """Another task stops the producer while the handler is at work."""
     arrived = asyncio.Event()
 
     async def handle(messages):
@@ -102,7 +102,7 @@ async def test_a_stop_ends_the_waiting(one):
 
 
 def test_blocking_code_asks_and_replies():
-    """The same names; the handler runs on a thread that may wait."""
+    """Its methods have the same names, and the handler runs on a thread that may block."""
     answered = threading.Event()
     with (
         Broker() as broker,

@@ -1,4 +1,4 @@
-"""The routes of a producer, with name servers by hand."""
+"""Tests of a producer's routes, with name servers that answer when the test says so."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ def route() -> TopicRouteData:
 
 
 class NameServers:
-    """Answers when told to; at once when it `is_gone`."""
+    """Answers when the test says so, or at once if it `is_gone`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Routed]] = []
@@ -71,7 +71,7 @@ def test_a_failed_lookup_keeps_the_old_route_and_stops_no_other():
 
 
 def test_a_stop_ends_a_refresh_of_thousands_of_topics():
-    """Once connections are closed every question fails at once: in turn they would fill the stack."""
+    """Requests fail at once when connections are closed; in turn they would overflow the stack."""
     names, routes = made()
     for number in range(5_000):
         routes.fetch(f"T{number}", lambda _: None)

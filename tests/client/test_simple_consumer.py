@@ -1,4 +1,4 @@
-"""The simple consumer with a real broker in this process."""
+"""Tests of the simple consumer with a real broker in this process."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ def simple(one, **options):
 
 
 async def received(consumer, count, **options) -> list[MessageExt]:
-    """Receive until so many messages came."""
+    """Receive until this many messages have arrived."""
     messages: list[MessageExt] = []
     while len(messages) < count:
         messages += await consumer.receive(count - len(messages), **({"invisible_ms": LONG_MS} | options))
@@ -40,7 +40,7 @@ async def received(consumer, count, **options) -> list[MessageExt]:
 
 
 async def test_messages_are_received_once_until_they_are_acknowledged(one):
-    """Two consumers of a group share a topic, message by message; another group has its own."""
+    """Two consumers of a group share a topic message by message. Another group gets all messages, too."""
     await fill(one.namesrv, *[b"%d" % number for number in range(10)])
     async with simple(one) as first, simple(one) as second:
         messages = await received(first, 4) + await received(second, 6)
@@ -51,7 +51,7 @@ async def test_messages_are_received_once_until_they_are_acknowledged(one):
 
 
 async def test_what_is_not_acknowledged_comes_again_after_its_time(one):
-    """With its number of attempts, and a handle of its own."""
+    """The redelivered message has its number of attempts and a handle of its own."""
     await fill(one.namesrv, b"lost")
     async with simple(one) as consumer:
         (lost,) = await received(consumer, 1, invisible_ms=1)
@@ -63,7 +63,7 @@ async def test_what_is_not_acknowledged_comes_again_after_its_time(one):
 
 
 async def test_a_message_is_given_back(one):
-    """At once, while others of its pop stay invisible; the old handle names it no more."""
+    """It is visible at once, while others of its pop stay invisible. The old handle is no longer valid."""
     await fill(one.namesrv, b"a", b"b")
     async with simple(one) as consumer:
         messages = {each.body: each for each in await received(consumer, 2)}
@@ -75,7 +75,7 @@ async def test_a_message_is_given_back(one):
 
 
 async def test_the_invisible_time_can_be_changed_again_and_again(one):
-    """Longer first, so that it does not come; the message keeps its newest handle."""
+    """It is extended first, so that the message stays invisible. The message keeps its newest handle."""
     await fill(one.namesrv, b"a")
     async with simple(one) as consumer:
         (message,) = await received(consumer, 1)
@@ -86,7 +86,7 @@ async def test_the_invisible_time_can_be_changed_again_and_again(one):
 
 
 async def test_a_receive_waits_for_messages(one):
-    """The broker holds it; the answer comes with the message, or empty when the time is up."""
+    """The broker holds it and answers when a message arrives, or with nothing when the time is up."""
     await fill(one.namesrv, b"first")
     async with simple(one) as consumer:
         await consumer.ack(await received(consumer, 1))
@@ -97,7 +97,7 @@ async def test_a_receive_waits_for_messages(one):
 
 
 async def test_several_brokers_and_topics_are_asked_in_turn():
-    """Whichever has messages; a subscription that is given up is not asked any more."""
+    """Any of them may have messages. A topic that was unsubscribed is not popped any more."""
     async with Broker(brokers=2) as two, Producer(group="P", namesrv=two.namesrv) as producer:
         for topic in ("One", "Two"):
             await producer.send(Message(topic, topic.encode()))
@@ -114,7 +114,7 @@ async def test_several_brokers_and_topics_are_asked_in_turn():
 
 @pytest.mark.parametrize("expression", ["x || y", Sql("TAGS IN ('x', 'y')")])
 async def test_messages_are_selected(one, expression):
-    """By tag or by properties; the others stay for nobody."""
+    """They are selected by tag or by properties; nobody gets the others."""
     async with Producer(group="P", namesrv=one.namesrv) as producer:
         for tag in "xzy":
             await producer.send(Message(TOPIC, tag.encode(), tags=tag))
@@ -124,7 +124,7 @@ async def test_messages_are_selected(one, expression):
 
 
 async def test_messages_survive_a_restart_of_the_broker(tmp_path):
-    """What was acknowledged is done, what was popped comes again after its time."""
+    """What was acknowledged is done; what was popped is redelivered after its time."""
     async with Broker(tmp_path) as broker, simple(broker) as consumer:
         await fill(broker.namesrv, b"done")
         await consumer.ack(await received(consumer, 1))
@@ -138,7 +138,7 @@ async def test_messages_survive_a_restart_of_the_broker(tmp_path):
 
 
 async def test_misuse_is_refused(one):
-    """With what to do about it."""
+    """The errors say what to do instead."""
     async with SimpleConsumer(group="G", namesrv=one.namesrv) as consumer:
         with pytest.raises(LocalProtocolError, match="subscribe"):
             await consumer.receive()
@@ -157,7 +157,7 @@ async def test_misuse_is_refused(one):
 
 
 def test_blocking_code_receives_and_acknowledges():
-    """The same names."""
+    """The methods have the same names."""
     with (
         Broker() as broker,
         libramq.sync.Producer(group="P", namesrv=broker.namesrv) as producer,

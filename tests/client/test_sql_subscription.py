@@ -1,4 +1,4 @@
-"""Consumers that subscribe by SQL92: coordinated, broadcasting, blocking, and those whose broker refuses."""
+"""Tests of subscriptions by SQL92: coordinated, broadcasting, blocking, and at a broker that refuses."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ async def test_a_consumer_gets_what_its_expression_wants(options, tmp_path):
 
 
 def test_a_failed_message_comes_again_to_a_blocking_consumer():
-    """Its retry topic is read whole."""
+    """Its retry topic is read without the filter."""
     got, is_complete = [], threading.Event()
 
     def handle(messages):
@@ -62,7 +62,7 @@ def test_a_failed_message_comes_again_to_a_blocking_consumer():
 
 
 async def test_a_broker_that_does_not_filter_is_reported_once():
-    """Apache's does so by default: the consumer would wait for messages for ever."""
+    """Apache's does not by default, and the consumer would wait for messages for ever."""
     reported = asyncio.Queue()
     async with Broker(enable_property_filter=False) as broker:
         await send(broker, 5)

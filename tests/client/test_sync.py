@@ -1,4 +1,4 @@
-"""The client for blocking code: no event loop in sight."""
+"""Tests of the client for blocking code, without an event loop."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
 @pytest.fixture
 def cluster():
-    """A broker and a name server on a thread of their own, as a blocking program would meet them."""
+    """Return a broker and a name server on a thread of their own, as a blocking program would meet them."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -49,7 +49,6 @@ def cluster():
 
 
 def test_messages_are_sent_and_consumed(cluster):
-    """The whole way round."""
     namesrv, broker = cluster
     with Admin(namesrv=namesrv.address) as admin, Producer(namesrv=namesrv.address) as producer:
         assert admin.create_topic("New", queues=2) == [broker.address]
@@ -74,7 +73,7 @@ def test_messages_are_sent_and_consumed(cluster):
 
 
 def test_many_messages_from_many_threads(cluster):
-    """None is lost, and the buffer is a brake instead of an error."""
+    """None is lost, and a full buffer makes senders wait instead of raising."""
     namesrv, broker = cluster
     results = []
     with Producer(namesrv=namesrv.address, buffer_bytes_max=20_000) as producer:
@@ -95,7 +94,7 @@ def test_many_messages_from_many_threads(cluster):
 
 
 def test_answers_are_processed_while_messages_keep_coming(cluster):
-    """Each message hands over the next one, until the first has been answered."""
+    """Each callback sends the next message, until the first one has been answered."""
     namesrv, _ = cluster
     answered = threading.Event()
     sent = 0
@@ -116,7 +115,6 @@ def test_answers_are_processed_while_messages_keep_coming(cluster):
 
 
 def test_errors_reach_the_caller_or_the_callback(cluster):
-    """To the caller, or to the callback."""
     namesrv, _ = cluster
     heard = []
 
@@ -171,14 +169,14 @@ def start_in_child(function):
 
 
 def refusal(function):
-    """The text of the LocalProtocolError that a call raises."""
+    """Return the text of the LocalProtocolError that a call raises."""
     with pytest.raises(LocalProtocolError) as caught:
         function()
     return str(caught.value)
 
 
 def test_every_call_is_refused_in_a_forked_child(cluster):
-    """The threads are not there: each would wait for ever. The parent's clients go on."""
+    """The child has no threads, so each call would wait for ever. The parent's clients continue."""
     namesrv, _ = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
     consumer.subscribe("T", "*", print)
@@ -207,7 +205,7 @@ def test_every_call_is_refused_in_a_forked_child(cluster):
 
 
 def test_a_new_client_works_in_a_forked_child(cluster):
-    """On threads and connections of its own."""
+    """It has threads and connections of its own."""
     namesrv, _ = cluster
     with Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"parent"))
@@ -222,7 +220,7 @@ def test_a_new_client_works_in_a_forked_child(cluster):
 
 @pytest.mark.parametrize("hook", ["on_assigned", "on_revoked"])
 def test_a_hook_may_call_the_consumer(cluster, hook):
-    """It runs on a thread that may wait."""
+    """It runs on a thread that may block."""
     namesrv, _ = cluster
     seen, assigned, done = [], threading.Event(), threading.Event()
 
@@ -243,7 +241,7 @@ def test_a_hook_may_call_the_consumer(cluster, hook):
 
 
 def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
-    """Its failure is logged; a stop ends the consumer."""
+    """Its failure is logged, and a stop ends the consumer."""
     namesrv, _ = cluster
     stopped = threading.Event()
 
@@ -261,7 +259,7 @@ def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
 
 @pytest.mark.parametrize("kind", ["handler", "hook"])
 def test_a_coroutine_on_the_consumers_own_thread_is_refused(cluster, kind):
-    """It would wait for itself; the error says where to go."""
+    """It would wait for itself; the error names another way."""
     namesrv, _ = cluster
     texts, done = [], threading.Event()
 
@@ -283,7 +281,7 @@ def test_a_coroutine_on_the_consumers_own_thread_is_refused(cluster, kind):
 
 
 def test_stop_in_a_handler_is_refused(cluster):
-    """At once, not after the time that stopping may take."""
+    """It is refused at once instead of after the timeout of a stop."""
     namesrv, _ = cluster
     texts, done = [], threading.Event()
 
@@ -301,7 +299,7 @@ def test_stop_in_a_handler_is_refused(cluster):
 
 
 def test_a_callback_or_selector_that_would_wait_for_itself_is_refused(cluster):
-    """It may go on with send_nowait, which raises BufferFull instead of waiting."""
+    """It may call send_nowait, which raises BufferFull instead of waiting."""
     namesrv, _ = cluster
     texts, results, done = [], [], threading.Event()
 
@@ -348,7 +346,7 @@ def test_a_full_buffer_is_an_error_in_a_callback(cluster):
 
 
 def test_a_call_waiting_at_the_stop_raises_a_libra_error(cluster):
-    """Not with a CancelledError of the loop's."""
+    """The event loop's CancelledError does not reach it."""
     namesrv, broker = cluster
     broker.silence(RequestCode.SEND_MESSAGE_V2, 10)
     errors, waiting = [], threading.Event()
@@ -373,7 +371,7 @@ def test_a_call_waiting_at_the_stop_raises_a_libra_error(cluster):
 
 
 def test_concurrent_starts_make_one_client(cluster):
-    """The other is refused."""
+    """The other start is refused."""
     namesrv, _ = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
     consumer.subscribe("T", "*", print)
@@ -397,7 +395,7 @@ def test_concurrent_starts_make_one_client(cluster):
 
 
 def test_wait_closed_returns_at_a_stop(cluster):
-    """Without an error; what keeps the consumer out is raised."""
+    """It raises no error then; it raises what keeps the consumer out."""
     namesrv, broker = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
     consumer.subscribe("T", "*", print)
@@ -423,7 +421,7 @@ def test_wait_closed_returns_at_a_stop(cluster):
 
 
 def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
-    """The consumer is stopped without it."""
+    """The consumer stops without it."""
     namesrv, _ = cluster
     began = threading.Event()
 
@@ -446,7 +444,7 @@ def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
 
 
 def test_a_blocking_consumer_fetches_and_commits(cluster):
-    """In batches, one by one, and after a seek; what is in hand at the end is committed."""
+    """It fetches batches, single messages, and after a seek. What is in hand at the end is committed."""
     namesrv, broker = cluster
     for number in range(6):
         broker.put("T", 0, b"%d" % number)
@@ -471,7 +469,7 @@ def test_a_blocking_consumer_fetches_and_commits(cluster):
 
 
 def test_a_blocking_loop_ends_when_another_thread_stops_the_consumer(cluster):
-    """After the message in hand, which is committed."""
+    """It ends after the message in hand, which is committed."""
     namesrv, broker = cluster
     consumer = Consumer(
         group="g", namesrv=namesrv.address, consume_from="earliest", auto_commit_interval_ms=60_000

@@ -1,4 +1,4 @@
-"""Transactions of our producer at our broker: what is delivered, and how open ones are checked."""
+"""Tests of our producer's transactions at our broker: what is delivered, and how open ones are checked."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def unknown(_: MessageExt) -> TransactionState:
 
 
 async def delivered(broker: Broker) -> list[bytes]:
-    """What a new group gets of the topic, up to the message that is sent here."""
+    """Return what a new group receives from the topic, up to a message that this function sends."""
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_nothing_is_delivered_while_the_block_runs():
 
 
 async def test_an_interrupted_block_is_left_to_the_check():
-    """Its work may have been done: only the user's function can tell."""
+    """Its work may have been done: only the user's function knows."""
     asked: list[bytes] = []
     began = asyncio.Event()
     checked = asyncio.Event()
@@ -98,14 +98,14 @@ async def test_an_interrupted_block_is_left_to_the_check():
 
 
 async def until_visible(one: Broker, count: int) -> None:
-    """Wait until the topic has so many messages."""
+    """Wait until the topic has this many messages."""
     async with asyncio.timeout(60), libramq.client.Admin(namesrv=one.namesrv) as admin:
         while sum(place.max_offset for place in (await admin.topic_stats(TOPIC)).values()) < count:
             continue
 
 
 class Answers:
-    """A plain check function; what it answers first, second and so on."""
+    """A plain check function that returns these answers in turn."""
 
     def __init__(self, *answers: object) -> None:
         self.asked: list[MessageExt] = []
@@ -151,7 +151,7 @@ async def test_another_producer_of_the_group_answers_for_one_that_died():
 
 
 async def test_a_producer_that_sends_nothing_answers_for_one_that_died():
-    """Brokers did not know it before its first send, and gave the transactions of the dead one up."""
+    """Brokers used to learn of it with its first send, and gave up the transactions of the dead one."""
     check = Answers()
     async with broker(**SOON) as one:
         async with (
@@ -199,7 +199,7 @@ def test_blocking_code_has_them_too():
 
 
 def test_a_producer_that_is_stopped_in_a_block_hides_no_error_of_the_block():
-    """Another thread stopped it: the block raised what nobody saw, and one that succeeded seemed to fail."""
+    """The block's own error used to be lost, and a block without one failed."""
     with broker() as one:
         producer = libramq.sync.Producer(namesrv=one.namesrv, check_transaction=unknown)
 

@@ -1,4 +1,4 @@
-"""What a type checker says of programs that use the client: it accepts right ones and refuses wrong ones."""
+"""What a type checker says of programs that use the client: right ones pass, wrong ones do not."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.fixture(scope="module")
 def complaints(tmp_path_factory):
-    """Lines that mypy complains about, by file; one run for all of them."""
+    """Return the lines that mypy complains about, by file; it runs once for all of them."""
     cache = tmp_path_factory.mktemp("mypy")
     files = sorted(map(str, PROGRAMS.glob("*.py")))
     out, err, _ = api.run(["--strict", "--config-file=", f"--cache-dir={cache}", *files])
@@ -25,12 +25,12 @@ def complaints(tmp_path_factory):
 
 
 def test_a_right_program_is_accepted(complaints):
-    """Every handler, hook and option that the documentation shows."""
+    """It has every handler, hook and option that the documentation shows."""
     assert complaints["right.py"] == {}
 
 
 def test_a_wrong_program_is_refused(complaints):
-    """Each line of it, and no other."""
+    """Each line of it is refused, and no other."""
     lines = (PROGRAMS / "wrong.py").read_text().splitlines()
     wrong = {number for number, line in enumerate(lines, start=1) if line.endswith("# wrong")}
     accepted = [lines[number - 1] for number in sorted(wrong - set(complaints["wrong.py"]))]
