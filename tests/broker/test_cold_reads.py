@@ -139,6 +139,24 @@ def test_a_new_group_of_an_old_queue_waits_in_threads_only(started, peer):
     assert cold.warm
 
 
+def test_a_message_sent_back_waits_its_delay_also_if_the_clock_is_set_while_it_is_read(started, peer):
+    """The store's clock counts, not the one of the request's arrival."""
+    talk, _ = started
+    command = talk.command(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader(group="G", offset=0, delay_level=2))
+    talk.give(peer, command)
+    talk.clock.set_wall(-3_600_000)
+    talk.threads.run_all(Thread.READ)
+    talk.performer.follow()
+    answer = find_answer(peer, command)
+    assert answer is not None
+    assert answer.code == C.SUCCESS
+    for passed_ms, count in ((4_999, 0), (1, 1)):
+        talk.advance(passed_ms)
+        talk.threads.run_all(Thread.READ)
+        talk.coordinate()
+        assert talk.broker.store.max_offset("%RETRY%G", 0) == count
+
+
 def test_a_message_that_is_sent_back_is_read_by_a_thread_and_stored_once(started, peer):
     talk, cold = started
     header = h.SendBackHeader(group="G", offset=0, delay_level=-1)

@@ -8,7 +8,6 @@ import pytest
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
-from libramq.clock import Now
 from libramq.errors import NotYetGranted
 from libramq.fencing import Claim, FenceGrant
 from libramq.message.queue import MessageQueue
@@ -50,7 +49,7 @@ def test_a_delayed_message_survives_the_loss_of_its_delivered_copy(seed: int, mo
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
     broker = open_on(disk, clock, flush_disk_type=mode)
     waiting = StoreMessage("T", 0, b"due")
-    broker.schedule.delay(waiting, "1", now=Now(wall_ms=clock.wall_ms(), monotonic_ms=clock.monotonic_ms()))
+    broker.schedule.delay(waiting, "1")
     assert broker.store.append_batch([waiting])[0].is_ok
     broker.store.flush()
     clock.advance(2_000)

@@ -4,7 +4,6 @@ import pytest
 
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.catalog.destinations import Destinations
-from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats.tables import SubscriptionGroupConfig
@@ -145,7 +144,7 @@ def test_after_a_crash_a_level_continues_at_the_end_of_its_queue(talk, peer):
         talk.config.delay_levels_ms,
         {1: 500},
         Destinations(talk.broker.topics),
-        now=read_clock(talk.clock),
+        clock=talk.clock,
     )
     talk.clock.advance(1_000)
     assert schedule.deliver(talk.clock.monotonic_ms()) == 0

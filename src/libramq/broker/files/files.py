@@ -14,7 +14,7 @@ from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.pop.state import PopState
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
-from libramq.clock import Clock, read_clock
+from libramq.clock import Clock
 from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
@@ -115,7 +115,7 @@ class BrokerFiles:
             self._config.delay_levels_ms,
             loaded.offset_table if loaded else {},
             self.destinations,
-            now=read_clock(self._clock),
+            clock=self._clock,
         )
         self._schedule_saved = self.schedule.version
         self._filters_saved = self.tables.filters.version

@@ -15,7 +15,7 @@ from typing import Final
 from libramq.broker.messages.stored_moments import StoredMoments
 from libramq.broker.messages.stored_records import undamaged
 from libramq.catalog.destinations import Destinations
-from libramq.clock import MonotonicMs, Now
+from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -31,7 +31,7 @@ DELIVERED_PER_ROUND_MAX: Final = 512
 
 
 class DelaySchedule:
-    """The delivered offset of each level, and the due messages. `now`: when the store was opened."""
+    """The delivered offset of each level, and the due messages. clock: the store's."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class DelaySchedule:
         offsets: dict[int, int],
         destinations: Destinations,
         *,
-        now: Now,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._destinations = destinations
@@ -48,7 +48,8 @@ class DelaySchedule:
         self.offsets = dict(offsets)
         #: Counts the changes of `offsets`.
         self.version = 0
-        self._moments = StoredMoments(now)
+        self._clock = clock
+        self._moments = StoredMoments(read_clock(clock))
         #: None: the level has grown since it was looked at.
         self._head_due_ms: dict[int, MonotonicMs | None] = {}
 
@@ -70,11 +71,15 @@ class DelaySchedule:
             (now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()), default=None
         )
 
-    def delay(self, message: StoreMessage, level_text: str, *, now: Now) -> None:
-        """Redirect a message that is about to be stored to its level; without a level do nothing."""
+    def delay(self, message: StoreMessage, level_text: str) -> None:
+        """Redirect a message that is stored next to its level; without a level do nothing.
+
+        The clock is the store's: a request may have waited for the disk, and the clock been set meanwhile.
+        """
         level = p.whole_number(level_text)
         if not level:
             return
+        now = read_clock(self._clock)
         if self._moments.is_set(now):
             self._moments.note(self._store.statistics().max_physical_offset, now)
         level = min(level, len(self._delays_ms))

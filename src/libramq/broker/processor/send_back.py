@@ -101,7 +101,7 @@ class SendBack:
             reconsume_times=message.reconsume_times + 1,
         )
         if target.delay_level:
-            self._schedule.delay(again, str(target.delay_level), now=request.now)
+            self._schedule.delay(again, str(target.delay_level))
         result = self._log.append([again])[0]
         if not result.is_ok:
             return refusal(self._log, result)

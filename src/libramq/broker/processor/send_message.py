@@ -253,7 +253,7 @@ class SendMessage:
             for name in p.TIMER_REQUESTS:
                 text = text_properties.without(text, name)
             message.properties_text = text.encode("utf-8", "replace")
-            self._schedule.delay(message, delay, now=request.now)
+            self._schedule.delay(message, delay)
         elif "TIMER_D" in text:
             topic = message.topic
             time_ms = self._timers.accept(message, text, request.wall_ms)

@@ -82,7 +82,7 @@ class Transactions:
         final.queue_id = self._destinations.queue_for(final.topic, final.queue_id)
         delay = message.properties.get(p.DELAY)
         if delay is not None and p.whole_number(delay):
-            self._schedule.delay(final, delay, now=now)
+            self._schedule.delay(final, delay)
         elif any(name in message.properties for name in p.TIMER_REQUESTS):
             self._timers.accept(final, final.properties_text.decode("utf-8", "replace"), now.wall_ms)
         if len(final.properties_text) > p.PROPERTIES_BYTES_MAX:  # Its end may not be stored without it.
