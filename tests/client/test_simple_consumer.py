@@ -50,6 +50,35 @@ async def test_messages_are_received_once_until_they_are_acknowledged(one):
         assert await second.receive(await_ms=0) == []
 
 
+async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests(one):
+    """All of them once, and all acknowledged by one call."""
+    bodies = [b"%d" % number for number in range(300)]
+    await fill(one.namesrv, *bodies)
+    async with simple(one) as consumer:
+        messages = await received(consumer, 300)
+        assert sorted(message.body for message in messages) == sorted(bodies)
+        await consumer.ack(messages)
+        assert await consumer.receive(1024, await_ms=0) == []
+        await fill(one.namesrv, b"later")
+        (later,) = await consumer.receive(1024)
+        assert later.body == b"later"
+
+
+async def test_one_call_acknowledges_messages_of_several_pops(one):
+    """Also those whose handle was read, or changed, before: it is no longer like that of the others."""
+    await fill(one.namesrv, *[b"%d" % number for number in range(40)])
+    async with simple(one) as consumer:
+        messages = await received(consumer, 40)
+        assert messages[0].properties["POP_CK"].split(" ")[-1] == str(messages[0].queue_offset)
+        await consumer.change_invisible_time(messages[1], LONG_MS)
+        await consumer.nack(messages.pop())
+        await consumer.ack(messages)
+        (again,) = await received(consumer, 1)
+        assert again.reconsume_times == 1
+        await consumer.ack([again])
+        assert await consumer.receive(await_ms=0) == []
+
+
 async def test_what_is_not_acknowledged_comes_again_after_its_time(one):
     """The redelivered message has its number of attempts and a handle of its own."""
     await fill(one.namesrv, b"lost")
@@ -144,7 +173,7 @@ async def test_misuse_is_refused(one):
             await consumer.receive()
         consumer.subscribe(TOPIC)
         with pytest.raises(ConfigError, match="max_messages"):
-            await consumer.receive(33)
+            await consumer.receive(1025)
         with pytest.raises(ConfigError, match="no subscription"):
             consumer.unsubscribe("Other")
         await fill(one.namesrv, b"x")

@@ -288,6 +288,12 @@ class MessageExt:
             self._properties.update(self._added)
         return self._properties
 
+    def find_property(self, name: str) -> str | None:
+        """Return one property, or None. One that the receiver added is found without decoding the others."""
+        if self._properties is None and name in self._added:
+            return self._added[name]
+        return self.properties.get(name)
+
     def add_properties(self, added: Mapping[str, str]) -> None:
         """Add properties that the receiver knows. The mapping is kept, and must not change."""
         if self._properties is None and not self._added:

@@ -6,7 +6,7 @@ from typing import Unpack
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.options import SimpleConsumerOptions
 from libramq.client.popping import simple_consumer as asynchronous_simple_consumer
-from libramq.client.popping.simple_consumer import AWAIT_MS, INVISIBLE_MS, MESSAGES_MAX
+from libramq.client.popping.simple_consumer import AWAIT_MS, INVISIBLE_MS, POP_MESSAGES_MAX
 from libramq.filter.selector import Sql
 from libramq.message.message import MessageExt
 
@@ -33,9 +33,13 @@ class SimpleConsumer(BlockingClient):
         self._consumer.unsubscribe(topic)
 
     def receive(
-        self, max_messages: int = MESSAGES_MAX, *, invisible_ms: int = INVISIBLE_MS, await_ms: int = AWAIT_MS
+        self,
+        max_messages: int = POP_MESSAGES_MAX,
+        *,
+        invisible_ms: int = INVISIBLE_MS,
+        await_ms: int = AWAIT_MS,
     ) -> list[MessageExt]:
-        """Return up to 32 messages, none if none came within await_ms."""
+        """Return up to max_messages, at most 1,024; none if none came within await_ms."""
         received = self._consumer.receive(max_messages, invisible_ms=invisible_ms, await_ms=await_ms)
         return self._wait("receive", received)
 

@@ -23,29 +23,41 @@ ORDINARY: Final = "0"
 
 
 def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
-    """Return the messages of a pop, each with its handle in the property POP_CK."""
+    """Return the messages of a pop, each with its handle in the property POP_CK.
+
+    The handles of a queue differ in the offset only, which is their last part.
+    """
     messages = decode_records(reply.body, broker_name=broker_name)
     redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
+    beginnings: dict[int, str] = {}
     for message in messages:
         if redelivered and p.POP_CK in message.properties:
             continue
-        start = reply.starts[f"{ORDINARY} {message.queue_id}"]
-        handle = Handle(
-            start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY, broker_name,
-            message.queue_id, message.queue_offset,
-        )  # fmt: skip
-        message.add_properties({p.POP_CK: encode_handle(handle)})
+        queue_id = message.queue_id
+        beginning = beginnings.get(queue_id)
+        if beginning is None:
+            start = reply.starts[f"{ORDINARY} {queue_id}"]
+            handle = Handle(
+                start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY,
+                broker_name, queue_id,
+            )  # fmt: skip
+            beginning = beginnings[queue_id] = encode_handle(handle)
+        message.add_properties({p.POP_CK: f"{beginning} {message.queue_offset}"})
     return messages
 
 
 def handle_of(message: MessageExt) -> Handle:
     """Return a message's handle; ConfigError for a message that was not popped."""
+    return decode_handle(_handle_text(message))
+
+
+def _handle_text(message: MessageExt) -> str:
     if not isinstance(message, MessageExt):
         raise ConfigError(f"what is acknowledged is a message that was received, not {message!r}")
-    text = message.properties.get(p.POP_CK)
+    text = message.find_property(p.POP_CK)
     if text is None:
         raise ConfigError(f"message {message.message_id} did not come from receive()")
-    return decode_handle(text)
+    return text
 
 
 def ack_header(group: str, message: MessageExt) -> AckMessageHeader:
@@ -90,10 +102,20 @@ def note_change(message: MessageExt, changed: Changed) -> None:
 def batch_acks(group: str, messages: Iterable[MessageExt]) -> dict[str, list[BatchAckText]]:
     """Return the acknowledgements of messages by broker, one for each check point."""
     offsets: dict[tuple[str, Handle], list[int]] = {}
+    # The messages of one queue that were popped together: their handles begin alike, and are read once.
+    together: dict[tuple[str, str], list[int]] = {}
     for message in messages:
-        handle = handle_of(message)
-        key = (message.topic, handle._replace(offset=None))
-        offsets.setdefault(key, []).append(_offset(message, handle))
+        text = _handle_text(message)
+        beginning, _, offset = text.rpartition(" ")
+        found = together.get((message.topic, beginning))
+        if found is None or not offset.isdecimal():
+            handle = decode_handle(text)
+            found = offsets.setdefault((message.topic, handle._replace(offset=None)), [])
+            if handle.offset is not None:
+                together[message.topic, beginning] = found
+            found.append(_offset(message, handle))
+        else:
+            found.append(int(offset))
     acks: dict[str, list[BatchAckText]] = {}
     for (topic, handle), acknowledged in offsets.items():
         ack = BatchAckText(

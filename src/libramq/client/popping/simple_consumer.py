@@ -48,7 +48,9 @@ from libramq.transport.tls import Tls
 T = TypeVar("T")
 
 #: PopMessageProcessor: a broker takes no more for one request.
-MESSAGES_MAX: Final = 32
+POP_MESSAGES_MAX: Final = 32
+#: Ours: what one call returns at most, by several requests at once.
+MESSAGES_MAX: Final = 1024
 #: DefaultMQPushConsumer.popInvisibleTime, and how long a pop is held (BROKER_SUSPEND_MAX_TIME_MILLIS).
 INVISIBLE_MS: Final = 60_000
 AWAIT_MS: Final = 15_000
@@ -123,12 +125,17 @@ class SimpleConsumer:
             raise ConfigError(f"this consumer has no subscription of {topic}")
 
     async def receive(
-        self, max_messages: int = MESSAGES_MAX, *, invisible_ms: int = INVISIBLE_MS, await_ms: int = AWAIT_MS
+        self,
+        max_messages: int = POP_MESSAGES_MAX,
+        *,
+        invisible_ms: int = INVISIBLE_MS,
+        await_ms: int = AWAIT_MS,
     ) -> list[MessageExt]:
-        """Return up to 32 messages, none if none came within await_ms.
+        """Return up to max_messages (1,024 at most); none if none came within await_ms.
 
-        They are invisible to the group for invisible_ms, and received again after it unless they were
-        acknowledged. If the call is cancelled, messages that it had taken come again after that time.
+        Over 32 are requested from a broker by several requests at once. They are invisible to the group for
+        invisible_ms, and received again after it unless they were acknowledged. If the call is cancelled,
+        messages that it had taken come again after that time.
         """
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
@@ -180,15 +187,39 @@ class SimpleConsumer:
         await self.change_invisible_time(message, delay_ms)
 
     async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[MessageExt]:
-        topic, broker_name = ask.place
-        selected = self._selectors.get(topic)
+        """Pop at one place: by as many requests as it takes, of which the first may be held."""
+        selected = self._selectors.get(ask.place.topic)
         if selected is None:  # Unsubscribed meanwhile.
             return []
+        if max_messages <= POP_MESSAGES_MAX:
+            messages = await self._pop_once(ask, selected, max_messages, invisible_ms)
+        else:
+            rest = range(max_messages - POP_MESSAGES_MAX, 0, -POP_MESSAGES_MAX)
+            at_once = ask._replace(poll_ms=0)
+            pops = [
+                self._pop_once(ask, selected, POP_MESSAGES_MAX, invisible_ms),
+                *(
+                    self._pop_once(at_once, selected, min(each, POP_MESSAGES_MAX), invisible_ms)
+                    for each in rest
+                ),
+            ]
+            messages = _of_all(await asyncio.gather(*pops, return_exceptions=True))
+        if isinstance(selected, Sql) or not selected.tags:
+            return messages
+        wanted = [message for message in messages if message.tags in selected.tags]
+        if len(wanted) < len(messages):  # Brokers compare hashes of tags; nobody else would take these.
+            await self.ack([message for message in messages if message.tags not in selected.tags])
+        return wanted
+
+    async def _pop_once(
+        self, ask: Ask, selected: Selector, count_max: int, invisible_ms: int
+    ) -> list[MessageExt]:
+        topic, broker_name = ask.place
         header = PopMessageHeader(
             consumer_group=self.group,
             topic=topic,
             queue_id=-1,
-            max_msg_nums=max_messages,
+            max_msg_nums=count_max,
             invisible_time=invisible_ms,
             poll_time=ask.poll_ms,
             init_mode=self._init_mode,
@@ -198,15 +229,7 @@ class SimpleConsumer:
         )
         timeout_ms = ask.poll_ms + TIMEOUT_MS
         reply = await self._ask(topic, broker_name, pop_calls.pop_message(header), timeout_ms=timeout_ms)
-        if not reply.body:
-            return []
-        messages = messages_of(reply, broker_name)
-        if isinstance(selected, Sql) or not selected.tags:
-            return messages
-        wanted = [message for message in messages if message.tags in selected.tags]
-        if len(wanted) < len(messages):  # Brokers compare hashes of tags; nobody else would take these.
-            await self.ack([message for message in messages if message.tags not in selected.tags])
-        return wanted
+        return messages_of(reply, broker_name) if reply.body else []
 
     async def _places(self) -> list[Place]:
         if not self._selectors:
@@ -248,3 +271,12 @@ class SimpleConsumer:
         if self._remotes is None:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
         return self._remotes
+
+
+def _of_all(outcomes: Sequence[list[MessageExt] | BaseException]) -> list[MessageExt]:
+    """Return the messages of several pops; raises the error of one if none has messages."""
+    messages = [message for outcome in outcomes if isinstance(outcome, list) for message in outcome]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if errors and not messages:
+        raise errors[0]
+    return messages
