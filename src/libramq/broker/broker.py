@@ -286,7 +286,7 @@ class Broker:
         services: list[Any] = [
             self._clients,
             QueueLockRequests(locks=self.locks, clients=self.consumers, topics=topics, groups=groups),
-            GroupRequests(coordination=self.coordination, groups=groups, topics=topics, answer=answer),
+            GroupRequests(self.coordination, self.opening, groups, topics, answer=answer),
             OpenQueue(self.opening, answer=answer),
             QueryAssignment(
                 clients=self.consumers,

@@ -351,6 +351,7 @@ class GroupJoinHeader(Header):
 
     lb_revoke_timeout_ms: how long we may take to release a queue.
     lb_if_free: do not take the place of a static member that has our name now.
+    lb_takes_openings: the answer waits for the assignment, and tells what was opened with it.
     """
 
     consumer_group: str
@@ -360,6 +361,7 @@ class GroupJoinHeader(Header):
     lb_instance: str | None = None
     lb_member: str | None = None
     lb_if_free: bool | None = None
+    lb_takes_openings: bool | None = None
 
 
 class GroupMemberHeader(Header):
@@ -378,11 +380,12 @@ class GroupRemoveHeader(Header):
 
 
 class GroupPollHeader(Header):
-    """GROUP_POLL. lb_epoch: of the member's assignment."""
+    """GROUP_POLL. lb_epoch: of the member's assignment. lb_takes_openings: as in GROUP_JOIN."""
 
     consumer_group: str
     lb_member: str
     lb_epoch: Long
+    lb_takes_openings: bool | None = None
 
 
 class OpenQueueHeader(Header):

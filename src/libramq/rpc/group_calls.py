@@ -47,7 +47,7 @@ def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call
     """
     return group_call(
         RequestCode.GROUP_POLL,
-        h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=epoch),
+        h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=epoch, lb_takes_openings=True),
         lambda reply: decode_body(reply.body, GroupAssignment),
         body=encode_body(body),
     )

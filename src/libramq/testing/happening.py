@@ -33,6 +33,7 @@ class Happening(StrEnum):
     BROKER_KILLED = "a broker is killed"
     POWER_CUT = "a broker's machine loses power"
     CUT_OFF = "a broker ends between two calls of its disk"
+    OPENED_WITH_GRANT = "a queue is opened with the answer that grants it"
     COMMIT_FENCED = "a fence refused a commit"
     PULL_FENCED = "a fence refused a pull"
     HANDOVER_LOST = "a coordinator ends in the middle of a handover"

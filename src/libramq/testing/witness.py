@@ -4,13 +4,17 @@ It reads the wire, so it sees the same whatever the client's internals.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError
 from libramq.fencing import Claim, Opened
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import GroupAssignment, epochs_of
 from libramq.rpc.call import Call
+from libramq.rpc.group_calls import Joined
 from libramq.testing.happening import Happening
 from libramq.testing.history import Commit
 from libramq.testing.slave_node import is_slave, master_name
@@ -58,7 +62,7 @@ class Witness:
         """Return the callback for the result of a call, if any."""
         history, group, requested_ms = self._world.history, self._group, self._world.time.now_ms
         if call.code in _RENEWING:
-            return lambda _: history.session_renewed(self._member, requested_ms)
+            return partial(self._renewed, requested_ms)
         if call.code not in _OF_A_QUEUE:
             return None
         name = self._world.network.name_at(address)
@@ -76,15 +80,25 @@ class Witness:
         if claim is None:
             return None
 
-        def opened(answer: Opened) -> None:
-            history.opened(group, queue, claim, requested_ms)
-            history.offset_read(group, queue, answer.offset, requested_ms)
-
         def pulled(reply: Any) -> None:
             if reply.code == ResponseCode.SUCCESS:
                 history.pulled(group, queue, claim, requested_ms)
 
-        return opened if call.code == RequestCode.OPEN_QUEUE else pulled
+        is_opening = call.code == RequestCode.OPEN_QUEUE
+        return partial(self._opened, requested_ms, queue, claim) if is_opening else pulled
+
+    def _renewed(self, requested_ms: MonotonicMs, answer: Joined | GroupAssignment) -> None:
+        """Take a coordinator's answer, and what it has opened with it."""
+        self._world.history.session_renewed(self._member, requested_ms)
+        assignment = answer.assignment if isinstance(answer, Joined) else answer
+        epochs = epochs_of(assignment.queues)
+        for queue, opened in (each.value() for each in assignment.opened):
+            self._opened(requested_ms, queue, Claim(self._member, epochs[queue]), opened)
+            self._world.history.happened(Happening.OPENED_WITH_GRANT, f"{self._member}, {queue.topic}")
+
+    def _opened(self, requested_ms: MonotonicMs, queue: MessageQueue, claim: Claim, answer: Opened) -> None:
+        self._world.history.opened(self._group, queue, claim, requested_ms)
+        self._world.history.offset_read(self._group, queue, answer.offset, requested_ms)
 
     def _answer_of_slave(
         self, code: int, queue: MessageQueue, claim: Claim | None

@@ -3,7 +3,7 @@
 from libramq.client.consuming import effects as fx
 from libramq.errors import LibraError, broker_error
 from libramq.fencing import MODE_CLIENT, Claim, Opened
-from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
+from libramq.remoting.body.coordination import GroupAssignment, QueueGrant, QueueOpened
 from libramq.rpc.group_calls import Joined
 from tests.client.consuming.conversation import Conversation, found
 from tests.client.consuming.examples import route
@@ -12,13 +12,17 @@ TOPIC_NOT_EXIST = 17
 FENCED, UNKNOWN_MEMBER, NOT_COORDINATOR, NOT_YET_GRANTED = 3100, 3101, 3102, 3103
 
 
-def assigned(*queues, epoch=1, revoke=(), warning=""):
-    """An assignment of queues under its epoch; pairs have an epoch of their own."""
+def assigned(*queues, epoch=1, revoke=(), warning="", opened=()):
+    """An assignment of queues under its epoch; pairs have an epoch of their own.
+
+    opened: the queues that were opened with it, each with its offset.
+    """
     return GroupAssignment(
         epoch=epoch,
         warning=warning,
         queues=[_grant(each, epoch) for each in queues],
         revoke=[_grant(each, epoch) for each in revoke],
+        opened=[QueueOpened.of(queue, Opened(offset, 0)) for queue, offset in opened],
     )
 
 

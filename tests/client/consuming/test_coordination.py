@@ -45,6 +45,30 @@ def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
     assert (pull.offset, pull.claim) == (7, talk.claim(3))
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_queues_opened_with_their_grant_are_pulled_at_once(orderly):
+    """By the coordinator, which is at their broker; the others are opened by the member."""
+    talk = Member(orderly=orderly).looking()
+    talk.found_group()
+    talk.group_joined(assigned(q(0), q(1), q(2), epoch=3, opened=[(q(0), 42), (q(1), None)]))
+    assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1), q(2)))]
+    assert [(pull.queue, pull.offset, pull.claim) for pull in talk.of(fx.Pull)] == [(q(0), 42, talk.claim(3))]
+    assert [request.queue for request in talk.of(fx.MaxOffset)] == [q(1)]
+    assert [request.queue for request in talk.of(fx.OpenQueue)] == [q(2)]
+    assert talk.held() == {q(0): 3, q(1): 3, q(2): 3}
+    (pull,) = talk.start_at(q(1), 7)
+    assert (pull.offset, pull.claim) == (7, talk.claim(3))
+
+
+def test_a_queue_that_is_still_being_given_up_is_opened_once_it_is():
+    """What the coordinator opened meanwhile is repeated: its offset may be older than our last commit."""
+    talk = Member().holding(q(0))
+    talk.busy(q(0), 0)
+    talk.polled(assigned(revoke=[q(0)], epoch=2))
+    talk.polled(assigned((q(0), 3), epoch=3, opened=[(q(0), 0)]))
+    assert talk.of(fx.Pull) == talk.of(fx.OpenQueue) == []
+
+
 def test_an_opening_ahead_of_its_grant_is_repeated_soon():
     """The pause is 10 ms, doubles each time, and is 200 ms at most."""
     talk = Member().member()

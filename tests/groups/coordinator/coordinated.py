@@ -36,7 +36,10 @@ def queues_of(topic: str, count: int, broker: str = "b") -> list[MessageQueue]:
 
 @dataclass
 class Consumer:
-    """One honest member. drains: whether it gives up revoked queues at once; is_leaving: it stops, slowly."""
+    """One honest member. drains: whether it gives up revoked queues at once; is_leaving: it stops, slowly.
+
+    waits: its joins are answered with its assignment.
+    """
 
     client_id: str
     peer: str
@@ -49,6 +52,7 @@ class Consumer:
     drains: bool = True
     is_silent: bool = False
     is_leaving: bool = False
+    waits: bool = False
     member: str | None = None
     epoch: int = -1
     mode: str = MODE_EPOCHS
@@ -124,6 +128,7 @@ class Surroundings:
             instance=consumer.instance,
             member=consumer.member,
             if_free=if_free,
+            waits=consumer.waits,
             subscriptions=dict.fromkeys(consumer.topics, "*"),
             strategy=consumer.strategy,
             capacity=consumer.capacity,

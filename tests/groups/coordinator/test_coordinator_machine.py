@@ -15,6 +15,7 @@ from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.groups.coordinator.group_balance import COLLECT_MS
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import Opening
@@ -140,13 +141,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
         topics=st.sampled_from([("T",), ("T",), ("T", "U"), ("U",)]),
         is_static=st.booleans(),
         capacity=st.sampled_from([1, 1, 1, 3]),
+        waits=st.booleans(),
     )
-    def join(self, topics, is_static, capacity):
+    def join(self, topics, is_static, capacity, waits):
         if len(self.cluster.consumers) < CONSUMERS_MAX:
             self.started += 1
             name = f"c{self.started}"
             instance = name if is_static else None
-            self.cluster.add(name, topics=topics, instance=instance, capacity=capacity)
+            self.cluster.add(name, topics=topics, instance=instance, capacity=capacity, waits=waits)
+            if waits:  # Until it is answered it does not know its id.
+                self.cluster.run(COLLECT_MS)
 
     @precondition(has_consumers)
     @rule(n=st.integers(0, 9), timeout=st.booleans())

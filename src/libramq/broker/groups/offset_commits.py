@@ -1,6 +1,7 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
 from collections.abc import Mapping, Set
+from contextlib import AbstractContextManager
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
@@ -48,6 +49,10 @@ class OffsetCommits:
         if offset is None and may_be_zero and self._store.is_young(topic, queue_id):
             return 0
         return offset
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        """Make a look at a queue's first message raise ColdRead if it would wait for the disk."""
+        return self._store.without_waiting()
 
     def sent_before(self, group: str, queue: MessageQueue) -> int | None:
         """Return up to where a group was sent a queue's messages, 0 if it was sent none.

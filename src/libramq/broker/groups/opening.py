@@ -3,11 +3,13 @@
         open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
                                   └─► held pulls of former owners are refused
 
+A member opens a queue by OPEN_QUEUE. Where its coordinator is at the queue's broker, new grants are opened
+with the answer that brings them.
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -15,12 +17,21 @@ from libramq.broker.messages.reading import Pull
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
-from libramq.fencing import Opened
+from libramq.errors import BrokerError, broker_error
+from libramq.fencing import Claims, Opened
+from libramq.kernel.connection import Connection
 from libramq.kernel.waiter import Waiter
+from libramq.message.queue import MessageQueue
 from libramq.offsets import Claim, Fences
 from libramq.offsets.group_fence import NOBODY
+from libramq.store.log.segments import ColdRead
 from libramq.waits import HeldPulls
+
+#: Ours: so many take some 5 ms, each with a line of the journal; the member opens the others itself.
+OPENED_WITH_AN_ANSWER_MAX: Final = 64
+
+#: What fences answered for queues that were opened.
+Openings = Mapping[MessageQueue, Opened]
 
 
 class QueueToOpen(NamedTuple):
@@ -63,6 +74,34 @@ class QueueOpening:
 
         Raises BrokerError for an immediate refusal.
         """
+        opened = self._open(queue, waiter.connection)
+        if self._journals.is_synced:
+            waiter.answer(opened)
+        else:
+            self._journals.when_synced(lambda is_synced: _answer(waiter, opened, is_synced=is_synced))
+
+    def open_granted(
+        self, group: str, claims: Claims, connection: Connection, then: Callable[[Openings], None]
+    ) -> None:
+        """Open those of a member's new queues that are here, and continue once that is durable.
+
+        What cannot be opened now is left out: the member opens it itself, and hears why it cannot.
+        """
+        openings: dict[MessageQueue, Opened] = {}
+        here = [queue for queue in claims if queue.broker_name == self._rebalances.broker_name]
+        for queue in here[:OPENED_WITH_AN_ANSWER_MAX]:
+            to_open = QueueToOpen(group, queue.topic, queue.queue_id, claims[queue])
+            try:
+                with self._offsets.without_waiting():
+                    openings[queue] = self._open(to_open, connection)
+            except (BrokerError, ColdRead):
+                continue
+        if self._journals.is_synced or not openings:
+            then(openings)
+        else:
+            self._journals.when_synced(lambda is_synced: then(openings if is_synced else {}))
+
+    def _open(self, queue: QueueToOpen, connection: Connection) -> Opened:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
@@ -77,14 +116,10 @@ class QueueOpening:
             was_open = former != NOBODY
             if not was_open:  # Its group may have been deleted meanwhile, and made again.
                 former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
-            self._rebalances.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
+            self._rebalances.opened(connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
-        opened = Opened(offset, _former_epoch(former, claim), recovered_end, self._topic_start(topic))
-        if self._journals.is_synced:
-            waiter.answer(opened)
-        else:
-            self._journals.when_synced(lambda is_synced: _answer(waiter, opened, is_synced=is_synced))
+        return Opened(offset, _former_epoch(former, claim), recovered_end, self._topic_start(topic))
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue

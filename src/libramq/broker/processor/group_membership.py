@@ -6,37 +6,39 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.coordination import Coordination, MemberWaiter
+from libramq.broker.groups.opening import QueueOpening
+from libramq.broker.processor.answer_waiter import AnswerWaiter, AssignmentWaiter
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
-from libramq.formats.document import encode_body
 from libramq.groups.coordinator import group_request as rq
-from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
-from libramq.rpc.waiter import RequestWaiter
 
 
 class GroupRequests:
-    """The processor of members' requests to their coordinator. answer: sends a reply, when it is ready."""
+    """The processor of members' requests to their coordinator. answer: sends a reply, when it is ready.
+
+    opening: opens queues that are here with the answer that grants them, for members that take openings.
+    """
 
     def __init__(
         self,
-        *,
         coordination: Coordination,
+        opening: QueueOpening,
         groups: GroupTable,
         topics: TopicTable,
+        *,
         answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._answer = answer
         self._coordination = coordination
+        self._opening = opening
         self._groups = groups
         self._topics = topics
 
@@ -70,11 +72,13 @@ class GroupRequests:
             instance=header.lb_instance,
             revoke_timeout_ms=header.lb_revoke_timeout_ms,
             if_free=bool(header.lb_if_free),
+            waits=bool(header.lb_takes_openings),
             strategy=body.strategy,
             capacity=body.capacity,
             held=bodies.epochs_of(body.held),
         )
-        self._coordination.join(self._waiter(request), join, cost_bytes=len(request.command.body))
+        waiter = self._waiter(request, header, None, join.held)
+        self._coordination.join(waiter, join, cost_bytes=len(request.command.body))
         return HOLD
 
     def poll(self, request: Request) -> Outcome:
@@ -91,7 +95,8 @@ class GroupRequests:
             duplicates=body.duplicates,
             is_leaving=body.leaving,
         )
-        self._coordination.poll(self._waiter(request), poll, cost_bytes=len(request.command.body))
+        waiter = self._waiter(request, header, poll.member, poll.held)
+        self._coordination.poll(waiter, poll, cost_bytes=len(request.command.body))
         return HOLD
 
     def release(self, request: Request) -> Outcome:
@@ -109,7 +114,8 @@ class GroupRequests:
             is_leaving=body.leaving,
             committed=_committed(body),
         )
-        self._coordination.release(self._waiter(request), release, cost_bytes=len(request.command.body))
+        waiter = AnswerWaiter(request, self._answer)
+        self._coordination.release(waiter, release, cost_bytes=len(request.command.body))
         return HOLD
 
     def leave(self, request: Request) -> Outcome:
@@ -124,7 +130,8 @@ class GroupRequests:
             reason=body.reason,
             committed=bodies.epochs_of(body.queues),
         )
-        self._coordination.leave(self._waiter(request), leave, cost_bytes=len(request.command.body))
+        waiter = AnswerWaiter(request, self._answer)
+        self._coordination.leave(waiter, leave, cost_bytes=len(request.command.body))
         return HOLD
 
     def remove(self, request: Request) -> Outcome:
@@ -134,7 +141,7 @@ class GroupRequests:
         remove = rq.Remove(
             group=header.consumer_group, name=header.lb_name, operator=header.lb_operator, host=host
         )
-        self._coordination.remove(self._waiter(request), remove)
+        self._coordination.remove(AnswerWaiter(request, self._answer), remove)
         return HOLD
 
     def find(self, request: Request) -> Outcome:
@@ -142,24 +149,17 @@ class GroupRequests:
         header = h.decode_header(request.command, h.GroupHeader)
         return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
 
-    def _waiter(self, request: Request) -> RequestWaiter:
-        return RequestWaiter(request, self._answer, _reply)
-
-
-def _reply(answer: Answer[Any]) -> Reply:
-    ext = {"lbMember": answer.member} if answer.member is not None else None
-    body = encode_body(_body(answer.assignment)) if answer.assignment is not None else b""
-    return Reply(answer.code, answer.remark, ext, body)
-
-
-def _body(assignment: Assignment) -> bodies.GroupAssignment:
-    return bodies.GroupAssignment(
-        epoch=assignment.epoch,
-        mode=assignment.mode,
-        queues=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.queues.items()],
-        revoke=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.revoke.items()],
-        warning=assignment.warning,
-    )
+    def _waiter(
+        self,
+        request: Request,
+        header: h.GroupJoinHeader | h.GroupPollHeader,
+        member: str | None,
+        listed: rq.Held,
+    ) -> MemberWaiter:
+        """Return the waiter for an assignment; listed: the queues that the member has."""
+        if not header.lb_takes_openings:
+            return AnswerWaiter(request, self._answer)
+        return AssignmentWaiter(request, self._answer, self._opening, header.consumer_group, member, listed)
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:

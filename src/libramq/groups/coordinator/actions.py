@@ -11,6 +11,7 @@ from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Answer, Gather, Replaced, WatchTopic
+from libramq.groups.coordinator.group_balance import COLLECT_MS
 from libramq.groups.coordinator.group_core import GroupCore
 from libramq.groups.coordinator.group_inquiry import (
     EPOCHS_LOST_MAX,
@@ -19,6 +20,7 @@ from libramq.groups.coordinator.group_inquiry import (
     RETURN_MS_MAX,
 )
 from libramq.groups.coordinator.group_member import GroupMember
+from libramq.groups.coordinator.group_publication import WaitingJoin
 from libramq.groups.coordinator.group_request import Held
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.refusals import allocates_itself
@@ -92,7 +94,7 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
-    publication.joins.append((event.ticket, member))
+    publication.joins.append(WaitingJoin(event.ticket, member, now_ms + (COLLECT_MS if event.waits else 0)))
     return member, reason, admission.is_new_strategy or admission.is_new_expression
 
 

@@ -18,7 +18,7 @@ from libramq.groups.coordinator.group_core import GroupCore
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.group_state import GroupState, stored_holdings
 from libramq.groups.coordinator.shared_tables import MemberKey
-from libramq.groups.coordinator.state import UNKNOWN
+from libramq.groups.coordinator.state import UNKNOWN, State
 from libramq.groups.coordinator.transitions import TABLE
 from libramq.logs import get_logger
 
@@ -94,12 +94,13 @@ class CoordinatedGroup(GroupCore[P, T]):
                 publication.effects.append(settled)
         for member in changed:
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
-        for due_ms in (self.balance.due_ms, publication.again_at_ms):
+        if publication.joins:
+            is_collecting = state is State.ASSIGNING
+            publication.answer_joins(self.assignment, is_collecting=is_collecting, now_ms=now_ms)
+        for due_ms in (self.balance.due_ms, publication.due_ms):
             self.timers.wake_by(MemberKey(self.name), due_ms)
         if self.inquiry is not None:
             self.timers.wake_by(MemberKey(self.name), self.inquiry.until_ms)
-        if publication.joins:
-            publication.answer_joins(self.assignment, now_ms=now_ms)
         if publication.acknowledged and state not in UNKNOWN:
             publication.acknowledge()
         return publication.take()

@@ -82,7 +82,7 @@ class Coordinator(Generic[P, T]):
     # Requests of members and operators.
 
     def join(self, ticket: T, peer: P, join: Join, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Admit a client to a group; answered at once."""
+        """Admit a client to a group; answered at once, or with its assignment if it waits for that."""
         self._begin(now_ms)
         try:
             names.validate_group(join.group)
@@ -91,7 +91,9 @@ class Coordinator(Generic[P, T]):
             group = self._group_to_join(join.group, now_ms)
             if group.publication.cannot_persist:
                 raise busy(group.name)
-            event = ev.Joined(ticket, peer, profile, join.member, join.held, join.if_free)
+            event = ev.Joined(
+                ticket, peer, profile, join.member, join.held, if_free=join.if_free, waits=join.waits
+            )
             group.handle(event, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]

@@ -24,7 +24,10 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client joins, or a member returns. wanted: the id it claims; held: the queues it reports."""
+    """A client joins, or a member returns. wanted: the id it claims; held: the queues it reports.
+
+    waits: for its assignment, while changes are collected.
+    """
 
     ticket: Any
     peer: Any
@@ -32,6 +35,7 @@ class Joined:
     wanted: str | None
     held: Held
     if_free: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ nothing is recorded, so nobody waits for the disk.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
@@ -30,13 +30,20 @@ T = TypeVar("T")
 RECORD_AGAIN_MS: Final = 1_000
 
 
+class WaitingJoin(NamedTuple, Generic[T]):
+    """A member's join, to be answered at that time at the latest."""
+
+    ticket: T
+    member: GroupMember[Any, T]
+    until_ms: MonotonicMs
+
+
 class GroupPublication(Generic[T]):
     """The outgoing effects of one group. effects: those published since the last `take`.
 
     is_changed: there is something to record. to_all: the fences need everything, not only what is new.
-    joins, acknowledged: requests to be answered once their change is recorded: joins with their members,
-    and removals. While it is unknown who holds what, joins do not wait for that, as their members go on with
-    what they have.
+    joins, acknowledged: requests to be answered once their change is recorded: joins and removals. While it
+    is unknown who holds what, joins do not wait for that, as their members go on with what they have.
     """
 
     def __init__(self, group: str, record: Record) -> None:
@@ -45,7 +52,7 @@ class GroupPublication(Generic[T]):
         self.to_all = True
         self.cannot_persist = False
         self.again_at_ms: MonotonicMs | None = None
-        self.joins: list[tuple[T, GroupMember[Any, T]]] = []
+        self.joins: list[WaitingJoin[T]] = []
         self.acknowledged: list[T] = []
         self._group = group
         self._record = record
@@ -94,23 +101,39 @@ class GroupPublication(Generic[T]):
         member.poll = None
 
     def refuse(self, member: GroupMember[P, T], code: ResponseCode, remark: str) -> None:
-        """Answer the held poll, if any, with an error."""
+        """Answer the held poll, and joins that wait, with an error."""
         if member.poll is not None:
             self.effects.append(Answer(member.poll.ticket, code, remark))
             member.poll = None
+        self.effects += [Answer(join.ticket, code, remark) for join in self.joins if join.member is member]
+        self.joins = [join for join in self.joins if join.member is not member]
 
     def answer_joins(
-        self, assignment: Callable[[GroupMember[Any, T]], Assignment], *, now_ms: MonotonicMs
+        self,
+        assignment: Callable[[GroupMember[Any, T]], Assignment],
+        *,
+        is_collecting: bool,
+        now_ms: MonotonicMs,
     ) -> None:
-        """Answer the members that have joined."""
-        for ticket, member in self.joins:
+        """Answer the members that have joined. is_collecting: their assignments are still to be computed."""
+        joins, self.joins = self.joins, []
+        for join in joins:
             if self.cannot_persist:
-                self.effects.append(refusal(ticket, busy(self._group)))
-                continue
-            assigned = assignment(member)
-            member.last_sent = Sent(assigned, now_ms, member.peer)
-            self.effects.append(Answer(ticket, member=member.id, assignment=assigned))
-        self.joins.clear()
+                self.effects.append(refusal(join.ticket, busy(self._group)))
+            elif is_collecting and now_ms < join.until_ms:
+                self.joins.append(join)
+            else:
+                assigned = assignment(join.member)
+                join.member.last_sent = Sent(assigned, now_ms, join.member.peer)
+                self.effects.append(Answer(join.ticket, member=join.member.id, assignment=assigned))
+
+    @property
+    def due_ms(self) -> MonotonicMs | None:
+        """Return when a record is to be tried again, or a join has waited long enough."""
+        times = [join.until_ms for join in self.joins]
+        if self.again_at_ms is not None:
+            times.append(self.again_at_ms)
+        return min(times, default=None)
 
     def acknowledge(self) -> None:
         """Answer the removals, which are recorded now."""

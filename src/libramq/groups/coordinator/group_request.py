@@ -40,7 +40,8 @@ Held = dict[MessageQueue, int]
 class Join:
     """A client joins, or a member returns. member: its id, if it has one; held: the queues it holds.
 
-    if_free: do not replace another member.
+    if_free: do not replace another member. waits: it is answered once the changes collected with it have
+    been acted upon, so that the answer has its assignment.
     """
 
     group: str
@@ -51,6 +52,7 @@ class Join:
     instance: str | None = None
     revoke_timeout_ms: int | None = None
     if_free: bool = False
+    waits: bool = False
     strategy: str = "balanced_sticky"
     capacity: int = 1
     held: Held = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
+from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport, Opened
 from libramq.formats.document import Document
 from libramq.groups import assignment_tables
 from libramq.groups.assignment_tables import AssignmentUpdate
@@ -56,6 +56,36 @@ def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
     return {grant.queue: grant.epoch for grant in grants}
 
 
+class QueueOpened(Document, frozen=True, kw_only=True):
+    """A queue that was opened for the member with its grant; the rest is as in the answer to OPEN_QUEUE."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int | None = None
+    former_epoch: int | None = None
+    recovered_end: int | None = None
+    topic_start: int = 0
+
+    @classmethod
+    def of(cls, queue: MessageQueue, opened: Opened) -> "QueueOpened":
+        """Return the body of an opening."""
+        return cls(
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            offset=opened.offset,
+            former_epoch=opened.former_epoch,
+            recovered_end=opened.recovered_end,
+            topic_start=opened.topic_start,
+        )
+
+    def value(self) -> tuple[MessageQueue, Opened]:
+        """Return the queue and its opening."""
+        queue = MessageQueue(self.topic, self.broker_name, self.queue_id)
+        return queue, Opened(self.offset, self.former_epoch, self.recovered_end, self.topic_start)
+
+
 class GroupJoinBody(Document, frozen=True, kw_only=True):
     """GROUP_JOIN: topics with their filter expressions; the queues held already; the capacity."""
 
@@ -101,13 +131,15 @@ class GroupLeaveBody(Document, frozen=True, kw_only=True):
 class GroupAssignment(Document, frozen=True, kw_only=True):
     """The reply to GROUP_JOIN and GROUP_POLL: the queues that the member may hold now, and those to release.
 
-    warning: a problem of the group, for the member's user; "" for none.
+    opened: those of the queues that were opened for it under these grants. warning: a problem of the group,
+    for the member's user; "" for none.
     """
 
     epoch: int
     mode: str = MODE_EPOCHS
     queues: list[QueueGrant] = []
     revoke: list[QueueGrant] = []
+    opened: list[QueueOpened] = []
     warning: str = ""
 
 

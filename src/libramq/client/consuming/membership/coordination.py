@@ -293,9 +293,10 @@ class MemberCoordination:
             owned.is_revoked_by_coordinator = owned.queue not in claims
             if owned.is_revoked_by_coordinator:
                 found += self._own.handle(owned, ev.Revoked(self._settings.revoke_timeout_ms), now_ms)
+        opened = dict(each.value() for each in assignment.opened)
         for queue, claim in claims.items():
             if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
-                found += self._claims.granted(queue, claim, now_ms)
+                found += self._claims.granted(queue, claim, opened.get(queue), now_ms)
         return found
 
     def _allocate_ourselves(self, now_ms: MonotonicMs) -> Steps:

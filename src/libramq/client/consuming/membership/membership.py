@@ -150,6 +150,7 @@ class Membership:
                 lb_instance=self._settings.instance_id,
                 lb_member=(self._former_self if self.is_replaced else self.member) or None,
                 lb_if_free=True if self.is_replaced else None,
+                lb_takes_openings=True,
             )
             body = GroupJoinBody(
                 subscriptions=self._subscriptions, strategy=self._settings.group_strategy, held=held()

@@ -24,6 +24,10 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
     """Begin with a queue: lock it, wait for its last owner, or load its offset at once."""
     if event.claim is not None:
         owned.claim = owned.claim.regranted(event.claim)
+        if event.opened is not None:
+            owned.enter(QueueState.OPENING)
+            opened = ev.Opened(event.claim, event.opened)
+            return own.announce(owned) + begin_opened(own, owned, opened, now_ms)
     if own.uses_locks:
         return _lock(owned)
     steps = own.announce(owned)

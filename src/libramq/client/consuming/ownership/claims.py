@@ -41,15 +41,17 @@ class Claims:
         #: Claims that were refused, and since when, until one for the queue is accepted.
         self._refused: dict[MessageQueue, tuple[Claim, MonotonicMs]] = {}
 
-    def granted(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> Steps:
-        """Handle the coordinator's grant of a queue."""
+    def granted(self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs) -> Steps:
+        """Handle the coordinator's grant of a queue. opened: if its fence has opened it at once."""
         if self._own.closing:
             return []
         if self._fenced.get(queue) == claim:  # The fence decides: asking again is of no use.
             return self._release_refused(queue, claim, now_ms)
         owned = self._own.table.get(queue)
         if owned is None:
-            return self._own.take(queue, now_ms, delay_ms=0, claim=claim)
+            if opened is not None:
+                self._accepted(queue)
+            return self._own.take(queue, now_ms, delay_ms=0, claim=claim, opened=opened)
         return self._own.handle(owned, ev.Granted(claim), now_ms)
 
     def opened(self, request: fx.OpenQueue, outcome: Opened | LibraError, now_ms: MonotonicMs) -> Steps:
@@ -63,9 +65,12 @@ class Claims:
             return released + self._own.handle(owned, ev.OpenFenced(), now_ms)
         if isinstance(outcome, LibraError):
             return self._not_opened(owned, request.claim, outcome, now_ms)
-        self._fenced.pop(request.queue, None)
-        self._refused.pop(request.queue, None)
+        self._accepted(request.queue)
         return self._own.handle(owned, ev.Opened(request.claim, outcome), now_ms)
+
+    def _accepted(self, queue: MessageQueue) -> None:
+        self._fenced.pop(queue, None)
+        self._refused.pop(queue, None)
 
     def _not_opened(self, owned: OwnedQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs) -> Steps:
         if not isinstance(error, NotYetGranted):

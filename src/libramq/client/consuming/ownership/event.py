@@ -13,10 +13,14 @@ from libramq.rpc.broker_calls import PullReply
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: the coordinator's."""
+    """The queue was assigned to us. delay_ms: its last owner's time to commit. claim: the coordinator's.
+
+    opened: by its fence, under that claim.
+    """
 
     delay_ms: int
     claim: Claim | None
+    opened: OpenedByFence | None = None
 
 
 # Locks.

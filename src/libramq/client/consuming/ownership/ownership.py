@@ -23,7 +23,7 @@ from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, LocalProtocolError, NotYetGranted
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Opened
 from libramq.message.queue import MessageQueue
 
 Action = Callable[["Ownership", OwnedQueue, Any, MonotonicMs], Steps]
@@ -122,10 +122,11 @@ class Ownership:
         delay_ms: int,
         is_announced: bool = False,
         claim: Claim | None = None,
+        opened: Opened | None = None,
     ) -> Steps:
         """Take a queue that was assigned to us; its former owner gets `delay_ms` to commit, or unlocks it.
 
-        claim: from the coordinator, which has made sure that nobody else has it.
+        claim: from the coordinator, which has made sure that nobody else has it. opened: under that claim.
         """
         if self.closing:
             return []
@@ -136,7 +137,7 @@ class Ownership:
         owned = self.table.add(queue, now_ms)
         owned.is_announced = is_announced
         self.pulling.shares_changed()
-        return self.handle(owned, Taken(delay_ms, claim), now_ms)
+        return self.handle(owned, Taken(delay_ms, claim, opened), now_ms)
 
     def remove(self, owned: OwnedQueue) -> None:
         """Remove a queue: our state of it is void."""

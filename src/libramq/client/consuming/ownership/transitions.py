@@ -52,7 +52,7 @@ def _end(action: Callable[..., Any], *states: QueueState) -> dict[QueueState, Ce
 IGNORED: Final = _stay(ignore, *ALL)
 
 TABLE: Final[Transitions] = {
-    ev.Taken: {N: _to(claims.take, L, W, O, Z)},
+    ev.Taken: {N: _to(claims.take, L, W, O, R, P, Z)},
     # Locks.
     ev.LockGranted: {
         L: _to(locks.begin_locked, W, O, Z),

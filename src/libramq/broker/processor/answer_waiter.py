@@ -1,0 +1,92 @@
+"""The waiter of a member's request to its coordinator: replies with what the coordinator decided.
+
+    answer ─► the queues that it grants anew, and that are here, are opened ─► reply, once that is durable
+
+So a member whose coordinator also stores its queues pulls right after one answer. Queues elsewhere, and those
+that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 opens all of them.
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from collections.abc import Callable, Container, Mapping
+from typing import Any
+
+from libramq.broker.groups.opening import Openings, QueueOpening
+from libramq.fencing import Claim
+from libramq.formats.document import encode_body
+from libramq.groups.coordinator.effect import Answer
+from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body import coordination as bodies
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Request
+from libramq.rpc.waiter import RequestWaiter
+
+
+class AnswerWaiter(RequestWaiter):
+    """A waiter for the coordinator's answer."""
+
+    __slots__ = ()
+
+    def __init__(self, request: Request, answer: Callable[[Request, Outcome], None]) -> None:
+        super().__init__(request, answer, _reply)
+
+
+class AssignmentWaiter(RequestWaiter):
+    """A waiter for an assignment, whose new queues are opened with the answer.
+
+    member: None for one that joins; the answer names it. listed: the queues that it has. They are not opened
+    here: pulls and commits under its last claim may be on their way, and would be fenced.
+    """
+
+    __slots__ = ("_group", "_listed", "_member", "_opening")
+
+    def __init__(
+        self,
+        request: Request,
+        answer: Callable[[Request, Outcome], None],
+        opening: QueueOpening,
+        group: str,
+        member: str | None,
+        listed: Container[MessageQueue],
+    ) -> None:
+        super().__init__(request, answer, lambda found: _reply(*found))
+        self._opening = opening
+        self._group = group
+        self._member = member
+        self._listed = listed
+
+    def answer(self, result: Answer[Any]) -> None:
+        """Open the queues that are new to the member, and reply."""
+        member = result.member or self._member
+        queues = result.assignment.queues if result.assignment is not None else {}
+        claims = {
+            queue: Claim(member, epoch)
+            for queue, epoch in queues.items()
+            if member is not None and queue not in self._listed
+        }
+        reply = super().answer
+        self._opening.open_granted(
+            self._group, claims, self.connection, lambda openings: reply((result, openings))
+        )
+
+
+def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:
+    ext = {"lbMember": answer.member} if answer.member is not None else None
+    assignment = answer.assignment
+    body = encode_body(_body(assignment, openings or {})) if assignment is not None else b""
+    return Reply(answer.code, answer.remark, ext, body)
+
+
+def _body(assignment: Assignment, openings: Openings) -> bodies.GroupAssignment:
+    return bodies.GroupAssignment(
+        epoch=assignment.epoch,
+        mode=assignment.mode,
+        queues=_grants(assignment.queues),
+        revoke=_grants(assignment.revoke),
+        opened=[bodies.QueueOpened.of(queue, opened) for queue, opened in openings.items()],
+        warning=assignment.warning,
+    )
+
+
+def _grants(epochs: Mapping[MessageQueue, int]) -> list[bodies.QueueGrant]:
+    return [bodies.QueueGrant.of(queue, epoch) for queue, epoch in epochs.items()]

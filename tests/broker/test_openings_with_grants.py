@@ -1,0 +1,212 @@
+"""Queues that are opened with the answer that grants them: the coordinator is at the broker of the queues."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libramq.broker.groups import opening
+from libramq.broker.groups.opening import Openings
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.fencing import Claim, FenceGrant, Opened
+from libramq.formats.document import decode_body, encode_body
+from libramq.groups.coordinator.group_balance import COLLECT_MS
+from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
+from libramq.remoting.body.coordination import (
+    GroupAssignment,
+    GroupJoinBody,
+    GroupPollBody,
+    QueueGrant,
+    QueueOpened,
+)
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer, find_answer
+from tests.fakes import FakePeer
+
+
+class Member:
+    """A member that takes openings. held: the queues of its last answer."""
+
+    def __init__(self, talk: Conversation, name: str) -> None:
+        self.talk, self.name = talk, name
+        self.peer = FakePeer(f"10.0.0.{len(name)}:{sum(name.encode())}")
+        self.member = ""
+        self.held: dict[int, QueueGrant] = {}
+
+    def join(self) -> Command:
+        self.talk.beat(self.peer, self.name, stock=False)
+        header = h.GroupJoinHeader(
+            consumer_group="G",
+            client_id=self.name,
+            lb_session_ms=10_000,
+            lb_member=self.member or None,
+            lb_takes_openings=True,
+        )
+        return self.give(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"}, held=self.listed()))
+
+    def poll(self) -> Command:
+        header = h.GroupPollHeader(
+            consumer_group="G", lb_member=self.member, lb_epoch=0, lb_takes_openings=True
+        )
+        return self.give(R.GROUP_POLL, header, GroupPollBody(held=self.listed()))
+
+    def listed(self) -> list[QueueGrant]:
+        return list(self.held.values())
+
+    def give(self, code: int, header: h.Header, body: object) -> Command:
+        command = self.talk.command(code, header, body)
+        self.talk.give(self.peer, command)
+        return command
+
+    def opened(self, request: Command) -> dict[int, int | None]:
+        """The offsets of the queues that were opened with an answer, which is taken."""
+        reply = answer(self.peer, request)
+        assert reply.code == C.SUCCESS, reply.remark
+        self.member = (reply.ext or {}).get("lbMember", self.member)
+        assignment = decode_body(reply.body, GroupAssignment)
+        self.held = {each.queue_id: each for each in assignment.queues if each.topic == "T"}
+        return {each.queue_id: each.offset for each in assignment.opened if each.topic == "T"}
+
+    def pull(self, queue_id: int) -> int:
+        command = self.talk.pull_command(
+            queue_id=queue_id,
+            queue_offset=0,
+            suspend_timeout_millis=0,
+            lb_member=self.member,
+            lb_queue_epoch=self.held[queue_id].epoch,
+        )
+        self.talk.give(self.peer, command)
+        return answer(self.peer, command).code
+
+    def commit(self, queue_id: int, offset: int) -> int:
+        header = h.UpdateConsumerOffsetHeader(
+            consumer_group="G",
+            topic="T",
+            queue_id=queue_id,
+            commit_offset=offset,
+            lb_member=self.member,
+            lb_queue_epoch=self.held[queue_id].epoch,
+        )
+        return self.talk.ask(self.peer, R.UPDATE_CONSUMER_OFFSET, header).code
+
+
+def filled(talk: Conversation, queues: int = 4) -> Conversation:
+    """A broker with a message in each queue."""
+    talk.create_topic("T", queues)
+    for queue_id in range(queues):
+        talk.send(FakePeer(), queue_id=queue_id)
+    return talk
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Conversation]:
+    talk = filled(Conversation(tmp_path))
+    yield talk
+    talk.close()
+
+
+def joined(talk: Conversation, name: str = "alice") -> tuple[Member, dict[int, int | None]]:
+    member = Member(talk, name)
+    request = member.join()
+    talk.advance(COLLECT_MS)
+    return member, member.opened(request)
+
+
+def test_one_answer_brings_a_new_member_its_queues_opened(talk):
+    """It pulls and commits next; a topic that is new begins at 0."""
+    alice, opened = joined(talk)
+    assert opened == dict.fromkeys(range(4), 0)
+    assert [alice.pull(queue_id) for queue_id in range(4)] == [C.SUCCESS] * 4
+    assert alice.commit(0, 1) == C.SUCCESS
+
+
+def test_an_opening_after_that_is_a_repetition(talk):
+    """A member that has missed the answer, or forgotten it, opens the queue again under the same grant."""
+    alice, _ = joined(talk)
+    alice.commit(2, 1)
+    header = h.OpenQueueHeader(
+        consumer_group="G",
+        topic="T",
+        queue_id=2,
+        lb_member=alice.member,
+        lb_queue_epoch=alice.held[2].epoch,
+    )
+    reply = talk.ask(alice.peer, R.OPEN_QUEUE, header)
+    assert reply.ext == {"offset": "1", "lbFormerEpoch": str(alice.held[2].epoch)}
+
+
+def test_the_answer_to_a_poll_brings_what_others_released(talk):
+    """Where the former owner's commit said; nobody reads a queue before."""
+    alice, _ = joined(talk)
+    alice.commit(3, 1)
+    bob, opened = joined(talk, "bob")
+    assert opened == {}
+    request, theirs = bob.poll(), alice.poll()
+    assert alice.opened(theirs) == {}, "what it keeps is open"
+    assert find_answer(bob.peer, request) is None
+    last = alice.poll()  # It lists no queue that it has to release.
+    assert bob.opened(request).get(3, 1) == 1
+    assert len(bob.held) == 2
+    assert find_answer(alice.peer, last) is None
+    assert [bob.pull(queue_id) for queue_id in bob.held] == [C.SUCCESS] * 2
+
+
+def test_a_queue_that_a_returning_member_lists_is_not_opened_for_it(talk):
+    """Pulls and commits under its claim may be on their way, over another connection."""
+    alice, _ = joined(talk)
+    before = dict(alice.held)
+    alice.peer = FakePeer("10.0.0.9:9")
+    assert alice.opened(alice.join()) == {}
+    assert alice.held == before
+    assert alice.commit(0, 1) == C.SUCCESS
+
+
+def test_a_member_of_the_first_release_is_answered_at_once_and_opens_for_itself(talk):
+    """It does not say that it takes openings."""
+    header = h.GroupJoinHeader(consumer_group="G", client_id="alice", lb_session_ms=10_000)
+    peer = FakePeer("10.0.0.5:5")
+    reply = talk.ask(peer, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"}))
+    poll = h.GroupPollHeader(consumer_group="G", lb_member=reply.ext["lbMember"], lb_epoch=0)
+    request = talk.command(R.GROUP_POLL, poll, GroupPollBody())
+    talk.give(peer, request)
+    talk.advance(COLLECT_MS)
+    assignment = decode_body(answer(peer, request).body, GroupAssignment)
+    assert len([each for each in assignment.queues if each.topic == "T"]) == 4
+    assert assignment.opened == []
+    assert talk.broker.fences.claims("G") == {}
+
+
+def test_more_queues_than_fit_a_turn_are_left_to_the_member(tmp_path, monkeypatch):
+    """The others are granted, and it opens them itself."""
+    monkeypatch.setattr(opening, "OPENED_WITH_AN_ANSWER_MAX", 3)
+    talk = filled(Conversation(tmp_path))
+    alice, _ = joined(talk)
+    assert len(alice.held) == 4
+    assert len(talk.broker.fences.claims("G")) == 3
+    talk.close()
+
+
+def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tmp_path):
+    """A queue that is open for a member stays open for it after a power cut."""
+    talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    talk.create_topic("T")
+    queue, claim = MessageQueue("T", talk.config.broker_name, 0), Claim("m1", 1)
+    talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue: claim}))
+    talk.flush()
+    answers: list[Openings] = []
+    talk.broker.opening.open_granted("G", {queue: claim}, FakePeer(), answers.append)
+    assert talk.broker.fences.claims("G") == {queue: claim}
+    talk.tick()
+    assert answers == []
+    talk.threads.run_all()
+    assert answers == [{queue: Opened(0, 0)}]
+    talk.close()
+
+
+def test_an_opening_is_the_same_with_a_grant_as_with_a_request_of_its_own():
+    """Whatever a fence answers is also in the body."""
+    queue, opened = MessageQueue("T", "a", 0), Opened(*range(1, 1 + len(Opened._fields)))
+    body = decode_body(encode_body(QueueOpened.of(queue, opened)), QueueOpened)
+    assert body.value() == (queue, opened)

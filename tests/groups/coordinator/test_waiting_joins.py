@@ -1,0 +1,110 @@
+"""Joins that wait for their assignment: members of 0.1.0 are answered at once, and poll for it."""
+
+import pytest
+
+from libramq.codes import ResponseCode
+from libramq.groups.coordinator.group_balance import COLLECT_MS
+from tests.groups.coordinator.coordinated import Answer, Consumer, Surroundings, queues_of
+
+
+def joining(group: Surroundings, client_id: str = "alice", **fields) -> Consumer:
+    """A consumer whose join waits."""
+    consumer = group.add(client_id, waits=True, **fields)
+    assert consumer.member is None
+    assert group.take(Answer) == []
+    return consumer
+
+
+def assigned(group: Surroundings, ms: int = COLLECT_MS) -> Answer:
+    """The only answer within a time in which nobody else does anything."""
+    group.now_ms += ms
+    group.do(group.coordinator.tick(group.now_ms))
+    (answer,) = group.take(Answer)
+    return answer
+
+
+def test_a_join_is_answered_with_its_assignment():
+    """Its client id is admitted once, and one answer brings member id and queues."""
+    group = Surroundings()
+    alice = joining(group)
+    answer = assigned(group)
+    assert (answer.code, answer.member) == (ResponseCode.SUCCESS, alice.member)
+    assert answer.assignment is not None
+    assert answer.assignment.queues == dict.fromkeys(queues_of("T", 8), 1)
+
+
+def test_a_join_that_changes_nothing_does_not_wait():
+    """A member that returns with its queues is answered at once."""
+    group = Surroundings()
+    alice = group.add("alice", waits=True)
+    group.run(100)
+    group.effects.clear()
+    group.join(alice, claims=True)
+    (answer,) = group.take(Answer)
+    assert answer.assignment.queues == alice.held
+
+
+def test_joins_collected_together_are_answered_together():
+    """The later one waits for less."""
+    group = Surroundings()
+    joining(group)
+    group.now_ms += COLLECT_MS - 1
+    joining(group, "bob")
+    group.now_ms += 1
+    group.do(group.coordinator.tick(group.now_ms))
+    assert [len(answer.assignment.queues) for answer in group.take(Answer)] == [4, 4]
+
+
+def test_a_join_does_not_wait_for_a_topic_that_nobody_reports():
+    """Its queues may take a second; the member polls meanwhile, and its session is renewed."""
+    group = Surroundings()
+    joining(group, topics=("Unknown",))
+    answer = assigned(group)
+    assert (answer.code, answer.assignment.queues) == (ResponseCode.SUCCESS, {})
+
+
+def test_a_join_is_answered_when_stock_members_come():
+    """Its member allocates for itself from then on."""
+    group = Surroundings()
+    joining(group)
+    group.stock("java")
+    (answer,) = group.take(Answer)
+    assert answer.assignment.mode == "client"
+
+
+def remove(group: Surroundings) -> None:
+    group.remove("one")
+
+
+def drop(group: Surroundings) -> None:
+    group.do(group.coordinator.drop("G", "b:2", now_ms=group.now_ms))
+
+
+def replace(group: Surroundings) -> None:
+    group.add("alice again", instance="one")
+
+
+@pytest.mark.parametrize(
+    ("happening", "code"),
+    [
+        (remove, ResponseCode.UNKNOWN_MEMBER),
+        (drop, ResponseCode.NOT_COORDINATOR),
+        (replace, ResponseCode.FENCED),
+    ],
+)
+def test_a_waiting_join_is_refused_when_its_member_is_gone(happening, code):
+    """It is removed, another broker coordinates the group, or a second process has its name."""
+    group = Surroundings()
+    alice = joining(group, instance="one")
+    happening(group)
+    group.run(100)
+    assert alice.refused == code
+
+
+def test_a_waiting_join_is_refused_when_the_disk_is_full():
+    """Nothing is answered that is not recorded."""
+    group = Surroundings()
+    alice = joining(group)
+    group.is_disk_full = True
+    assert assigned(group).code == ResponseCode.SYSTEM_BUSY
+    assert alice.refused == ResponseCode.SYSTEM_BUSY
