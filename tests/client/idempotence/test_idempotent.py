@@ -1,4 +1,4 @@
-"""Idempotent handlers: what reaches the user's handler, and what the consumer is told."""
+"""Tests of idempotent handlers: which messages reach the user's handler, and what its consumer gets."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from tests.client.consuming.examples import message
 
 
 class Handler:
-    """Keeps what reaches it; fails as often as told."""
+    """Keeps the messages that reach it, and fails this many times."""
 
     def __init__(self, *failures):
         self.offsets = []
@@ -45,7 +45,7 @@ def store(request, tmp_path):
 
 @pytest.fixture(params=["plain", "coroutine"])
 def wrapped(request, store):
-    """Wrap a handler; calls of either kind are made alike."""
+    """Wrap a handler; blocking and asynchronous ones are called alike."""
 
     def wrap(handler, **options):
         if request.param == "plain":
@@ -62,7 +62,7 @@ def wrapped(request, store):
 
 
 async def test_a_repeated_message_is_not_handled_again(wrapped):
-    """What comes with it is not."""
+    """Others of its batch are handled."""
     handler = Handler()
     call = wrapped(handler)
     assert await call(message(1), message(2)) is True
@@ -86,7 +86,7 @@ async def test_a_failed_message_is_not_marked_as_done(wrapped, failure):
 
 
 async def test_a_message_in_another_handler_is_retried(store, wrapped):
-    """The other may fail; the rest of the batch is done with."""
+    """The other handler may fail. The rest of the batch is done."""
     handler = Handler()
     call = wrapped(handler)
     assert store.claim([":T:id-1"], "another") == [ClaimResult.NEW]
@@ -97,7 +97,7 @@ async def test_a_message_in_another_handler_is_retried(store, wrapped):
 
 
 async def test_only_unfinished_messages_of_a_batch_are_handled_again(store, wrapped):
-    """A retried message and a rejected one are given back, the others are marked as done."""
+    """Claims of a retried and of a rejected message are released; the others are marked as done."""
     handler = Handler()
     handler.results = [[Retry(messages=[message(2)], after=1.5), Reject(messages=[message(3)])]]
     call = wrapped(handler)
@@ -109,7 +109,7 @@ async def test_only_unfinished_messages_of_a_batch_are_handled_again(store, wrap
 
 
 async def test_an_invalid_result_marks_nothing_as_done(wrapped):
-    """It is raised, and the messages come again."""
+    """It raises an error, and the messages are redelivered."""
     handler = Handler()
     handler.results = ["done"]
     call = wrapped(handler)
@@ -119,7 +119,7 @@ async def test_an_invalid_result_marks_nothing_as_done(wrapped):
 
 
 async def test_an_awaitable_returned_by_a_plain_handler_is_awaited(store):
-    """A lambda around a coroutine function: its failure gives the claim back."""
+    """A lambda may call a coroutine function; when that fails, the claim is released."""
     handler = Handler(ZeroDivisionError())
     inner = idempotent(lambda messages: handler.as_coroutine(messages), store=store)  # noqa: PLW0108
     with pytest.raises(ZeroDivisionError):
@@ -129,7 +129,7 @@ async def test_an_awaitable_returned_by_a_plain_handler_is_awaited(store):
 
 
 async def test_concurrent_calls_handle_a_message_once(wrapped, store):
-    """The others are told to come again, or find it done."""
+    """The other calls ask for a redelivery, or find it done."""
     handler = Handler()
     call = wrapped(handler)
     answers = await asyncio.gather(*(call(message(1)) for _ in range(8)))
@@ -138,7 +138,7 @@ async def test_concurrent_calls_handle_a_message_once(wrapped, store):
 
 
 async def test_a_cancelled_handler_releases_its_claim(store):
-    """As one that failed."""
+    """A handler that fails does the same."""
     began = asyncio.Event()
 
     async def handle(messages):
@@ -154,7 +154,7 @@ async def test_a_cancelled_handler_releases_its_claim(store):
 
 
 async def test_a_blocking_store_does_not_hold_up_the_loop(tmp_path):
-    """Its calls are made on threads."""
+    """Its methods are called on threads."""
     threads = set()
 
     class Watched(SqliteStore):
@@ -175,7 +175,7 @@ def with_keys(offset, *keys):
 
 
 async def test_by_key_a_message_sent_twice_is_handled_once(wrapped):
-    """Whatever ids its producer gave it; one without keys counts by its id."""
+    """Its unique ids do not matter. A message without keys is identified by its id."""
     handler = Handler()
     call = wrapped(handler, key="key")
     await call(with_keys(1, "order-7"))
@@ -184,7 +184,7 @@ async def test_by_key_a_message_sent_twice_is_handled_once(wrapped):
 
 
 async def test_a_function_may_compute_the_key(wrapped):
-    """Of any length."""
+    """The key may have any length."""
     handler = Handler()
     call = wrapped(handler, key=lambda each: "x" * 5000 + str(each.queue_offset // 2))
     await call(message(2), message(3), message(4))
@@ -200,7 +200,7 @@ async def test_scopes_are_separate(wrapped):
 
 
 async def test_a_message_without_id_is_recognised_after_a_retry(wrapped):
-    """By where it was stored first."""
+    """It is identified by the place where it was stored first."""
     handler = Handler()
     call = wrapped(handler)
     first, again = message(1), message(9)
@@ -212,6 +212,6 @@ async def test_a_message_without_id_is_recognised_after_a_retry(wrapped):
 
 
 def test_an_unknown_kind_of_key_is_refused():
-    """By name."""
+    """The error names it."""
     with pytest.raises(ConfigError, match="not 'tag'"):
         idempotent(Handler(), store=MemoryStore(), key="tag")

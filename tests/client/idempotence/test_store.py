@@ -1,4 +1,4 @@
-"""Every store of what was handled keeps the same promises; SQLite's and Redis's also between processes."""
+"""Tests of the stores of handled messages; SQLite's and Redis's are shared by processes."""
 
 import itertools
 import shutil
@@ -29,7 +29,7 @@ class FixedClock:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
-    """A Redis server of our own."""
+    """Return the address of a Redis server of our own."""
     pytest.importorskip("redis", reason="needs the package redis")
     program = shutil.which("redis-server")
     if program is None:
@@ -77,7 +77,7 @@ def test_the_old_name_of_a_claims_result_gives_a_warning():
 
 
 def test_a_key_is_claimed_once_until_it_is_done(store):
-    """And done from then on, for everybody."""
+    """Once it is done, no caller can claim it."""
     assert store.claim(["a", "b"], "one") == [ClaimResult.NEW, ClaimResult.NEW]
     assert store.claim(["a", "c"], "two") == [ClaimResult.BUSY, ClaimResult.NEW]
     store.done(["a"], "one")
@@ -85,7 +85,7 @@ def test_a_key_is_claimed_once_until_it_is_done(store):
 
 
 def test_a_released_key_can_be_claimed_again(store):
-    """By whoever comes next; only its owner releases it."""
+    """Any caller may claim it; only the owner of a claim can release it."""
     store.claim(["a"], "one")
     store.release(["a"], "two")
     assert store.claim(["a"], "two") == [ClaimResult.BUSY]
@@ -102,7 +102,6 @@ def test_a_finished_key_stays_finished(store):
 
 
 def test_one_of_many_threads_gets_the_key(store):
-    """However they meet."""
     start = threading.Barrier(8)
 
     def claim(owner):
@@ -116,7 +115,7 @@ def test_one_of_many_threads_gets_the_key(store):
 
 
 def test_memory_forgets_the_oldest():
-    """It never holds more than it may."""
+    """It never holds more than its limit."""
     store = MemoryStore(capacity=3)
     for number in range(5):
         store.claim([str(number)], "x")
@@ -128,7 +127,7 @@ def test_memory_forgets_the_oldest():
 
 
 def test_a_claim_in_sqlite_expires_with_its_lease(tmp_path, clock):
-    """Then somebody else may try; what is done is kept as long as asked for, also by another process."""
+    """What is done is kept for as long as configured, also by another process."""
     path = tmp_path / "handled.db"
     dead = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
     dead.claim(["a", "b"], "dead")
@@ -145,7 +144,7 @@ def test_a_claim_in_sqlite_expires_with_its_lease(tmp_path, clock):
 
 
 def test_sqlite_removes_expired_entries(tmp_path, clock):
-    """A little with every thousandth claim."""
+    """Each thousandth claim removes a few."""
     store = SqliteStore(tmp_path / "handled.db", keep_ms=KEEP_MS, clock=clock)
     old = [f"old {number}" for number in range(1500)]
     store.claim(old, "x")
@@ -157,7 +156,7 @@ def test_sqlite_removes_expired_entries(tmp_path, clock):
 
 
 def test_two_processes_share_a_sqlite_file(tmp_path):
-    """Each with a connection of its own."""
+    """Each has a connection of its own."""
     first, second = (SqliteStore(tmp_path / "handled.db") for _ in range(2))
     assert first.claim(["a"], "one") == [ClaimResult.NEW]
     assert second.claim(["a"], "two") == [ClaimResult.BUSY]
@@ -168,14 +167,14 @@ def test_two_processes_share_a_sqlite_file(tmp_path):
 
 
 def test_a_file_without_a_database_is_refused(tmp_path):
-    """Before a consumer is started with it."""
+    """The error is raised before a consumer is started with it."""
     (tmp_path / "text").write_text("not a database, but long enough to be looked at\n" * 20)
     with pytest.raises(ConfigError, match="cannot be used"):
         SqliteStore(tmp_path / "text")
 
 
 def test_entries_in_redis_expire(redis_url):
-    """Claims after their lease, what is done after it need not be known any more."""
+    """Claims expire after their lease, entries of finished messages after the time that they are kept."""
     store = RedisStore(redis_url, prefix="expiry:", lease_ms=30_000, keep_ms=KEEP_MS)
     store.claim(["a", "b"], "x")
     store.done(["b"], "x")
@@ -185,7 +184,7 @@ def test_entries_in_redis_expire(redis_url):
 
 
 def test_an_invalid_address_is_refused():
-    """With what it should look like left to the package."""
+    """The Redis package explains what an address looks like."""
     pytest.importorskip("redis", reason="needs the package redis")
     with pytest.raises(ConfigError, match="no address"):
         RedisStore("not a url")

@@ -1,4 +1,4 @@
-"""The round of one receive: where it pops, and for how long."""
+"""Tests of the round of one receive: where it pops, and for how long."""
 
 import pytest
 
@@ -9,21 +9,21 @@ ONE, TWO = Place("T", "a"), Place("T", "b")
 
 
 def test_one_broker_holds_the_request_for_the_whole_time():
-    """It is not asked again for the rest."""
+    """It is not popped again for the rest of it."""
     pops = PopRound([ONE], now_ms=1_000, await_ms=15_000)
     assert pops.next(1_000) == (ONE, 15_000)
     assert pops.next(15_950) is None
 
 
 def test_several_are_asked_at_once_and_then_for_a_second_each():
-    """In turns, until the time is up."""
+    """They are popped in turn until the time is up."""
     pops = PopRound([ONE, TWO], now_ms=0, await_ms=2_500)
     asked = [pops.next(now_ms) for now_ms in (0, 0, 0, 950, 1_900, 2_450)]
     assert asked == [(ONE, 0), (TWO, 0), (ONE, 1_000), (TWO, 1_000), (ONE, 600), None]
 
 
 def test_without_waiting_each_is_asked_once():
-    """Also with one broker."""
+    """This holds for a single broker, too."""
     assert [PopRound([ONE], now_ms=0, await_ms=0).next(0)] == [(ONE, 0)]
     pops = PopRound([ONE, TWO], now_ms=0, await_ms=0)
     assert [pops.next(0) for _ in range(3)] == [(ONE, 0), (TWO, 0), None]

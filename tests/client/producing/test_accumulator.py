@@ -1,4 +1,4 @@
-"""The accumulator: what travels together."""
+"""Tests of the accumulator: which messages travel together."""
 
 from libramq.client.producing.accumulator import Accumulator, Waiting, split
 from libramq.message.queue import MessageQueue
@@ -16,7 +16,7 @@ def taken(accumulator):
 
 
 def test_messages_are_collected_by_topic_or_by_queue():
-    """Nothing is mixed."""
+    """No batch mixes them."""
     accumulator = Accumulator()
     queue = MessageQueue("T", "a", 0)
     for number, (topic, where) in enumerate(
@@ -28,7 +28,7 @@ def test_messages_are_collected_by_topic_or_by_queue():
 
 
 def test_a_full_batch_is_announced_and_goes_first():
-    """By bytes; the rest of its queue follows in order."""
+    """It is full by bytes; the rest of its queue follows in order."""
     accumulator = Accumulator(bytes_max=25)
     other = MessageQueue("T", "a", 1)
     assert not accumulator.add("T", other, item(9))
@@ -45,7 +45,7 @@ def test_a_batch_is_full_by_count_too():
 
 
 def test_a_message_larger_than_a_batch_travels_alone():
-    """It is not lost and holds up nobody."""
+    """It is not lost, and delays no other message."""
     accumulator = Accumulator(bytes_max=25)
     accumulator.add("T", None, item(0))
     accumulator.add("T", None, item(1, size=1000))
@@ -54,7 +54,7 @@ def test_a_message_larger_than_a_batch_travels_alone():
 
 
 def test_split_keeps_order_and_bounds():
-    """Runs of at most so many bytes and messages."""
+    """Each run has at most this many bytes and messages."""
     runs = [[each.token for each in run] for run in split([item(n) for n in range(5)], bytes_max=25)]
     assert runs == [[0, 1], [2, 3], [4]]
     runs = [[each.token for each in run] for run in split([item(n) for n in range(5)], count_max=4)]

@@ -1,4 +1,4 @@
-"""The fault strategy: round robin, the broker that failed, and the back-off table."""
+"""Tests of the fault strategy: round robin, the broker that failed, and the back-off table."""
 
 import random
 
@@ -17,7 +17,7 @@ def choose(strategy, count=6, *, last=None, now_ms=0):
 
 
 def test_round_robin_visits_every_queue_once_a_round():
-    """Whatever the random start."""
+    """It does so from any random start."""
     for seed in range(20):
         chosen = choose(FaultStrategy(random.Random(seed)), 12)
         assert sorted(chosen[:6]) == sorted(INFO.queues)
@@ -30,14 +30,14 @@ def test_producers_start_at_different_queues():
 
 
 def test_the_broker_that_failed_is_skipped():
-    """With fault tolerance or without."""
+    """Fault tolerance makes no difference to that."""
     for enabled in (False, True):
         strategy = FaultStrategy(random.Random(1), enabled=enabled)
         assert {queue.broker_name for queue in choose(strategy, 20, last="a")} == {"b", "c"}
 
 
 def test_the_only_broker_is_used_again():
-    """Where there is no other, the one that failed is better than none."""
+    """Where there is no other, the one that failed is used."""
     info = publish_info("T", route(2))
     strategy = FaultStrategy(random.Random(1))
     assert strategy.select(info, "a", 0).broker_name == "a"
@@ -51,12 +51,12 @@ def test_the_only_broker_is_used_again():
     ],
 )  # fmt: skip
 def test_the_table_is_upstreams(latency_ms, pause_ms):
-    """MQFaultStrategy's numbers, at their edges."""
+    """The numbers are those of MQFaultStrategy, at their edges."""
     assert FaultStrategy(random.Random(1)).pause_ms(latency_ms) == pause_ms
 
 
 def test_a_slow_broker_rests_for_its_time():
-    """550 ms of latency cost it two seconds."""
+    """After a latency of 550 ms it is left out for two seconds."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
     strategy.update("a", 600, isolated=False, reachable=True, now_ms=1000)
     assert {queue.broker_name for queue in choose(strategy, now_ms=2999)} == {"b", "c"}
@@ -72,7 +72,7 @@ def test_a_failed_broker_rests_ten_seconds():
 
 
 def test_a_later_result_can_only_prolong_the_rest():
-    """A quick send does not free a broker that is resting."""
+    """A quick send does not end it."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
     strategy.update("a", 1, isolated=True, reachable=True, now_ms=0)
     strategy.update("a", 1, isolated=False, reachable=True, now_ms=1)
@@ -80,7 +80,7 @@ def test_a_later_result_can_only_prolong_the_rest():
 
 
 def test_when_all_brokers_rest_the_reachable_ones_are_used():
-    """An error answer makes a broker unreachable; a slow one is still better."""
+    """An error makes a broker unreachable; a slow one is better than that."""
     strategy = FaultStrategy(random.Random(1), enabled=True)
     for name in "abc":
         strategy.update(name, 1, isolated=True, reachable=name == "b", now_ms=0)
@@ -90,14 +90,14 @@ def test_when_all_brokers_rest_the_reachable_ones_are_used():
 
 
 def test_a_disabled_strategy_keeps_no_failures():
-    """RocketMQ's default."""
+    """This is RocketMQ's default."""
     strategy = FaultStrategy(random.Random(1))
     strategy.update("a", 99_999, isolated=True, reachable=False, now_ms=0)
     assert "a" in {queue.broker_name for queue in choose(strategy)}
 
 
 def test_the_table_can_be_replaced():
-    """550 ms cost three seconds, a second costs a minute; in any order."""
+    """Here 550 ms cost three seconds and a second costs a minute; rows may be in any order."""
     strategy = FaultStrategy(random.Random(1), table=[BackOff(1000, 60_000), BackOff(550, 3_000)])
     assert [strategy.pause_ms(ms) for ms in (549, 550, 999, 1000)] == [0, 3_000, 3_000, 60_000]
     with pytest.raises(ConfigError):

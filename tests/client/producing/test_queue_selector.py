@@ -1,4 +1,4 @@
-"""Queue selectors against Java's hash codes."""
+"""Tests of queue selectors against Java's hash codes."""
 
 import random
 
@@ -27,11 +27,11 @@ MESSAGE = Message("T", b"x")
     ],
 )
 def test_by_hash_equals_javas(key, code):
-    """The same key, the same queue, in any client of the group."""
+    """A key selects the same queue in every client, Java's and ours."""
     assert by_hash(key)(QUEUES, MESSAGE) == QUEUES[code % 50]
 
 
 def test_by_random_reaches_every_queue():
-    """And only the topic's."""
+    """It selects none but the topic's."""
     select = by_random(random.Random(3))
     assert {select(QUEUES, MESSAGE) for _ in range(2000)} == set(QUEUES)

@@ -1,4 +1,4 @@
-"""The attempts of a send: outcome by outcome."""
+"""Tests of a send's attempts, outcome by outcome."""
 
 import random
 
@@ -35,7 +35,7 @@ def attempts(*, chosen_queue=None, retries=2, timeout_ms=3000, not_safe=False, e
 
 
 def test_a_stored_message_ends_the_attempts():
-    """One attempt, with the whole time."""
+    """There is one attempt, which may take the whole timeout."""
     send = attempts()
     first = send.next(100)
     assert first.queue in INFO.queues
@@ -45,7 +45,7 @@ def test_a_stored_message_ends_the_attempts():
 
 @pytest.mark.parametrize("error", TRANSPORT, ids=lambda error: type(error).__name__)
 def test_transport_failures_alternate_brokers_until_the_attempts_are_used_up(error):
-    """1 + 2 attempts, alternating brokers, in what is left of the time; then the last error itself."""
+    """There are 1 + 2 attempts, at alternating brokers, within the timeout; then the last error is raised."""
     send = attempts()
     first = send.next(100)
     second = send.failed(error, 600)
@@ -59,7 +59,7 @@ def test_transport_failures_alternate_brokers_until_the_attempts_are_used_up(err
 
 @pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
 def test_retryable_error_answers_go_to_another_broker(code):
-    """retryResponseCodes."""
+    """These are the codes of retryResponseCodes."""
     send = attempts()
     first = send.next(100)
     following = send.failed(broker_error(code, "no"), 200)
@@ -69,7 +69,7 @@ def test_retryable_error_answers_go_to_another_broker(code):
 
 @pytest.mark.parametrize("code", [13, 26, 29, 3, 9999])
 def test_other_error_answers_end_the_attempts(code):
-    """Another broker would say the same."""
+    """Another broker would give the same answer."""
     send = attempts()
     send.next(100)
     error = broker_error(code, "no")
@@ -85,7 +85,7 @@ def test_local_errors_end_the_attempts():
 
 
 def test_an_exhausted_timeout_ends_the_attempts():
-    """However many tries are left."""
+    """It does so however many attempts are left."""
     send = attempts(retries=9)
     send.next(100)
     error = RequestTimeout("x")
@@ -94,7 +94,7 @@ def test_an_exhausted_timeout_ends_the_attempts():
 
 
 def test_a_named_queue_is_kept():
-    """Transport failures are tried again there; what the broker says is final."""
+    """Transport failures are retried there; an error answer of its broker is final."""
     queue = INFO.queues[1]
     send = attempts(chosen_queue=queue)
     assert send.next(100).queue == queue
@@ -106,7 +106,7 @@ def test_a_named_queue_is_kept():
 
 
 def test_a_message_stored_less_safely_is_retried_only_on_request():
-    """retryAnotherBrokerWhenNotStoreOK."""
+    """The option is retryAnotherBrokerWhenNotStoreOK."""
     plain = attempts()
     plain.next(100)
     assert plain.stored(200, safe=False) is None
@@ -119,7 +119,7 @@ def test_a_message_stored_less_safely_is_retried_only_on_request():
 
 
 def test_failures_affect_the_next_send():
-    """The strategy is shared: the next send keeps away from the broker that failed."""
+    """The strategy is shared, so the next send avoids the broker that failed."""
     strategy = FaultStrategy(random.Random(5), enabled=True)
 
     def one():

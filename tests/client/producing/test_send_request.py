@@ -1,4 +1,4 @@
-"""Messages made ready: properties, compression, batches, header."""
+"""Tests of how messages are prepared: properties, compression, batches, header."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ def ids():
 
 
 def test_a_single_message_gets_an_id_and_waits_for_the_store():
-    """UNIQ_KEY and WAIT are added; tags, keys and the user's own are kept."""
+    """UNIQ_KEY and WAIT are added; tags, keys and the user's own properties are kept."""
     message = Message("T", b"body", tags="a", keys=["k1", "k2"], properties={"colour": "red"}, flag=9)
     prepared = prepare_one(message, ids(), compress_over_bytes=4096)
     assert prepared.ids == ("id-0",)
@@ -42,7 +42,7 @@ def test_a_single_message_gets_an_id_and_waits_for_the_store():
 
 
 def test_a_large_body_is_compressed_when_that_helps():
-    """From compressMsgBodyOverHowmuch on: zlib, and the flag says so."""
+    """zlib is used from compressMsgBodyOverHowmuch on, and the flag is set."""
     plain = prepare_one(Message("T", b"a" * 4095), ids(), compress_over_bytes=4096)
     packed = prepare_one(Message("T", b"a" * 4096), ids(), compress_over_bytes=4096)
     assert (len(plain.body), plain.sys_flag) == (4095, 0)
@@ -53,7 +53,7 @@ def test_a_large_body_is_compressed_when_that_helps():
 
 
 def test_a_batch_keeps_each_message_with_its_own_id():
-    """And has none itself, since Apache's brokers would let it hide theirs."""
+    """The batch itself has none, since Apache's brokers would hide the messages' ids behind it."""
     next_id = ids()
     encoded = [encode_item(Message("T", b"%d" % n, tags="t", flag=n), next_id) for n in range(3)]
     prepared = prepare_batch("T", [each[0] for each in encoded], [each[1] for each in encoded])
@@ -74,14 +74,14 @@ def test_a_batch_keeps_each_message_with_its_own_id():
     ],
 )
 def test_some_messages_travel_alone(message, word):
-    """MessageBatch.generateFromList refuses them too."""
+    """MessageBatch.generateFromList refuses the same ones."""
     assert word in (why_not_in_batch(message) or "")
     with pytest.raises(InvalidMessage, match="by itself"):
         check_batch([message])
 
 
 def test_a_batch_goes_to_one_topic():
-    """And is not empty."""
+    """An empty batch is refused, too."""
     with pytest.raises(InvalidMessage, match="one topic"):
         check_batch([Message("T", b"x"), Message("U", b"x")])
     with pytest.raises(InvalidMessage, match="at least one"):
@@ -90,7 +90,7 @@ def test_a_batch_goes_to_one_topic():
 
 
 def test_the_request_has_the_short_header():
-    """SEND_MESSAGE_V2, all the fields upstream's brokers ask for."""
+    """SEND_MESSAGE_V2 has all the fields that upstream's brokers require."""
     prepared = Prepared(topic="T", ids=("i",), properties="k\x01v\x02", body=b"b", sys_flag=1, flag=2)
     call = send_call(prepared, MessageQueue("T", "a", 3), SETTINGS, born_ms=123)
     assert call.code == RequestCode.SEND_MESSAGE_V2
@@ -103,7 +103,7 @@ def test_the_request_has_the_short_header():
 
 
 def test_a_batch_has_its_own_code():
-    """SEND_BATCH_MESSAGE, and the header says so as well."""
+    """The code is SEND_BATCH_MESSAGE, and the header has the flag."""
     prepared = prepare_batch("T", ["i"], [encode_item(Message("T", b"x"), ids())[1]])
     call = send_call(prepared, MessageQueue("T", "a", 0), SETTINGS, born_ms=1)
     assert (call.code, call.ext["m"]) == (RequestCode.SEND_BATCH_MESSAGE, "true")

@@ -1,4 +1,4 @@
-"""Programs that are right, for the type checker: it must accept every line."""
+"""Programs that are correct: the type checker must accept every line."""
 
 import asyncio
 from collections.abc import Sequence

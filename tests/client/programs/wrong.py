@@ -1,4 +1,4 @@
-"""Programs that are wrong, for the type checker: it must refuse each line with `# wrong`, and no other."""
+"""Programs that are wrong: the type checker must refuse each line with `# wrong`, and no other."""
 
 import libramq
 import libramq.client

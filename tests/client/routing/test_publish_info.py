@@ -1,4 +1,4 @@
-"""Publish and subscribe queues out of a route."""
+"""Tests of the queues to publish to and to subscribe to, which are made from a route."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_queues_come_by_broker_name_and_number():
 
 @pytest.mark.parametrize(("perm", "to_write", "to_read"), [(6, 2, 2), (4, 0, 2), (2, 2, 0), (0, 0, 0)])
 def test_permissions_decide_who_uses_a_queue(perm, to_write, to_read):
-    """2 lets producers in, 4 lets consumers in."""
+    """The bit 2 admits producers, the bit 4 consumers."""
     data = route(2, perm=perm)
     assert len(publish_info("T", data).queues) == to_write
     assert len(subscribe_queues("T", data)) == to_read
@@ -50,7 +50,7 @@ def test_read_and_write_queue_counts_are_kept_apart():
 
 
 def test_an_ordered_topic_has_exactly_the_queues_listed():
-    """orderTopicConf wins over queue data, in its own order."""
+    """orderTopicConf takes precedence over queue data, and has an order of its own."""
     data = TopicRouteData(order_topic_conf="b:1;a:2", queue_datas=route(8).queue_datas)
     info = publish_info("T", data)
     assert info.ordered
@@ -59,13 +59,13 @@ def test_an_ordered_topic_has_exactly_the_queues_listed():
 
 @pytest.mark.parametrize("text", ["a", "a:x", ":2", "a:2;;", "a:99999999999"])
 def test_an_invalid_order_configuration_is_refused(text):
-    """What a name server says is checked before it is used."""
+    """What a name server sends is checked before it is used."""
     with pytest.raises(RemoteProtocolError, match="order of topic T"):
         publish_info("T", TopicRouteData(order_topic_conf=text))
 
 
 def test_an_enormous_route_is_refused():
-    """Nobody makes a list of two thousand million queues for us."""
+    """A list of two thousand million queues must never be made."""
     data = TopicRouteData(
         queue_datas=[
             QueueData(broker_name="a", read_queue_nums=2**31 - 1, write_queue_nums=2**31 - 1, perm=6)
@@ -79,7 +79,7 @@ def test_an_enormous_route_is_refused():
 
 
 def test_a_new_topic_has_no_more_queues_than_requested():
-    """TBW102 has 8 queues; a topic made by a send gets 4."""
+    """TBW102 has 8 queues; a topic that is created by a send gets 4."""
     template = as_template(route(8), 4)
     assert [(data.read_queue_nums, data.write_queue_nums) for data in template.queue_datas] == [(4, 4)]
     assert as_template(route(2), 4).queue_datas[0].write_queue_nums == 2

@@ -1,4 +1,4 @@
-"""The route table: what changes, and where to ask whom."""
+"""Tests of the route table: what changes, and which broker a request goes to."""
 
 from libramq.client.routing.route_table import RouteTable
 from libramq.formats.route import BrokerData, TopicRouteData
@@ -14,7 +14,7 @@ def test_the_same_route_in_another_order_is_no_change():
 
 
 def test_an_unknown_topic_has_no_queues():
-    """And asking does not make it known."""
+    """A look-up does not make it known."""
     table = RouteTable()
     assert table.publish_info("T") is None
     assert table.subscribe_queues("T") == ()
@@ -23,7 +23,7 @@ def test_an_unknown_topic_has_no_queues():
 
 
 def test_writes_go_to_masters_and_reads_to_any_broker():
-    """A read goes to the broker suggested, else to one that is there."""
+    """A read goes to the suggested broker if there is one, else to another."""
     table = RouteTable()
     table.update("T", route(slaves=True))
     assert table.master("a") == "a:1"
@@ -36,7 +36,7 @@ def test_writes_go_to_masters_and_reads_to_any_broker():
 
 
 def test_a_missing_broker_id_falls_back_to_the_next_id():
-    """findBrokerAddressInSubscribe looks at the next id."""
+    """findBrokerAddressInSubscribe does the same."""
     table = RouteTable()
     data = BrokerData(broker_name="a", broker_addrs={0: "a:1", 2: "a:3"})
     table.update("T", TopicRouteData(queue_datas=route().queue_datas, broker_datas=[data]))
@@ -44,7 +44,7 @@ def test_a_missing_broker_id_falls_back_to_the_next_id():
 
 
 def test_without_its_master_a_broker_is_still_read():
-    """The slave answers."""
+    """Its slave answers."""
     table = RouteTable()
     table.update("T", route(slaves=True))
     table.update(
@@ -59,7 +59,7 @@ def test_without_its_master_a_broker_is_still_read():
 
 
 def test_a_broker_that_moved_has_its_new_address():
-    """The newest word counts, and an address no route names is forgotten."""
+    """The newest route counts, and an address that no route names is forgotten."""
     table = RouteTable()
     table.update("T", route())
     table.update("U", route())
