@@ -1,4 +1,4 @@
-"""A push consumer's core, its brokers played by the test."""
+"""A push consumer's core; the test plays its brokers."""
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
@@ -20,7 +20,7 @@ def q(number, *, topic="T", broker="a"):
 
 
 def found(*offsets, next_offset=None, tag=None, topic="T", body=b"x"):
-    """A pull reply with messages, as `pulled` takes it."""
+    """Return a pull reply with messages, in the form that `pulled` takes."""
     reply = PullReply(0, next_offset if next_offset is not None else offsets[-1] + 1, 0, 100, 0, b"")
     return reply, [message(offset, tag=tag, topic=topic, body=body) for offset in offsets]
 
@@ -34,7 +34,7 @@ def _raise(_, error):
 
 
 class Conversation:
-    """Feeds events, keeps the time, and collects the effects of each."""
+    """Feeds events, keeps the time, and collects the effects of each event."""
 
     def __init__(self, *, expression="*", topics=("T",), **settings):
         settings = {"takeover_delay_ms": 100, "revoke_drain_ms": 75, "persist_ms": 1_000} | settings
@@ -45,11 +45,11 @@ class Conversation:
         self.effects = []
 
     def of(self, kind):
-        """The effects of one kind that the last event had."""
+        """Return the effects of one kind that the last event had."""
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def deliveries(self):
-        """What the last event handed to handlers."""
+        """Return what the last event passed to handlers."""
         return [each for effect in self.of(fx.Deliver) for each in effect.deliveries]
 
     def _(self, effects):
@@ -101,7 +101,7 @@ class Conversation:
         return self._(self.core.stop(self.now_ms, timeout_ms=timeout_ms))
 
     def at(self, now_ms, *, with_routes=False):
-        """Let time pass up to a moment; looks at the routes are left out unless asked for."""
+        """Let time pass up to a moment; refreshes of routes are left out unless the test wants them."""
         assert now_ms >= self.now_ms
         effects = []
         while (due_ms := self.core.next_due_ms) is not None and due_ms <= now_ms:
@@ -111,7 +111,7 @@ class Conversation:
         return self._(e for e in effects if with_routes or not isinstance(e, fx.FetchRoutes))
 
     def offset(self, queue):
-        """How far a queue is, as the next commit will say; None while nothing is known."""
+        """Return the position of a queue that the next commit will have; None if it is not known yet."""
         return self.core._offsets.read(queue)
 
     def generation(self, queue):
@@ -120,7 +120,7 @@ class Conversation:
         return owned.generation
 
     def joined(self, queues=2, *members, route_=None):
-        """A member that has its queues and waits for their committed offsets."""
+        """Return a member that has its queues and waits for their committed offsets."""
         self.start()
         self.routes(T=route_ or route(queues))
         self.heartbeat()
@@ -128,7 +128,7 @@ class Conversation:
         return self
 
     def pulling(self, queues=1, offset=0):
-        """A member alone, pulling all queues from an offset."""
+        """Return a member that is alone and pulls all queues from an offset."""
         self.joined(queues)
         for effect in self.of(fx.QueryOffset):
             self.committed(effect.queue, offset)

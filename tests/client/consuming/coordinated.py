@@ -1,4 +1,6 @@
-"""A push consumer's core as a member of a coordinated group; the test plays coordinator and fences."""
+"""A push consumer's core as a member of a coordinated group; the test plays the coordinator and the
+fences.
+"""
 
 from libramq.client.consuming import effects as fx
 from libramq.errors import LibraError, broker_error
@@ -13,10 +15,7 @@ FENCED, UNKNOWN_MEMBER, NOT_COORDINATOR, NOT_YET_GRANTED = 3100, 3101, 3102, 310
 
 
 def assigned(*queues, epoch=1, revoke=(), warning="", opened=()):
-    """An assignment of queues under its epoch; pairs have an epoch of their own.
-
-    opened: the queues that were opened with it, each with its offset.
-    """
+    """Return an assignment of queues under its epoch; pairs have an epoch of their own."""
     return GroupAssignment(
         epoch=epoch,
         warning=warning,
@@ -40,7 +39,7 @@ def _grant(each, epoch):
 
 
 class Member(Conversation):
-    """Answers the questions of a member."""
+    """Answers the requests of a member."""
 
     def __init__(self, **settings):
         settings = {"route_refresh_ms": 600_000, "heartbeat_ms": 60_000} | settings
@@ -69,7 +68,7 @@ class Member(Conversation):
         return self._(self.core.group_polled(self.question, outcome, self.now_ms))
 
     def opened(self, request, outcome=0, former_epoch=None, recovered_end=None, topic_start=0):
-        """The fence answers: an offset, or a refusal."""
+        """Answer as the fence: with an offset, or a refusal."""
         if not isinstance(outcome, LibraError):
             outcome = Opened(outcome, former_epoch, recovered_end, topic_start)
         return self._(self.core.opened(request, outcome, self.now_ms))
@@ -83,7 +82,7 @@ class Member(Conversation):
         return self._(self.core.committed(commit, refusal(code), self.now_ms))
 
     def looking(self, queues=4, *, brokers=("a",)):
-        """One whose brokers have answered: it asks for the coordinator."""
+        """Return a member whose brokers have answered, and that looks for its coordinator."""
         self.start()
         self.routes(T=route(queues, brokers=brokers))
         for name in brokers:
@@ -91,14 +90,14 @@ class Member(Conversation):
         return self
 
     def member(self, queues=4):
-        """One that has joined and polls."""
+        """Return a member that has joined and polls."""
         self.looking(queues)
         self.found_group()
         self.group_joined()
         return self
 
     def holding(self, *queues, offset=0, count=4):
-        """One that pulls queues under epoch 1."""
+        """Return a member that pulls queues under epoch 1."""
         self.member(count)
         self.polled(assigned(*queues))
         for request in self.of(fx.OpenQueue):
@@ -106,7 +105,7 @@ class Member(Conversation):
         return self
 
     def busy(self, queue, *offsets, started=1):
-        """Messages come; so many handlers begin. Returns their deliveries."""
+        """Deliver messages and begin this many handlers; return their deliveries."""
         self.pulled(queue, found(*offsets))
         deliveries = self.deliveries()
         for delivery in deliveries[:started]:
@@ -114,7 +113,7 @@ class Member(Conversation):
         return deliveries
 
     def held(self):
-        """What the question that waits says is held."""
+        """Return the queues that the waiting poll says are held."""
         return {grant.queue: grant.epoch for grant in self.question.body.held}
 
     def claim(self, epoch=1, member="m1"):

@@ -1,4 +1,4 @@
-"""Values that the tests of the client's core share."""
+"""Values that tests of the client's core share."""
 
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.message import MessageExt
@@ -14,7 +14,9 @@ def route(
     slaves: bool = False,
     masters: bool = True,
 ) -> TopicRouteData:
-    """A topic with so many queues at each broker; broker "a" is at "a:1", its slave at "a:2"."""
+    """Return the route of a topic with this many queues at each broker; broker "a" is at "a:1", its slave
+    at "a:2".
+    """
     return TopicRouteData(
         queue_datas=[
             QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
@@ -40,7 +42,7 @@ def message(
     queue_id: int = 0,
     stored_ms: int = 2,
 ) -> MessageExt:
-    """A message as a pull brings it."""
+    """Return a message as a pull brings it."""
     properties = {"UNIQ_KEY": f"id-{offset}"} | ({"TAGS": tag} if tag else {})
     return MessageExt(
         topic=topic,

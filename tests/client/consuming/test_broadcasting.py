@@ -1,4 +1,4 @@
-"""Broadcasting: every queue is ours, offsets are our own, nobody is asked."""
+"""Tests of broadcasting: a member takes every queue, keeps its own offsets, and queries no coordinator."""
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom
@@ -40,13 +40,13 @@ def test_a_member_takes_every_queue_and_reads_its_own_offsets():
 
 
 def test_without_an_offset_it_starts_at_the_configured_position():
-    """The end, for one."""
+    """Here that is the end."""
     talk = Broadcasting(consume_from=ConsumeFrom.LAST_OFFSET).reading(1, offset=None)
     assert [effect.queue for effect in talk.of(fx.MaxOffset)] == [q(0)]
 
 
 def test_changed_offsets_are_written_together():
-    """Each period, and when it stops."""
+    """They are written each period, and when the member stops."""
     talk = Broadcasting(persist_ms=100).reading(2)
     for queue in (q(0), q(1)):
         talk.pulled(queue, found(0, 1))
@@ -59,7 +59,7 @@ def test_changed_offsets_are_written_together():
 
 
 def test_a_failed_message_is_dropped():
-    """As upstream: sent back, it would be redelivered to the group, not to this member."""
+    """Upstream does the same: sent back, it would be redelivered to the group, not to this member."""
     talk = Broadcasting(persist_ms=100).reading()
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
@@ -68,7 +68,7 @@ def test_a_failed_message_is_dropped():
 
 
 def test_an_offset_that_is_refused_is_corrected_in_the_store():
-    """And the queue is read from there."""
+    """The queue is read from the corrected offset."""
     talk = Broadcasting().reading(offset=50)
     talk.pulled(q(0), nothing(10, 21))
     assert talk.of(fx.StoreOffsets) == [fx.StoreOffsets(((q(0), 10),))]
@@ -77,7 +77,7 @@ def test_an_offset_that_is_refused_is_corrected_in_the_store():
 
 
 def test_new_queues_are_taken():
-    """With the next look at the routes; others are not disturbed."""
+    """They are found by the next refresh of the routes; others are not disturbed."""
     talk = Broadcasting().reading(1)
     generation = talk.generation(q(0))
     talk.routes(T=route(2))

@@ -1,4 +1,4 @@
-"""Catching up: a queue that was taken over brings its backlog no faster than asked for."""
+"""Tests of catching up: a queue that was taken over brings its backlog no faster than configured."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ def test_a_backlog_is_pulled_in_small_portions_at_an_even_pace():
 
 
 def test_at_the_end_of_the_queue_the_limit_ends():
-    """For good."""
+    """It does not begin again."""
     talk = Conversation(catch_up_rate=50).pulling(offset=10)
     talk.pulled(q(0), backlog(10, 11, end=12))
     (pull,) = talk.of(fx.Pull)
@@ -38,14 +38,14 @@ def test_at_the_end_of_the_queue_the_limit_ends():
 
 
 def test_a_queue_without_messages_is_at_its_end():
-    """A held pull that found nothing."""
+    """Its pull was held and found nothing."""
     talk = Conversation(catch_up_rate=50).pulling(offset=100)
     talk.pulled(q(0), nothing(100))
     assert talk.of(fx.Pull)[0].count_max == talk.settings.pull_batch_size
 
 
 def test_a_queue_without_a_former_reader_is_not_slowed_down():
-    """It has nothing to catch up with."""
+    """It has no backlog of another member."""
     talk = Conversation(catch_up_rate=50).joined(1)
     talk.committed(q(0), None)
     talk.start_at(q(0), 5)
@@ -53,7 +53,7 @@ def test_a_queue_without_a_former_reader_is_not_slowed_down():
 
 
 def test_without_a_rate_nothing_is_slowed_down():
-    """The default."""
+    """This is the default."""
     talk = Conversation().pulling(offset=100)
     talk.pulled(q(0), backlog(100, 101))
     assert len(talk.of(fx.Pull)) == 1
@@ -61,7 +61,7 @@ def test_without_a_rate_nothing_is_slowed_down():
 
 @given(rate=st.integers(1, 100_000), counts=st.lists(st.integers(0, 256), min_size=1, max_size=50))
 def test_pulls_are_never_faster_than_the_rate(rate, counts):
-    """Whatever the pulls bring."""
+    """This holds for pulls that bring any number of messages."""
     pace, now_ms, brought = CatchUpPace(rate, 0), 0, 0
     for count in counts:
         brought += count

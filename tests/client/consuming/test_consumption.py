@@ -1,4 +1,4 @@
-"""The consumption: what follows a handler that failed."""
+"""Tests of the consumption: what happens after a handler has failed."""
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
@@ -24,7 +24,7 @@ def test_a_failed_message_is_sent_back_and_then_done_with():
 
 
 def test_where_the_send_back_is_refused_a_copy_goes_to_the_retry_topic():
-    """And when that fails too, the message is handled here again in five seconds."""
+    """If that fails too, the message is handled here again in five seconds."""
     talk = Conversation().pulling()
     talk.routes({RETRY: route(1)})
     talk.members("me", topics=("T", RETRY))

@@ -1,4 +1,6 @@
-"""The coordination: queues granted, opened, asked back and fenced; the lease; the change of modes."""
+"""Tests of the coordination: queues that are granted, opened, revoked and fenced; the lease; changes of
+the mode.
+"""
 
 import pytest
 
@@ -29,7 +31,9 @@ def grants(*queues, epoch=1):
 
 
 def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
-    """No pause, no lock; the listener hears of all of them at once, and the poll goes on with them."""
+    """There is no pause and no lock. The listener gets all of them in one call, and the next poll names
+    them.
+    """
     talk = Member(orderly=True).member()
     talk.polled(assigned(q(0), q(1), epoch=3))
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
@@ -142,7 +146,7 @@ def test_a_queue_whose_broker_is_away_is_opened_on_its_return():
 
 
 def test_a_claim_refused_by_a_fence_is_not_repeated():
-    """Another one is."""
+    """A new claim is made instead."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(fx.OpenQueue)
@@ -153,13 +157,13 @@ def test_a_claim_refused_by_a_fence_is_not_repeated():
 
 
 def released(*queues, epoch=1, is_committed=True):
-    """What the coordinator is told of queues that were let go."""
+    """Return the queues that the coordinator was told are released."""
     released = grants(*queues, epoch=epoch)
     return fx.ReleaseQueues("a:1", "m1", released, uncommitted=() if is_committed else released)
 
 
 def stays_refused(talk, code):
-    """Grant and refusal are repeated, until the member releases the queue, or for 3 s."""
+    """Repeat grant and refusal until the member releases the queue, or for 3 s."""
     for _ in range(30):
         talk.polled(assigned(q(0)))
         for request in talk.of(fx.OpenQueue):
@@ -179,7 +183,7 @@ def stays_refused(talk, code):
 
 @pytest.mark.parametrize("code", [NOT_YET_GRANTED, FENCED, TOPIC_NOT_EXIST])
 def test_a_claim_refused_for_two_seconds_is_released(code):
-    """Whatever the cause: the queue is not ours, the coordinator hears so, and grants it anew."""
+    """Whatever the cause, the member does not hold the queue, says so, and the coordinator grants it anew."""
     talk = Member().member()
     assert stays_refused(talk, code) == [released(q(0), is_committed=False)]
     assert 2_000 <= talk.now_ms <= 2_300
@@ -192,7 +196,7 @@ def test_a_claim_refused_for_two_seconds_is_released(code):
 
 
 def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
-    """The coordinator hears that the new claim is refused; meanwhile the queue goes on."""
+    """The coordinator hears that the new claim is refused; meanwhile the queue is read on."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), epoch=2))
     while not (effects := talk.of(fx.ReleaseQueues)):
@@ -209,7 +213,9 @@ def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
 
 
 def test_a_queue_read_without_a_claim_is_released_when_its_first_one_stays_refused():
-    """Its member allocated for itself before; the fence goes by openings again, and has none of it."""
+    """Its member allocated for itself before. The fence requires openings again, and has none of this
+    queue.
+    """
     talk = Member().holding(q(0))
     talk.polled(client_mode())
     talk.members("me")
@@ -222,7 +228,7 @@ def test_a_queue_read_without_a_claim_is_released_when_its_first_one_stays_refus
 
 
 def test_a_queue_whose_broker_is_away_is_not_refused():
-    """Nobody else could have it, and nothing is gained by another claim."""
+    """No other member could read it, and another claim would not help."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     while talk.now_ms < 3_000:
@@ -234,14 +240,14 @@ def test_a_queue_whose_broker_is_away_is_not_refused():
 
 
 def test_an_operators_reset_of_granted_queues_is_left_to_the_broker():
-    """It fences us, and lets us open them anew."""
+    """It fences the member, which opens them anew."""
     talk = Member().holding(q(0))
     assert talk._(talk.core.offsets_set("T", {q(0): 0}, talk.now_ms)) == []
     assert talk.core.owned() == [q(0)]
 
 
 def test_a_queue_of_a_recreated_topic_starts_over():
-    """Nothing of it was committed before; its offsets mean other messages now."""
+    """Nothing of it was committed before; its offsets now belong to other messages."""
     talk = Member().holding(q(0))
     (pull,) = talk.pulled(q(0), found(0, 1, 2))[-1:]
     talk.pull_failed(pull, TOPIC_NOT_EXIST)
@@ -257,7 +263,7 @@ def test_a_queue_of_a_recreated_topic_starts_over():
 
 
 def test_revoked_queues_are_drained_committed_and_released_together():
-    """Prefetched messages are left, what runs ends, the others do not notice."""
+    """Prefetched messages are dropped, running handlers end, and other queues are not disturbed."""
     talk = Member().holding(q(0), q(1), q(2))
     done = [talk.busy(q(number), 0, 1, 2) for number in range(3)]
     talk.polled(assigned((q(2), 1), epoch=2, revoke=[q(0), q(1)]))
@@ -278,7 +284,7 @@ def test_revoked_queues_are_drained_committed_and_released_together():
 
 
 def test_a_drained_queue_is_released_soon():
-    """5 ms: the other's broker may not answer."""
+    """It is released after 5 ms, since the broker of another queue may not answer."""
     talk = Member().holding(q(0), q(1))
     for number in range(2):
         (delivery,) = talk.busy(q(number), 0)
@@ -308,7 +314,9 @@ def test_a_revoked_queue_is_released_after_ten_seconds():
 
 
 def without_master(**settings):
-    """One that has handled a message of queue 0, whose master is gone, and that is to give up the queue."""
+    """Return a member that has handled a message of queue 0, whose master is gone, and that is to give up
+    the queue.
+    """
     talk = Member(session_ms=60_000, **settings).holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.routes(T=route(slaves=True, masters=False))
@@ -318,7 +326,9 @@ def without_master(**settings):
 
 
 def test_a_queue_whose_master_has_just_come_back_is_committed_before_it_is_released():
-    """The coordinator has seen the master already, and we have not: its next owner would begin too early."""
+    """The coordinator has seen the master already and the member has not: the next owner would begin too
+    early.
+    """
     talk = without_master()
     assert talk.of(fx.ReleaseQueues) == talk.of(fx.Lost) == []
     talk.at(1_500)
@@ -352,7 +362,7 @@ def test_a_queue_whose_master_is_away_and_that_is_committed_was_not_lost():
 
 
 def test_a_member_that_stops_waits_for_no_master():
-    """Before the stop or in it."""
+    """This holds before the stop and during it."""
     talk = without_master()
     talk.stop(timeout_ms=5_000)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
@@ -360,7 +370,7 @@ def test_a_member_that_stops_waits_for_no_master():
 
 
 def test_the_listener_runs_before_a_queue_is_released():
-    """on_revoked."""
+    """Its method is on_revoked."""
     talk = Member(has_revoke_hook=True).holding(q(0))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
@@ -409,7 +419,7 @@ def test_a_queue_granted_back_before_its_release_is_opened_again():
 
 @pytest.mark.parametrize("by", ["pull", "commit"])
 def test_a_fenced_queue_is_lost_at_once(by):
-    """Nothing more of it is committed, and nobody is told that it is released."""
+    """Nothing more of it is committed, and no release is sent."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     if by == "pull":
@@ -425,7 +435,7 @@ def test_a_fenced_queue_is_lost_at_once(by):
 
 
 def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
-    """The coordinator took it after all."""
+    """The coordinator has given it to another member."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
@@ -437,7 +447,7 @@ def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
 
 
 def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_goes_on():
-    """What is prefetched stays; a pull that our own opening fenced goes out again under the new claim."""
+    """Prefetched messages stay. A pull that our own opening fenced is sent again under the new claim."""
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0, 1))
     first, second = talk.deliveries()
@@ -470,7 +480,9 @@ def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
 
 
 def test_a_coordinator_with_an_old_epoch_costs_no_queues():
-    """It was away and does not know that another has granted since; unless the fence has forgotten, too."""
+    """It was away and does not know that another one has granted since; that counts only if the fence has
+    forgotten it, too.
+    """
     talk = Member().member()
     talk.polled(assigned(q(0), epoch=9))
     (request,) = talk.of(fx.OpenQueue)
@@ -489,7 +501,7 @@ def test_a_coordinator_with_an_old_epoch_costs_no_queues():
 
 @pytest.mark.parametrize("committed", [5, None])
 def test_a_queue_whose_committed_offset_moved_starts_over(committed):
-    """Somebody else has read on, or the offset was taken away: what is prefetched is of no use."""
+    """Another member has read on, or the offset was removed: prefetched messages are of no use."""
     talk = Member().holding(q(0), offset=3)
     (waiting,) = talk.busy(q(0), 3, started=0)
     talk.polled(assigned(q(0), epoch=2))
@@ -505,10 +517,10 @@ def test_a_queue_whose_committed_offset_moved_starts_over(committed):
 
 @pytest.mark.parametrize("former_epoch", [0, 2])
 def test_a_topic_that_was_made_again_is_read_from_its_beginning(former_epoch):
-    """The offset fits by chance: what we have is of the deleted topic, which began with 0 as well.
+    """The offset fits by chance: the messages are of the deleted topic, which began with 0 as well.
 
-    The fence forgot our opening with that topic; or our request to open came twice, and the answer tells of
-    the first.
+    The fence has forgotten our opening together with that topic; or our request to open arrived twice, and
+    the answer is that to the first.
     """
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0))
@@ -527,7 +539,9 @@ def test_a_topic_that_was_made_again_is_read_from_its_beginning(former_epoch):
 
 @pytest.mark.parametrize(("recovered_end", "is_lost"), [(0, True), (1, True), (2, False), (3, False)])
 def test_who_has_read_what_the_brokers_disk_has_lost_begins_again(recovered_end, is_lost):
-    """Nothing was committed, so the offset fits; but other messages may have the numbers of what we read."""
+    """Nothing was committed, so the offset fits; but other messages may have the offsets of those that it
+    read.
+    """
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0, 1))
     talk.polled(assigned(q(0), epoch=2))
@@ -547,7 +561,7 @@ def test_a_fence_that_knows_our_opening_lets_us_go_on():
 
 
 def test_a_fence_that_lost_its_opening_gets_it_again():
-    """NOT_YET_GRANTED to a pull: its file was lost."""
+    """It answers a pull with NOT_YET_GRANTED, because its file was lost."""
     talk = Member().holding(q(0), offset=2)
     (pull,) = talk.of(fx.Pull)
     (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
@@ -556,7 +570,9 @@ def test_a_fence_that_lost_its_opening_gets_it_again():
 
 
 def test_every_commit_has_a_claim():
-    """From client mode: not before the queue is open, and one that was fenced before is repeated after."""
+    """A member that allocated for itself commits only once the queue is open, and repeats a commit that
+    was fenced before.
+    """
     talk = Member().looking(1)
     talk.found_group()
     talk.group_joined(client_mode())
@@ -580,7 +596,7 @@ def test_every_commit_has_a_claim():
 
 
 def test_changed_offsets_are_committed_every_tenth_of_a_second():
-    """Unchanged offsets are not repeated: no other member's commit could follow ours."""
+    """Unchanged offsets are not repeated, since no commit of another member can follow ours."""
     talk = Member(persist_ms=1_000).holding(q(0), q(1))
     talk.at(1_000)
     (delivery,) = talk.busy(q(0), 0)
@@ -609,7 +625,7 @@ def test_a_queue_has_one_commit_under_way():
 
 
 def asleep(session_ms=3_000):
-    """A member that was stopped for a minute, with a message handled and one that waits."""
+    """Return a member that was stopped for a minute, with one message handled and another that waits."""
     talk = Member(session_ms=session_ms).holding(q(0))
     done, waiting = talk.busy(q(0), 0, 1)
     talk.handled((done, HandlerOutcome.SUCCESS))
@@ -618,7 +634,7 @@ def asleep(session_ms=3_000):
 
 
 def test_a_member_that_wakes_up_starts_no_handler_and_commits_nothing():
-    """The coordinator may have given its queues to others; only its answer tells."""
+    """The coordinator may have given its queues to others; only its answer can tell."""
     talk, waiting = asleep()
     assert not waiting.begin()
     talk.handled((waiting, HandlerOutcome.SKIPPED))
@@ -629,7 +645,7 @@ def test_a_member_that_wakes_up_starts_no_handler_and_commits_nothing():
 
 
 def test_a_member_whose_lease_is_renewed_continues():
-    """The coordinator had patience, or was away as well."""
+    """The coordinator has waited, or was away as well."""
     talk, waiting = asleep()
     assert not waiting.begin()
     talk.handled((waiting, HandlerOutcome.SKIPPED))
@@ -664,7 +680,7 @@ def test_an_expelled_member_loses_everything_and_joins_again():
 
 
 def test_a_queue_revoked_after_the_lease_waits_with_its_commit():
-    """The commit waits until the lease is valid again."""
+    """The commit is sent when the lease is valid again."""
     talk, _ = asleep()
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     assert talk.of(fx.CommitOffset) == talk.of(fx.ReleaseQueues) == []
@@ -689,7 +705,7 @@ def test_a_member_consumes_until_its_lease_ends_while_the_coordinator_is_away():
 
 
 def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
-    """Its queues are for others; the reason is told."""
+    """Its queues go to other members, and the reason is reported."""
     talk = Member(max_processing_ms=1_000, session_ms=600_000).holding(q(0), q(1))
     running, other = talk.busy(q(0), 0), talk.busy(q(1), 0)
     talk.at(500)
@@ -708,7 +724,7 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
 
 
 def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
-    """At its deadline it is given up on, and the member comes back; its late end counts for nothing."""
+    """It is abandoned at its deadline, and the member returns; its late result counts for nothing."""
     talk = Member(max_processing_ms=1_000, consume_timeout_ms=2_000, session_ms=600_000).holding(q(0), q(1))
     (running,) = talk.busy(q(0), 0, started=1)
     talk.at(1_100)
@@ -726,7 +742,7 @@ def test_a_handler_that_never_ends_is_abandoned_and_its_member_returns():
 
 
 def test_in_client_mode_members_allocate_like_stock_clients():
-    """Queues that the strategy leaves us go on as they are; the polls go on, too."""
+    """Queues that the strategy leaves with the member continue without a break, and so do the polls."""
     talk = Member().holding(q(0), q(1), count=4)
     (waiting,) = talk.busy(q(0), 0, started=0)
     talk.polled(client_mode(9))
@@ -742,7 +758,7 @@ def test_in_client_mode_members_allocate_like_stock_clients():
 
 
 def test_in_client_mode_a_queue_waiting_to_be_reopened_continues():
-    """Its fence had forgotten us; who allocates for itself needs none."""
+    """Its fence had forgotten the member; members that allocate for themselves need no opening."""
     talk = Member().holding(q(0), offset=2)
     (pull,) = talk.of(fx.Pull)
     (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
@@ -753,7 +769,7 @@ def test_in_client_mode_a_queue_waiting_to_be_reopened_continues():
 
 
 def test_in_client_mode_queues_in_order_are_locked():
-    """Their broker keeps them for us until then: handlers go on."""
+    """Their broker keeps them for the member until then, and handlers continue."""
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
     talk.polled(client_mode(2))
     (request,) = talk.of(fx.LockQueues)
@@ -806,7 +822,7 @@ def test_a_late_member_list_is_ignored():
 
 
 def test_a_graceful_stop_commits_leaves_and_unregisters():
-    """In this order; what is idle goes back at once, and leaving frees the rest."""
+    """It does so in this order. Idle queues are released at once, and leaving frees the rest."""
     talk = Member().holding(q(0), q(1))
     (delivery,) = talk.busy(q(0), 0)
     talk.stop(timeout_ms=5_000)
@@ -841,7 +857,7 @@ def test_idle_queues_are_released_while_a_slow_handler_runs():
 
 
 def test_an_idle_member_only_unregisters():
-    """Its commits are on their way; two requests would be one too many."""
+    """Its commits have been sent; a leave request besides would be one too many."""
     talk = Member().holding(q(0), q(1))
     for number in range(2):
         (delivery,) = talk.busy(q(number), 0)
@@ -873,7 +889,7 @@ def test_a_member_that_stops_during_a_handler_releases_its_queue_as_not_committe
 
 
 def test_a_static_member_keeps_its_queues_when_it_stops():
-    """It commits, and is back within its session."""
+    """It commits, and may be back within its session."""
     talk = Member(instance_id="left").holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
@@ -886,7 +902,9 @@ def test_a_static_member_keeps_its_queues_when_it_stops():
 
 
 def test_redeliveries_after_a_move_are_counted_and_reported():
-    """What we handled ourselves, and only when the coordinator has heard of it, it is forgotten."""
+    """Messages that the member had handled itself do not count. The count is cleared once the coordinator
+    has acknowledged it.
+    """
     talk = Member().holding(q(0))
     deliveries = talk.busy(q(0), 0, 1, 2, started=0)
     talk.handled(*((each, HandlerOutcome.SUCCESS) for each in deliveries))
@@ -906,7 +924,7 @@ def test_redeliveries_after_a_move_are_counted_and_reported():
 
 
 def test_a_warning_of_the_coordinator_is_reported_once_per_occurrence():
-    """The consumer goes on: it is the group that loses messages."""
+    """The consumer continues: it is the group that loses messages."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), warning="of T, alice wants 'a' and bob wants 'b'"))
     (trouble,) = talk.of(fx.Trouble)
@@ -925,7 +943,9 @@ def test_a_warning_of_the_coordinator_is_reported_once_per_occurrence():
 
 
 def mixed():
-    """A member of a group with queues at a broker of ours and at one of Apache's: it allocates for itself."""
+    """Return a member of a group with queues at a broker of ours and at one of Apache's: it allocates for
+    itself.
+    """
     talk = Member()
     talk.start()
     talk.routes(T=route(2, brokers=("a", "b")))
@@ -936,7 +956,7 @@ def mixed():
 
 @pytest.mark.parametrize("first", ["its connection", "its route"])
 def test_the_coordinator_is_looked_for_when_the_last_apache_broker_leaves(first):
-    """Whichever is seen first: that its connection ended, or that name servers know it no more."""
+    """The member may first see the end of its connection, or that name servers no longer know it."""
     talk = mixed()
     assert talk.core._coordination.allocates
     gone = [lambda: talk.lost("b:1"), lambda: talk.routes(T=route(2, brokers=("a",)))]
@@ -954,7 +974,9 @@ def test_no_broker_coordinates_beside_an_apache_broker():
 
 
 def test_an_apache_broker_that_is_only_away_is_awaited():
-    """Its connection ended, and it is registered: it may be back in a moment, and all would change again."""
+    """Its connection ended, but it is registered: it may be back in a moment, and everything would change
+    again.
+    """
     talk = mixed()
     talk.lost("b:1")
     talk.routes(T=route(3, brokers=("a", "b")))

@@ -1,4 +1,6 @@
-"""A program that fetches messages itself: what is in hand, what is committed, and what a hand-over does."""
+"""Tests of a program that fetches messages itself: what is in hand, what is committed, and what a handover
+does.
+"""
 
 import pytest
 
@@ -12,7 +14,9 @@ from tests.client.consuming.examples import route
 
 
 class Program:
-    """The program beside a conversation's core: it fetches from a buffer, and reports at once."""
+    """The program beside a conversation's core: it fetches from a buffer, and reports its progress at
+    once.
+    """
 
     def __init__(self, talk):
         self.talk = talk
@@ -32,7 +36,7 @@ class Program:
         self.talk.effects = [e for e in self.talk.effects if not isinstance(e, fx.Deliver | fx.CommitsEnded)]
 
     def take(self, count_max=1 << 31):
-        """Fetch; what follows in the core is in `effects` of the conversation."""
+        """Fetch; the effects that follow in the core are in `effects` of the conversation."""
         self._pass_on()
         taken = self.buffer.take(count_max)
         self._flush()
@@ -63,13 +67,13 @@ class Program:
 
 
 def alone(queues=1, offset=0, **settings):
-    """A program that owns all queues of T, without a coordinator."""
+    """Return a program that owns all queues of T, without a coordinator."""
     talk = Conversation(**({"fetches": True, "rebalance_ms": 600_000} | settings)).pulling(queues, offset)
     return talk, Program(talk)
 
 
 def member(*queues, **settings):
-    """One that owns queues of a coordinated group, under epoch 1."""
+    """Return a program that owns queues of a coordinated group, under epoch 1."""
     talk = Member(fetches=True, **settings).holding(*queues)
     return talk, Program(talk)
 
@@ -90,7 +94,7 @@ def test_messages_come_by_queue_and_in_order():
 
 
 def test_what_was_returned_is_done_with_the_next_call():
-    """It is committed when that is due; what is in hand is not."""
+    """It is committed when a commit is due; what is in hand is not."""
     talk, program = alone()
     talk.pulled(q(0), found(0, 1, 2, 3))
     assert program.take(3) == {q(0): [0, 1, 2]}
@@ -153,7 +157,7 @@ def test_a_commit_of_offsets_may_go_back():
 
 
 def test_a_commit_follows_the_one_under_way():
-    """A queue has one at a time; both requests end."""
+    """A queue has one commit under way at a time, and both calls return."""
     talk, program = alone(auto_commit=False)
     program.commit({q(0): 3})
     (first,) = talk.of(fx.CommitOffset)
@@ -180,7 +184,7 @@ def test_a_commit_of_a_queue_that_is_lost_fails():
 
 
 def test_a_hand_over_waits_for_what_is_in_hand():
-    """Nothing more of the queue is returned; the next call ends the waiting, and commits."""
+    """No more messages of the queue are returned. The next call ends the waiting, and commits."""
     talk, program = member(q(0), q(1))
     talk.pulled(q(0), found(0, 1, 2))
     assert program.take(2) == {q(0): [0, 1]}
@@ -197,7 +201,7 @@ def test_a_hand_over_waits_for_what_is_in_hand():
 
 
 def test_a_hand_over_waits_no_longer_than_it_may():
-    """What is in hand then is delivered again, to the next member; what was done before it is committed."""
+    """What is in hand then is redelivered to the next member; what was done before is committed."""
     talk, program = member(q(0), revoke_timeout_ms=4_000)
     talk.pulled(q(0), found(0, 1, 2))
     assert [program.one(), program.one()] == [0, 1]
@@ -223,7 +227,7 @@ def test_what_waits_in_the_buffer_delays_no_hand_over():
 
 
 def test_a_batch_that_is_partly_done_delays_no_hand_over():
-    """One is done, nothing is in hand: the queue is released at once, and the rest is the next member's."""
+    """With one message done and none in hand the queue is released at once; the next member gets the rest."""
     talk, program = member(q(0))
     talk.pulled(q(0), found(0, 1))
     assert program.one() == 0
@@ -261,7 +265,7 @@ def test_a_queue_that_was_lost_returns_nothing_more():
 
 
 def talk_pull(talk, queue):
-    """The pull of a queue that is under way."""
+    """Return the pull of a queue that is under way."""
     owned = talk.core._table.get(queue)
     return fx.Pull(queue, owned.generation, "a:1", owned.cursor.next_offset, claim=owned.claim.opened)
 
@@ -280,7 +284,7 @@ def test_a_paused_queue_is_skipped_and_keeps_its_order():
 
 
 def test_nothing_is_returned_without_a_lease():
-    """A process that stood still returns nothing before it has heard from its coordinator."""
+    """A process that was suspended returns nothing before it has an answer of its coordinator."""
     talk, program = member(q(0), session_ms=10_000)
     talk.pulled(q(0), found(0, 1))
     assert program.one() == 0
@@ -293,7 +297,7 @@ def test_nothing_is_returned_without_a_lease():
 
 
 def test_seeking_drops_what_was_pulled_and_pulls_elsewhere():
-    """The answer to the pull before comes too late."""
+    """The answer to the earlier pull is ignored."""
     talk, program = alone()
     talk.pulled(q(0), found(0, 1))
     (before,) = talk.of(fx.Pull)
@@ -331,7 +335,7 @@ def test_without_auto_commit_a_sought_position_is_not_committed():
 
 
 def test_a_queue_that_is_being_opened_begins_where_the_program_wants():
-    """As in on_assigned, where programs seek."""
+    """Programs seek in on_assigned."""
     talk = Conversation(fetches=True).joined(1)
     program = Program(talk)
     program.fetch(Seek({q(0): 30}))
@@ -343,7 +347,7 @@ def test_a_queue_that_is_being_opened_begins_where_the_program_wants():
 
 
 def test_assigned_queues_are_read_without_a_membership():
-    """The brokers hear of no member, and nobody is asked for the group's."""
+    """The brokers get no heartbeat with a group, and no query for its members."""
     talk = Conversation(fetches=True, assigns=True)
     program = Program(talk)
     talk.start()
@@ -372,7 +376,7 @@ def test_assigned_queues_wait_for_the_route_to_their_broker():
 
 
 def test_the_limit_of_all_queues_is_shared_among_them():
-    """As pullThresholdForAll: with four queues, each holds a quarter."""
+    """It works like pullThresholdForAll: with four queues, each holds a quarter."""
     talk, program = alone(4, pull_threshold_for_all=8)
     talk.pulled(q(0), found(0, 1))
     assert len(talk.of(fx.Pull)) == 1
@@ -407,7 +411,7 @@ def test_what_was_not_done_when_the_program_failed_is_not_committed():
 
 
 def test_nothing_waits_after_a_pull_that_found_nothing():
-    """A position moves on over messages that the subscription leaves out."""
+    """The position advances past messages that the subscription leaves out."""
     talk, program = alone()
     talk.pulled(q(0), nothing(9))
     assert talk.core.position(q(0)) == 9

@@ -1,4 +1,4 @@
-"""Held messages: counted, and the offset to commit, in whatever order they come and are done."""
+"""Tests of held messages: their number and the offset to commit, in any order of arrival and completion."""
 
 from hypothesis import given
 from hypothesis import strategies as st

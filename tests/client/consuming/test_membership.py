@@ -1,4 +1,4 @@
-"""The membership: how a member finds its coordinator, joins, polls, and comes back."""
+"""Tests of the membership: how a member finds its coordinator, joins, polls and returns."""
 
 import pytest
 
@@ -21,7 +21,7 @@ NO_PERMISSION = ResponseCode.NO_PERMISSION
 
 
 def test_a_member_finds_joins_and_polls():
-    """With its subscriptions, its session, and the epoch of what it was told."""
+    """The requests have its subscriptions, its session, and the epoch that it last got."""
     talk = Member(session_ms=6_000).looking()
     assert talk.of(fx.FetchConsumerList) == []
     assert talk.question == fx.FindGroup("a:1", 1, 2_000)
@@ -39,7 +39,7 @@ def test_a_member_finds_joins_and_polls():
 
 
 def test_without_coordinators_members_allocate_for_themselves():
-    """Apache's; and where one of several is such a one."""
+    """Apache's brokers have none; one such broker among several is enough."""
     talk = Member()
     talk.start()
     talk.routes(T=route(2, brokers=("a", "b")))
@@ -50,7 +50,7 @@ def test_without_coordinators_members_allocate_for_themselves():
 
 
 def test_a_broker_without_coordinators_ends_the_membership():
-    """It joined the cluster later: nobody can keep its queues for a coordinator."""
+    """It joined the cluster later, and cannot keep queues for a coordinator."""
     talk = Member().holding(q(0))
     talk.heartbeat("b:1")
     assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
@@ -106,7 +106,7 @@ def test_brokers_are_queried_for_the_coordinator_in_turn():
 
 @pytest.mark.parametrize("asked_first", ["join", "poll"])
 def test_a_member_follows_a_redirect_to_the_coordinator(asked_first):
-    """Asked at once, there; from one to the other and on only after a pause."""
+    """It follows the first at once, and a redirect onwards only after a pause."""
     talk = Member().looking()
     talk.found_group()
     if asked_first == "poll":
@@ -128,7 +128,7 @@ def test_a_coordinator_not_known_yet_is_queried_again():
 
 
 def test_a_lost_connection_is_reopened_within_the_grace():
-    """At once, at the same coordinator; then at whoever is asked for it, and as the same member."""
+    """The member reconnects to the same coordinator at once, then looks for it, with the same member id."""
     talk = Member().holding(q(0))
     talk.polled(ConnectionLost("gone"))
     (poll,) = talk.effects
@@ -143,7 +143,7 @@ def test_a_lost_connection_is_reopened_within_the_grace():
 
 
 def test_a_forgotten_member_joins_again_with_its_queues():
-    """The coordinator's memory is gone, its session was not over."""
+    """The coordinator has lost its memory, and the member's session has not ended."""
     talk = Member().holding(q(0), q(1))
     talk.polled(refusal(UNKNOWN_MEMBER))
     join = talk.question
@@ -156,7 +156,7 @@ def test_a_forgotten_member_joins_again_with_its_queues():
 
 
 def test_queues_are_opened_again_under_a_new_member_id():
-    """Somebody else has got it; the queues go on meanwhile."""
+    """Another member has got the old id; the queues are read on meanwhile."""
     talk = Member().holding(q(0))
     talk.polled(refusal(UNKNOWN_MEMBER))
     talk.group_joined(assigned((q(0), 2), epoch=2), member="m2")
@@ -175,7 +175,7 @@ def test_a_late_answer_to_an_earlier_request_is_ignored():
 
 
 def test_a_poll_answered_early_without_news_is_repeated_after_a_pause():
-    """Whatever is wrong between the two, it is no reason to ask a thousand times a second."""
+    """A fault between the two must not cause a thousand requests a second."""
     talk = Member().holding(q(0))
     assert talk.polled(assigned(q(0))) == []
     assert talk.at(99) == []
@@ -194,7 +194,7 @@ def test_a_replaced_static_member_leaves_the_group():
 
 
 def test_a_replaced_static_member_waits_for_its_name():
-    """It takes nobody's place; its user hears when it is kept out, and when it is back."""
+    """It does not replace the other member. Its user is told when it is kept out, and when it is back."""
     talk = Member(instance_id="left").holding(q(0))
     talk.polled(refusal(FENCED))
     (trouble,) = talk.of(fx.Trouble)
@@ -217,7 +217,7 @@ def test_a_replaced_static_member_waits_for_its_name():
 
 
 def test_a_denied_member_is_reported_until_permitted():
-    """Told once, however often it is asked."""
+    """One report is made for all refusals."""
     talk = Member().looking()
     talk.found_group()
     talk.group_joined(refusal(NO_PERMISSION, "not for you"))
@@ -234,7 +234,7 @@ def test_a_denied_member_is_reported_until_permitted():
 
 
 def test_a_denied_heartbeat_stops_membership_and_a_denied_topic_does_not():
-    """Other topics may go on; both are told."""
+    """Other topics continue; both are reported."""
     talk = Member().looking()
     denied = refusal(NO_PERMISSION)
     assert talk.core.answered("broker a:1", denied, keeps_out=True) == [fx.Trouble(denied, True)]
@@ -246,7 +246,7 @@ def test_a_denied_heartbeat_stops_membership_and_a_denied_topic_does_not():
 
 
 def test_a_join_names_the_chosen_strategy():
-    """And the name of a static member is told."""
+    """It has the name of a static member, too."""
     talk = Member(group_strategy="AVG_BY_CIRCLE", instance_id="left").looking()
     talk.found_group()
     assert (talk.question.body.strategy, talk.question.header.lb_instance) == ("AVG_BY_CIRCLE", "left")

@@ -1,4 +1,6 @@
-"""The offset store: forward only, frozen when refused, committed when changed."""
+"""Tests of the offset store: offsets only advance, are frozen when refused, and are committed when
+changed.
+"""
 
 from libramq.client.consuming.committing.offset_store import OffsetStore
 from libramq.message.queue import MessageQueue

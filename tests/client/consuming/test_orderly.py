@@ -1,4 +1,6 @@
-"""Consumption in order, event by event: locks, one portion at a time, failures, handing a queue over."""
+"""Tests of consumption in order, event by event: locks, one batch at a time, failures, the handover of a
+queue.
+"""
 
 import pytest
 
@@ -28,7 +30,7 @@ class InOrder(Conversation):
         return self.core._table.get(queue).lock.is_held
 
     def owning(self, queues=1, offset=0, *members):
-        """A member that has locked its queues and pulls them."""
+        """Return a member that has locked its queues and pulls them."""
         self.joined(queues, *members)
         self.locks(*(queue for queue, _ in self.of(fx.LockQueues)[0].queues))
         for effect in self.of(fx.QueryOffset):
@@ -43,7 +45,9 @@ def succeed(talk):
 
 
 def test_a_queue_is_locked_before_anything_else():
-    """All of a broker with one request; what is granted is ours, then its offset is asked for."""
+    """One request covers all queues of a broker. Those that are granted are owned, and their offsets are
+    fetched.
+    """
     talk = InOrder().joined(2)
     (request,) = talk.of(fx.LockQueues)
     assert (request.address, [queue for queue, _ in request.queues]) == ("a:1", [q(0), q(1)])
@@ -56,7 +60,7 @@ def test_a_queue_is_locked_before_anything_else():
 
 
 def test_a_locked_queue_waits_a_moment_before_its_offset_is_fetched():
-    """Java's client commits after it has given its locks back; renewals meanwhile change nothing."""
+    """Java's client commits after it has released its locks; renewals meanwhile change nothing."""
     talk = InOrder(orderly_takeover_ms=50).joined(1)
     (request,) = talk.of(fx.LockQueues)
     talk.locks(q(0))
@@ -69,7 +73,7 @@ def test_a_locked_queue_waits_a_moment_before_its_offset_is_fetched():
 
 
 def test_a_refused_lock_is_requested_again_with_growing_pauses():
-    """Its owner is on its way out; upstream would come back after 20 s."""
+    """Its owner is about to release it; upstream would retry after 20 s."""
     talk = InOrder().joined(1)
     talk.locks()
     tries = []
@@ -85,7 +89,7 @@ def test_a_refused_lock_is_requested_again_with_growing_pauses():
 
 
 def test_one_portion_of_each_queue_is_handled_at_a_time():
-    """The next goes out when the last is done; queues do not wait for each other."""
+    """The next one is delivered when the last one is done; queues do not wait for each other."""
     talk = InOrder(batch_size=2).owning(2)
     talk.pulled(q(0), found(0, 1, 2))
     (first,) = talk.deliveries()
@@ -100,7 +104,7 @@ def test_one_portion_of_each_queue_is_handled_at_a_time():
 
 
 def test_a_failure_suspends_the_queue_and_counts():
-    """The same messages come again before anything behind them; nothing is committed past them."""
+    """The same messages are redelivered before any behind them, and nothing is committed past them."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(5, 6))
     for times in range(3):
@@ -118,7 +122,9 @@ def test_a_failure_suspends_the_queue_and_counts():
 
 @pytest.mark.parametrize("sent_as", [0, -5, -(2**31)])
 def test_a_message_that_failed_too_often_goes_to_the_retry_topic(sent_as):
-    """Under a count that has the broker bury it, whatever its producer said; then its queue goes on."""
+    """Its count makes the broker put it among the dead letters, whatever its producer set; then its queue
+    continues.
+    """
     talk = InOrder(max_reconsume_times=1)
     talk.start()
     talk.routes(**{"T": route(1), RETRY: route(1)})
@@ -172,7 +178,7 @@ def test_without_a_maximum_a_message_is_retried_for_ever():
 
 
 def test_a_handover_drains_commits_and_only_then_unlocks():
-    """The next owner finds everything committed that was handled."""
+    """For the next owner everything that was handled is committed."""
     talk = InOrder().owning(2)
     talk.pulled(q(1), found(0, 1))
     (running,) = talk.deliveries()
@@ -191,7 +197,7 @@ def test_a_handover_drains_commits_and_only_then_unlocks():
 
 
 def test_two_commits_of_a_queue_are_never_under_way_at_once():
-    """Brokers of many threads could work them off in any order: the last one would go back."""
+    """Brokers with many threads may process them in any order, and the offset would go back."""
     talk = InOrder(persist_ms=100).owning(2)
     talk.pulled(q(1), found(0, 1))
     succeed(talk)
@@ -211,7 +217,7 @@ def test_two_commits_of_a_queue_are_never_under_way_at_once():
 
 
 def test_a_failed_last_commit_is_retried_once():
-    """Then the queue is let go all the same; the broker's word is what it had before."""
+    """Then the queue is released without it, and the broker keeps the offset that it had."""
     talk = InOrder().owning(2)
     talk.pulled(q(1), found(0))
     succeed(talk)
@@ -236,7 +242,9 @@ def test_locks_are_renewed_every_20_s():
 
 
 def test_a_lock_held_by_another_member_loses_the_queue():
-    """What was pulled is forgotten, what runs is ignored, nothing committed; the lock is asked for again."""
+    """Pulled messages are dropped, results of running handlers ignored, nothing is committed; the lock is
+    requested again.
+    """
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0, 1))
     (running,) = talk.deliveries()
@@ -254,7 +262,7 @@ def test_a_lock_held_by_another_member_loses_the_queue():
 
 
 def test_a_lock_is_trusted_for_30_s():
-    """When the broker does not answer any more, no further handler begins."""
+    """If the broker does not answer for that long, no further handler begins."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0, 1, 2))
     talk.at(20_000)
@@ -271,7 +279,7 @@ def test_a_lock_is_trusted_for_30_s():
 
 @pytest.mark.parametrize(("meanwhile", "goes_on"), [(1, True), (None, True), (2, False)])
 def test_after_a_lost_connection_the_lock_is_confirmed_first(meanwhile, goes_on):
-    """Where somebody else was further meanwhile, we begin where they stopped."""
+    """If another member has read on meanwhile, we begin where it stopped."""
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0, 1))
     (running,) = talk.deliveries()
@@ -293,7 +301,7 @@ def test_after_a_lost_connection_the_lock_is_confirmed_first(meanwhile, goes_on)
 
 
 def test_a_connection_lost_during_a_handover_loses_the_queue():
-    """The next owner may have it already: our commit would take its offset back."""
+    """The next owner may have it already, and our commit would set its offset back."""
     talk = InOrder().owning(2)
     talk.pulled(q(1), found(0))
     (running,) = talk.deliveries()
@@ -320,7 +328,7 @@ def test_a_lock_granted_for_a_queue_given_up_is_released():
 
 
 def test_the_listener_runs_before_the_lock_is_released():
-    """At most as long as it was told."""
+    """The lock waits no longer than the timeout."""
     talk = InOrder(has_revoke_hook=True, revoke_timeout_ms=3000).owning(4)
     talk.notified()
     talk.members("me", "you")
@@ -344,7 +352,7 @@ def test_leaving_unlocks_before_it_unregisters():
 
 
 def test_leaving_has_a_deadline_whatever_does_not_answer():
-    """The handler, the listener, the commit."""
+    """That may be the handler, the listener or the commit."""
     talk = InOrder(has_revoke_hook=True).owning(3)
     talk.pulled(q(0), found(0, 1))
     running = talk.deliveries()[0]
@@ -376,7 +384,7 @@ def test_an_unreachable_broker_is_retried_in_a_second():
 
 
 def test_a_copy_for_an_unrouted_retry_topic_goes_to_the_messages_broker():
-    """Which knows it before any name server does."""
+    """The broker knows the topic before any name server does."""
     talk = InOrder(max_reconsume_times=0).owning(1)
     talk.pulled(q(0), found(0))
     talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
@@ -385,7 +393,9 @@ def test_a_copy_for_an_unrouted_retry_topic_goes_to_the_messages_broker():
 
 
 def test_a_lock_is_released_where_it_was_taken():
-    """The name server has forgotten the broker for a moment; the lock would keep the queue for a minute."""
+    """The name server has forgotten the broker for a moment, and the lock would keep the queue for a
+    minute.
+    """
     talk = InOrder().owning(1, 0)
     talk.routes(T=route(1, brokers=("b",)))
     talk.heartbeat("b:1")
@@ -394,7 +404,7 @@ def test_a_lock_is_released_where_it_was_taken():
 
 
 def test_an_unlock_lost_with_its_connection_is_repeated():
-    """The broker may not have heard it, and keeps the lock for us when we come back."""
+    """The broker may not have received it, and would keep the lock for the member when it returns."""
     talk = InOrder().owning(2, 0, "me")
     talk.notified()
     talk.members("me", "you")

@@ -1,4 +1,4 @@
-"""The owned queue: what is left decides what is committed."""
+"""Tests of the owned queue: its unfinished messages decide which offset is committed."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ def removed(queue, *offsets):
 
 
 def test_the_smallest_unfinished_offset_is_committed():
-    """Later offsets that are done wait for it."""
+    """Later messages that are done wait for it."""
     queue = queue_with(5, 6, 7)
     assert removed(queue, 6) == 5
     assert removed(queue, 5) == 7
@@ -30,7 +30,7 @@ def test_the_smallest_unfinished_offset_is_committed():
 
 
 def test_repeated_results_of_an_empty_queue_change_nothing():
-    """A result that comes twice moves nothing."""
+    """The offset does not move."""
     queue = queue_with(5)
     assert removed(queue, 5) == 6
     assert removed(queue, 5) is None
@@ -38,14 +38,14 @@ def test_repeated_results_of_an_empty_queue_change_nothing():
 
 
 def test_gaps_are_skipped():
-    """Filtered messages leave holes: the offset is that of a message that is there, or the end."""
+    """Filtered messages leave gaps: the offset is that of the next message that exists, or the end."""
     queue = queue_with(5, 9)
     assert removed(queue, 5) == 9
     assert removed(queue, 9) == 10
 
 
 def test_a_message_pulled_twice_is_kept_once():
-    """Duplicates replace."""
+    """The second replaces the first."""
     queue = queue_with(5, 6)
     queue.held.put([message(6, body=b"longer")])
     assert (len(queue.held), queue.held.size) == (2, 7)
@@ -54,7 +54,7 @@ def test_a_message_pulled_twice_is_kept_once():
 
 
 def test_count_size_and_span_are_measured():
-    """What flow control looks at."""
+    """Flow control uses them."""
     queue = queue_with(10, 11, 30)
     assert (len(queue.held), queue.held.size, queue.held.span) == (3, 3, 20)
     removed(queue, 10)
@@ -65,7 +65,7 @@ def test_count_size_and_span_are_measured():
 
 @given(st.lists(st.integers(0, 40), min_size=1), st.randoms())
 def test_no_order_of_results_commits_unfinished_messages(offsets, randomness):
-    """Whatever arrives and ends in whatever order: nothing at or above the offset is unfinished below it."""
+    """In any order of arrivals and results, no unfinished message is below the committed offset."""
     queue = queue_with(*offsets)
     left = set(offsets)
     for offset in randomness.sample(sorted(left), len(left)):
@@ -75,7 +75,7 @@ def test_no_order_of_results_commits_unfinished_messages(offsets, randomness):
 
 
 def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
-    """The handler's thread asks at the last moment."""
+    """The handler's thread checks at the last moment."""
     queue = queue_with(1, 2)
     queue.enter(QueueState.READING)
     first, second = Delivery(queue, [message(1)]), Delivery(queue, [message(2)])

@@ -1,4 +1,6 @@
-"""The owned queues: where they start, how they are pulled, what is refused."""
+"""Tests of the owned queues: where they start, how they are pulled, and what happens when a broker
+refuses.
+"""
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests.client.consuming.examples import message, route
     ],
 )
 def test_a_new_group_starts_at_the_configured_position(consume_from, question):
-    """The end, a time, or the beginning."""
+    """That is the end, a time, or the beginning."""
     talk = Conversation(consume_from=consume_from, consume_timestamp_ms=777).joined(1)
     (asked,) = talk.committed(q(0), None)
     assert isinstance(asked, question)
@@ -33,7 +35,7 @@ def test_a_new_group_starts_at_the_configured_position(consume_from, question):
 
 @pytest.mark.parametrize("error", [RequestTimeout("x"), broker_error(1, "x")])
 def test_an_offset_that_cannot_be_fetched_is_fetched_again(error):
-    """Never does a queue start from zero by accident; the next round takes it again in a second."""
+    """A queue must never start from zero by accident; the next round takes it again in a second."""
     talk = Conversation().joined(1)
     assert talk.committed(q(0), error) == [fx.Revoked((q(0),))]
     assert talk.core.owned() == []
@@ -55,7 +57,7 @@ def test_an_answer_for_an_earlier_ownership_is_ignored():
 
 
 def test_messages_are_cut_into_batches_and_the_next_pull_leaves_at_once():
-    """batch_size bounds what one call of a handler gets."""
+    """batch_size limits what one call of a handler gets."""
     talk = Conversation(batch_size=2).pulling()
     talk.pulled(q(0), found(0, 1, 2))
     assert [[m.queue_offset for m in each.messages] for each in talk.deliveries()] == [[0, 1], [2]]
@@ -63,7 +65,7 @@ def test_messages_are_cut_into_batches_and_the_next_pull_leaves_at_once():
 
 
 def test_done_messages_are_committed_with_the_next_pull_and_every_second():
-    """The smallest offset that is not done."""
+    """The offset is the smallest one that is not done."""
     talk = Conversation(persist_ms=1000).pulling()
     talk.pulled(q(0), found(0, 1, 2))
     first, second, third = talk.deliveries()
@@ -80,7 +82,7 @@ def test_done_messages_are_committed_with_the_next_pull_and_every_second():
 
 
 def test_unchanged_offsets_are_committed_every_five_seconds():
-    """In case the last owner's commit came after ours."""
+    """The last owner's commit may have arrived after ours."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(offset=9)
     assert talk.at(4999) == []
     assert fx.CommitOffset(q(0), talk.generation(q(0)), 9, "a:1") in talk.at(5000)
@@ -97,7 +99,7 @@ def test_a_commit_that_failed_is_repeated():
 
 
 def test_an_empty_pull_moves_the_offset_only_when_nothing_waits():
-    """What the broker skipped for us need not be looked at again."""
+    """Messages that the broker has filtered out need not be filtered again."""
     talk = Conversation().pulling()
     (pull,) = talk.pulled(q(0), nothing(8, ResponseCode.PULL_RETRY_IMMEDIATELY))
     assert (pull.offset, talk.offset(q(0))) == (8, 8)
@@ -107,7 +109,9 @@ def test_an_empty_pull_moves_the_offset_only_when_nothing_waits():
 
 
 def test_tags_are_compared_exactly():
-    """The broker compares hashes, and "Aa" and "BB" have the same; dropped messages hold up no offset."""
+    """The broker compares hashes, and "Aa" and "BB" have the same. Dropped messages do not hold the offset
+    back.
+    """
     talk = Conversation(expression="Aa").pulling()
     talk.pulled(q(0), found(0, 1, tag="BB"))
     assert talk.deliveries() == []
@@ -119,7 +123,7 @@ def test_tags_are_compared_exactly():
 
 
 def test_messages_carry_the_bounds_of_their_queue():
-    """MIN_OFFSET and MAX_OFFSET are there for programs that measure lag."""
+    """Programs that measure lag use MIN_OFFSET and MAX_OFFSET."""
     talk = Conversation().pulling()
     talk.pulled(q(0), found(0))
     properties = talk.deliveries()[0].messages[0].properties
@@ -127,7 +131,7 @@ def test_messages_carry_the_bounds_of_their_queue():
 
 
 def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
-    """More than 1000 messages."""
+    """Here it holds more than 1000 messages."""
     talk = Conversation(batch_size=1000).pulling()
     talk.pulled(q(0), found(*range(1001)))
     assert talk.of(fx.Pull) == []
@@ -142,7 +146,7 @@ def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
 
 
 def test_flow_control_is_rechecked_by_a_timer():
-    """Every 50 ms, should nothing else wake it."""
+    """The queue is checked every 50 ms if no event causes it before."""
     talk = Conversation(pull_threshold_for_queue=1).pulling()
     talk.pulled(q(0), found(0, 1))
     owned = talk.core._table.get(q(0))
@@ -161,7 +165,7 @@ def test_flow_control_is_rechecked_by_a_timer():
     ],
 )
 def test_a_pull_that_failed_is_repeated_after_its_delay(error, delay_ms):
-    """From the same offset."""
+    """It is repeated from the same offset."""
     talk = Conversation().pulling(offset=7)
     assert talk.pulled(q(0), error) == []
     assert talk.at(delay_ms - 1) == []
@@ -170,7 +174,7 @@ def test_a_pull_that_failed_is_repeated_after_its_delay(error, delay_ms):
 
 
 def test_a_broker_that_answers_again_is_pulled_from_at_once():
-    """It has restarted: its heartbeat goes through before the second is over."""
+    """It has restarted, and its heartbeat is answered before the second is over."""
     talk = Conversation().pulling(offset=7)
     talk.lost()
     talk.pulled(q(0), ConnectionLost("x"))
@@ -191,7 +195,7 @@ def test_a_broker_without_our_subscription_gets_a_heartbeat(code):
 
 
 def test_the_broker_may_suggest_a_slave():
-    """And after a failure the master is asked again."""
+    """After a failure the member pulls from the master again."""
     talk = Conversation().joined(1, route_=route(1, slaves=True))
     talk.heartbeat("a:2")
     talk.members("me")
@@ -203,7 +207,9 @@ def test_the_broker_may_suggest_a_slave():
 
 
 def test_a_refused_offset_is_replaced_committed_and_pulled_from():
-    """Frozen against late results; the queue starts again only when the broker has our word."""
+    """It is frozen against late results; the queue starts again only when the broker has acknowledged the
+    commit.
+    """
     talk = Conversation().pulling(offset=50)
     talk.pulled(q(0), found(50))
     late = talk.deliveries()[0]
@@ -220,7 +226,7 @@ def test_a_refused_offset_is_replaced_committed_and_pulled_from():
 
 @pytest.mark.parametrize("committed", [50, None])
 def test_a_shortened_queue_restarts_at_the_committed_offset(committed):
-    """Its end was lost, or its topic made again: what was pulled and not handled is not passed over."""
+    """Its end was lost, or its topic made again: pulled messages that were not handled are not skipped."""
     talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET).pulling(offset=50)
     talk.pulled(q(0), found(50, 51, 52))
     late = talk.deliveries()
@@ -233,7 +239,7 @@ def test_a_shortened_queue_restarts_at_the_committed_offset(committed):
 
 
 def test_a_recreated_topic_is_read_from_its_beginning():
-    """What of the former one was handled is not committed: its offsets mean other messages now."""
+    """Offsets that were handled of the former topic are not committed: they belong to other messages now."""
     talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET, persist_ms=100).pulling(offset=0)
     talk.pulled(q(0), found(0, 1))
     late = talk.deliveries()
@@ -247,7 +253,7 @@ def test_a_recreated_topic_is_read_from_its_beginning():
 
 
 def test_a_committed_offset_beyond_the_queue_is_lowered():
-    """Of a broker that does not do so itself when its machine has lost power, as Apache's."""
+    """Some brokers, such as Apache's, do not lower it themselves when their machine has lost power."""
     talk = Conversation().pulling(offset=51)
     (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
     assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
@@ -255,9 +261,9 @@ def test_a_committed_offset_beyond_the_queue_is_lowered():
 
 @pytest.mark.parametrize(("newer", "begins_at"), [(0, 0), (8, 8), (12, 10)])
 def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_queue_too(newer, begins_at):
-    """The topic was made again, or the queue has lost its end, at Apache's broker, which keeps the offset.
+    """The topic was made again, or the queue has lost its end, at an Apache broker, which keeps the offset.
 
-    Continuing where that broker says, at the queue's end, would skip all of it.
+    If the member continued where that broker says, at the queue's end, it would skip all of it.
     """
     talk = Conversation().pulling(offset=50)
     reply, _ = found(50)
@@ -271,7 +277,7 @@ def test_what_was_stored_since_is_read_where_the_committed_offset_is_beyond_the_
 
 
 def test_an_operators_reset_is_committed_and_followed():
-    """What handlers have under way changes nothing; other topics and queues are none of it."""
+    """Results of running handlers change nothing; other topics and queues are not affected."""
     talk = Conversation().pulling(offset=50)
     talk.pulled(q(0), found(50))
     late = talk.deliveries()[0]

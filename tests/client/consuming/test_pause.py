@@ -1,4 +1,4 @@
-"""Pausing: no more handlers, no more pulls, but the queues stay ours."""
+"""Tests of pausing: no handler begins and no pull is sent, and the queues stay with the member."""
 
 import pytest
 
@@ -18,7 +18,9 @@ class Pausing(Conversation):
 
 
 def test_a_paused_queue_delivers_nothing_and_is_kept():
-    """Its pull that is out is the last one; heartbeats and rounds go on; then it goes on from there."""
+    """The pull that is under way is the last one. Heartbeats and rounds continue, and afterwards the queue
+    continues where it was.
+    """
     talk = Pausing(rebalance_ms=600_000).pulling(2)
     talk.pause()
     assert talk.pulled(q(0), found(0, 1)) == []
@@ -36,7 +38,7 @@ def test_a_paused_queue_delivers_nothing_and_is_kept():
 
 
 def test_waiting_deliveries_wait_for_the_end_of_the_pause():
-    """A handler that runs already ends and counts."""
+    """A running handler ends, and its result counts."""
     talk = Pausing().pulling()
     talk.pulled(q(0), found(0, 1))
     running, waiting = talk.deliveries()
@@ -54,7 +56,7 @@ def test_waiting_deliveries_wait_for_the_end_of_the_pause():
 
 
 def test_a_queue_may_be_resumed_before_its_handler_reports():
-    """It is given out again."""
+    """Its messages are delivered again."""
     talk = Pausing().pulling()
     talk.pulled(q(0), found(0))
     (waiting,) = talk.deliveries()
@@ -78,7 +80,7 @@ def test_single_queues_are_paused_and_resumed():
 
 
 def test_a_queue_assigned_during_a_pause_is_paused_too():
-    """Its offset is asked for, its messages are not."""
+    """Its offset is fetched, its messages are not."""
     talk = Pausing()
     talk.pause(q(1))
     talk.joined(2)
@@ -89,7 +91,7 @@ def test_a_queue_assigned_during_a_pause_is_paused_too():
 
 
 def test_in_order_the_same_messages_are_delivered_first_again():
-    """A portion that was not begun is put back at the front."""
+    """A batch whose handling was not begun is put back at the front."""
     talk = Pausing(orderly=True, orderly_takeover_ms=0).joined(1)
     (request,) = talk.of(fx.LockQueues)
     talk._(talk.core.locks_answered(request, frozenset({q(0)}), 0))
@@ -105,7 +107,7 @@ def test_in_order_the_same_messages_are_delivered_first_again():
 
 @pytest.mark.parametrize("paused", [True, False])
 def test_a_paused_queue_can_be_revoked(paused):
-    """At once: nothing of it runs."""
+    """It is released at once, since no handler runs."""
     talk = Pausing().pulling(2)
     talk.pulled(q(1), found(0))
     if paused:

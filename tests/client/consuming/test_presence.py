@@ -1,4 +1,4 @@
-"""The presence: routes that are asked for when they are needed."""
+"""Tests of the presence: routes are queried when they are needed."""
 
 import pytest
 
@@ -10,7 +10,9 @@ from tests.client.consuming.examples import route
 
 
 def test_a_granted_queue_of_an_unrouted_broker_causes_a_route_query():
-    """Once a second while that lasts; then it is opened, and the regular look keeps its time."""
+    """There is one each second while that lasts; then the queue is opened, and the regular refresh keeps
+    its time.
+    """
     talk = Member(route_refresh_ms=30_000).member()
     talk.routes(**{"T": route(4), "%RETRY%g": route(1)})
     talk.polled(assigned(q(0, broker="new")))
@@ -30,7 +32,7 @@ def test_a_granted_queue_of_an_unrouted_broker_causes_a_route_query():
 
 
 def reading():
-    """A member that reads a queue of broker a, which then is on no route any more."""
+    """Return a member that reads a queue of broker a, which no route has any more."""
     talk = Member(persist_ms=100).holding(q(0))
     talk.routes(**{"T": route(4, brokers=("a", "b")), "%RETRY%g": route(1, brokers=("b",))})
     talk.pulled(q(0), found(0))
@@ -41,7 +43,9 @@ def reading():
 
 @pytest.mark.parametrize("what", ["pull", "commit"])
 def test_an_owned_queue_without_a_broker_causes_a_route_query(what):
-    """A name server that has just started lists some brokers only, and the next regular look is far away."""
+    """A name server that has just started lists some brokers only, and the next regular refresh is far
+    away.
+    """
     talk = reading()
     if what == "pull":
         talk.pulled(q(0), nothing(1))

@@ -1,4 +1,4 @@
-"""Flow control with the documented numbers."""
+"""Tests of flow control with the documented numbers."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def queue_with(messages):
 
 
 def test_the_defaults_are_upstreams():
-    """1000 messages, 100 MiB, a span of 2000."""
+    """They are 1000 messages, 100 MiB and a span of 2000."""
     assert pull_limits(settings(), 4) == PullLimits(1000, 100, 2000)
 
 
@@ -47,7 +47,7 @@ def test_sizes_are_compared_in_whole_mebibytes():
 
 
 def test_a_wide_span_of_offsets_pauses_pulling():
-    """2000 apart is allowed, 2001 is not."""
+    """A span of 2000 is allowed, one of 2001 is not."""
     limits = pull_limits(settings(), 1)
     assert limits.exceeded_by(queue_with([message(0), message(2000)])) is None
     assert "span 2001" in (limits.exceeded_by(queue_with([message(0), message(2001)])) or "")
@@ -77,13 +77,15 @@ def test_settings_outside_upstreams_ranges_are_refused(change):
 
 
 def test_the_default_is_sixteen_retries():
-    """maxReconsumeTimes −1."""
+    """The setting is maxReconsumeTimes = −1."""
     assert settings().retries_max == 16
     assert settings(max_reconsume_times=0).retries_max == 0
 
 
 def test_a_pull_gets_as_many_messages_of_our_broker_as_it_asks_for():
-    """More than the 32 of an ordinary read, since it names more bytes than Apache's brokers give."""
+    """It gets more than the 32 of an ordinary read, since it names more bytes than Apache's brokers
+    return.
+    """
     asked = settings()
     limits = transfer_limits(StoreConfig(root=Path("store")), asked.pull_batch_size, asked.pull_batch_bytes)
     assert limits == (asked.pull_batch_size, asked.pull_batch_bytes)

@@ -1,4 +1,4 @@
-"""Where to pull from: the whole table."""
+"""Tests of the position to pull from: the whole table."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from libramq.client.consuming.ownership.pull_from_where import OffsetQuery, Star
 @pytest.mark.parametrize("is_retry_topic", [False, True])
 @pytest.mark.parametrize("committed", [0, 17])
 def test_a_committed_offset_always_wins(consume_from, is_retry_topic, committed):
-    """Zero is an offset too."""
+    """Zero is an offset, too."""
     decision = where_to_pull_from(consume_from, is_retry_topic=is_retry_topic, committed=committed)
     assert decision == StartAt(committed)
 
@@ -27,5 +27,5 @@ def test_a_committed_offset_always_wins(consume_from, is_retry_topic, committed)
     ],
 )
 def test_without_a_commit_the_groups_setting_decides(consume_from, is_retry_topic, decision):
-    """Mind the retry topic: from its start with LAST, from its end with TIMESTAMP."""
+    """The retry topic differs: LAST starts at its beginning, TIMESTAMP at its end."""
     assert where_to_pull_from(consume_from, is_retry_topic=is_retry_topic, committed=None) == decision

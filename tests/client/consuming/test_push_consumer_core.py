@@ -1,4 +1,4 @@
-"""The push consumer's core, event by event: joining, rebalancing, leaving."""
+"""Tests of the push consumer's core, event by event: joining, rebalancing, leaving."""
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom
@@ -10,7 +10,7 @@ from tests.client.consuming.examples import route
 
 
 def test_a_member_joins_in_four_steps():
-    """Routes, heartbeat, member list, committed offsets; then it pulls."""
+    """These are routes, heartbeat, member list and committed offsets; then it pulls."""
     talk = Conversation()
     assert talk.start() == [fx.FetchRoutes(("T", RETRY))]
     (heartbeat,) = talk.routes(T=route(2), **{RETRY: None})
@@ -24,7 +24,7 @@ def test_a_member_joins_in_four_steps():
 
 
 def test_the_heartbeat_has_group_subscriptions_and_start_position():
-    """The retry topic is subscribed whole; the version is the wall clock's time."""
+    """The retry topic is subscribed without a filter; the version is the wall clock's time."""
     talk = Conversation(expression="b || a", consume_from=ConsumeFrom.FIRST_OFFSET)
     talk.start()
     (heartbeat,) = talk.routes(T=route())
@@ -38,7 +38,7 @@ def test_the_heartbeat_has_group_subscriptions_and_start_position():
 
 
 def test_every_broker_gets_a_heartbeat_including_slaves():
-    """At once, not only the one that is asked for the members."""
+    """All get it at once, not only the one that is queried for the members."""
     talk = Conversation()
     talk.start()
     talk.routes(T=route(brokers=("a", "b"), slaves=True))
@@ -46,7 +46,7 @@ def test_every_broker_gets_a_heartbeat_including_slaves():
 
 
 def test_a_topic_without_route_is_queried_again_with_growing_pauses():
-    """The retry topic comes into being with our first heartbeat; user topics when somebody makes them."""
+    """The retry topic is created by the first heartbeat, a user's topic by somebody."""
     talk = Conversation(route_refresh_ms=5000)
     talk.start()
     for due_ms in (1000, 3000, 7000, 12_000, 17_000):
@@ -58,7 +58,7 @@ def test_a_topic_without_route_is_queried_again_with_growing_pauses():
 
 
 def test_a_single_member_starts_at_once_and_others_wait_for_commits():
-    """The last owner needs a moment; nobody waits for nobody."""
+    """The last owner needs a moment to commit; a single member has nobody to wait for."""
     alone = Conversation().joined(1)
     assert len(alone.of(fx.QueryOffset)) == 1
     among = Conversation().joined(2, "me", "you")
@@ -68,7 +68,7 @@ def test_a_single_member_starts_at_once_and_others_wait_for_commits():
 
 
 def test_a_member_gives_up_its_surplus_when_another_joins():
-    """Code 40 → list → the queues that are no longer ours are committed and let go."""
+    """After code 40 and the member list, surplus queues are committed and released."""
     talk = Conversation().pulling(4)
     talk.pulled(q(3), found(0, 1))
     talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
@@ -82,7 +82,7 @@ def test_a_member_gives_up_its_surplus_when_another_joins():
 
 
 def test_queues_that_stay_are_not_disturbed():
-    """Their pull is still out, and its answer is taken."""
+    """Their pull is still under way, and its answer is accepted."""
     talk = Conversation().pulling(4)
     generation = talk.generation(q(0))
     talk.notified()
@@ -92,7 +92,7 @@ def test_queues_that_stay_are_not_disturbed():
 
 
 def test_a_queue_with_a_running_handler_drains_before_its_release():
-    """No further handler begins; the running one is committed."""
+    """No further handler begins, and the running one's messages are committed."""
     talk = Conversation().pulling(2)
     talk.pulled(q(1), found(0, 1))
     running, waiting = talk.deliveries()
@@ -106,7 +106,7 @@ def test_a_queue_with_a_running_handler_drains_before_its_release():
 
 
 def test_draining_has_a_deadline():
-    """After 75 ms the queue is let go; what the handler reports later is ignored."""
+    """After 75 ms the queue is released, and the handler's later result is ignored."""
     talk = Conversation().pulling(2)
     talk.pulled(q(1), found(0))
     (running,) = talk.deliveries()
@@ -120,7 +120,7 @@ def test_draining_has_a_deadline():
 
 
 def test_a_queue_that_comes_back_while_it_drains_is_taken_again():
-    """The other member left at once."""
+    """The other member has left at once."""
     talk = Conversation().pulling(2)
     talk.pulled(q(1), found(0))
     (running,) = talk.deliveries()
@@ -138,7 +138,7 @@ def test_a_queue_that_comes_back_while_it_drains_is_taken_again():
 
 
 def test_notifications_during_a_round_cause_one_more_round():
-    """Not one each, and none is lost."""
+    """There is one round for all of them, and none is lost."""
     talk = Conversation().pulling(2)
     assert len(talk.notified()) == 1
     assert talk.notified() == []
@@ -150,7 +150,7 @@ def test_notifications_during_a_round_cause_one_more_round():
 
 
 def test_the_member_list_is_fetched_every_twenty_seconds():
-    """In case a notification was lost; a second after a round that failed."""
+    """A notification may have been lost. After a round that failed it takes a second."""
     talk = Conversation(heartbeat_ms=60_000, route_refresh_ms=60_000).pulling(1)
     assert talk.of(fx.FetchConsumerList) == []
     assert not any(isinstance(effect, fx.FetchConsumerList) for effect in talk.at(19_999))
@@ -168,7 +168,7 @@ def test_a_failed_member_list_changes_nothing():
 
 
 def test_a_broker_that_lost_the_member_gets_a_heartbeat_at_once():
-    """Our queues went to others; a second later we look again."""
+    """The queues went to other members; the next round is a second later."""
     talk = Conversation().pulling(2)
     talk.notified()
     talk.members("you")
@@ -178,7 +178,7 @@ def test_a_broker_that_lost_the_member_gets_a_heartbeat_at_once():
 
 
 def test_more_queues_cause_a_rebalance():
-    """Found by the next look at the routes."""
+    """The next refresh of the routes finds them."""
     talk = Conversation().pulling(2)
     assert talk.routes(T=route(2)) == []
     assert talk.routes(T=route(3)) == [fx.FetchConsumerList("a:1", ("T",))]
@@ -187,7 +187,7 @@ def test_more_queues_cause_a_rebalance():
 
 
 def test_arriving_and_departing_brokers_cause_rebalances():
-    """Its queues are shared when it is there, and lost when its route is gone: nothing can be committed."""
+    """A broker's queues are shared once it has a route, and lost with its route: nothing can be committed."""
     talk = Conversation().pulling(1)
     talk.routes(T=route(1, brokers=("a", "b")))
     assert [effect.address for effect in talk.of(fx.SendHeartbeat)] == ["b:1"]
@@ -202,7 +202,7 @@ def test_arriving_and_departing_brokers_cause_rebalances():
 
 
 def test_a_lost_connection_is_mended_by_a_heartbeat_and_a_rebalance():
-    """The broker may only have restarted: it has forgotten us."""
+    """The broker may have restarted, and has forgotten the member."""
     talk = Conversation().pulling(1)
     talk.lost()
     assert talk.at(99) == []
@@ -213,7 +213,7 @@ def test_a_lost_connection_is_mended_by_a_heartbeat_and_a_rebalance():
 
 
 def test_a_dead_broker_is_retried_once_a_second_for_ever():
-    """The regular heartbeats add nothing to that."""
+    """The regular heartbeats add no attempts."""
     talk = Conversation(heartbeat_ms=5000).pulling(1)
     talk.lost()
     tries = 0
@@ -226,7 +226,7 @@ def test_a_dead_broker_is_retried_once_a_second_for_ever():
 
 
 def test_the_member_list_is_fetched_from_a_broker_that_answers():
-    """One dead broker does not stop the rebalance of a topic that others have too."""
+    """One dead broker does not stop the rebalance of a topic that other brokers have, too."""
     talk = Conversation()
     talk.start()
     talk.routes(T=route(1, brokers=("a", "b")))
@@ -245,7 +245,7 @@ def test_topics_at_one_broker_share_a_member_list():
 
 
 def test_a_queue_not_pulled_for_two_minutes_is_taken_again():
-    """A pull whose answer never came, in whatever way."""
+    """The answer to its pull has never arrived, for whatever reason."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(1)
     talk.at(120_001)
     for commit in talk.of(fx.CommitOffset):
@@ -258,7 +258,7 @@ def test_a_queue_not_pulled_for_two_minutes_is_taken_again():
 
 
 def test_a_strategy_that_raises_changes_nothing():
-    """It is logged, and tried again in a second."""
+    """The error is logged, and the strategy is called again in a second."""
 
     def broken(client_id, queues, client_ids):
         raise ZeroDivisionError
@@ -269,7 +269,7 @@ def test_a_strategy_that_raises_changes_nothing():
 
 
 def test_a_broken_route_is_ignored():
-    """The old one stays."""
+    """The former route stays."""
     talk = Conversation().pulling(1)
     broken = TopicRouteData(order_topic_conf="?", broker_datas=[BrokerData(broker_name="x")])
     assert talk.routes(T=broken) == []
@@ -277,7 +277,9 @@ def test_a_broken_route_is_ignored():
 
 
 def test_leaving_drains_commits_and_says_goodbye_in_this_order():
-    """What waits is dropped, what runs may end, what is done is committed, then brokers are told."""
+    """Waiting messages are dropped, running handlers may end, what is done is committed, then the member
+    unregisters.
+    """
     talk = Conversation().pulling(1)
     talk.pulled(q(0), found(0, 1, 2))
     done, running, waiting = talk.deliveries()
@@ -296,7 +298,7 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
 
 
 def test_leaving_has_a_deadline():
-    """A handler that does not end is given up on."""
+    """A handler that does not end is abandoned."""
     talk = Conversation().pulling(1)
     talk.pulled(q(0), found(0))
     talk.deliveries()[0].begin()
@@ -306,7 +308,7 @@ def test_leaving_has_a_deadline():
 
 
 def test_leaving_does_not_wait_for_a_broker_that_does_not_answer():
-    """A second after the time to drain, unanswered commits are given up."""
+    """A second after the time to drain, the member stops waiting for unanswered commits."""
     talk = Conversation().pulling(1)
     talk.pulled(q(0), found(0, 1))
     first, second = talk.deliveries()
@@ -319,7 +321,7 @@ def test_leaving_does_not_wait_for_a_broker_that_does_not_answer():
 
 
 def test_the_first_commits_of_a_topic_go_one_after_the_other():
-    """Apache's broker loses all but one of those that come at once, and acknowledges them."""
+    """Apache's broker loses all but one of those that arrive at once, and acknowledges them all."""
     talk = Conversation().pulling(3)
     for number in range(3):
         talk.pulled(q(number), found(0))
@@ -336,7 +338,7 @@ def test_the_first_commits_of_a_topic_go_one_after_the_other():
 
 
 def test_after_an_acknowledged_commit_all_queues_are_committed_at_once():
-    """The broker has the table."""
+    """The broker has made its table by then."""
     talk = Conversation().pulling(3, offset=5)
     for number in range(3):
         talk.pulled(q(number), found(5))
@@ -346,7 +348,7 @@ def test_after_an_acknowledged_commit_all_queues_are_committed_at_once():
 
 
 def test_a_first_commit_that_failed_lets_the_next_one_go():
-    """At the next of its times."""
+    """The next one is sent when a commit is due."""
     talk = Conversation(persist_ms=100).pulling(2)
     for number in range(2):
         talk.pulled(q(number), found(0))
@@ -361,7 +363,7 @@ def test_a_first_commit_that_failed_lets_the_next_one_go():
 
 
 def test_after_leaving_no_queue_is_taken():
-    """Whatever still comes in."""
+    """Later events change nothing."""
     talk = Conversation().pulling(2)
     generation = talk.generation(q(0))
     talk.stop()
@@ -375,5 +377,5 @@ def test_after_leaving_no_queue_is_taken():
 
 
 def test_a_member_that_never_started_has_nothing_to_leave():
-    """Stop before start."""
+    """The test stops it before a start."""
     assert Conversation().stop() == [fx.Stopped()]

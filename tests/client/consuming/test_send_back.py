@@ -1,4 +1,4 @@
-"""The send-back and its copy."""
+"""Tests of the send-back and of the copy that replaces it."""
 
 import pytest
 
@@ -21,7 +21,7 @@ SETTINGS = ConsumerSettings(group="g", client_id="c")
 
 
 def test_the_request_names_the_stored_message():
-    """The broker takes its body from the log; level 0 lets it choose the delay."""
+    """The broker takes its body from the log; level 0 lets the broker choose the delay."""
     assert encode_header(send_back_header(message(7), SETTINGS, CHOSEN_BY_BROKER)) == {
         "offset": "1007", "group": "g", "delayLevel": "0", "originMsgId": "id-7", "originTopic": "T",
         "maxReconsumeTimes": "16",
@@ -29,7 +29,9 @@ def test_the_request_names_the_stored_message():
 
 
 def test_the_copy_equals_the_brokers():
-    """Retry topic, one more try, a delay that grows with the tries; the unique id stays."""
+    """It has the retry topic, one more attempt, a delay that grows with the attempts, and the same unique
+    id.
+    """
     failed = message(7, tag="a")
     failed.reconsume_times = 2
     failed.properties.update({"MIN_OFFSET": "0", "MAX_OFFSET": "9", "TRAN_MSG": "true"})
@@ -55,17 +57,17 @@ def test_a_copy_of_a_copy_keeps_the_first_id():
     [(None, 0), (0, 1), (1, 1), (1000, 1), (1001, 2), (60_000, 5), (3_600_001, 18), (7_200_000, 18)],
 )
 def test_a_delay_becomes_the_next_level(after_ms, level):
-    """Never earlier than was asked for; no delay leaves it to the broker."""
+    """The level is never shorter than the delay. Without a delay the broker chooses."""
     assert delay_level(after_ms) == level
 
 
 def test_a_copy_carries_the_requested_delay():
-    """Instead of the one that grows with the tries."""
+    """It replaces the one that grows with the attempts."""
     copy = retry_copy(message(7), SETTINGS, 9)
     assert properties_from_text(copy.properties)["DELAY"] == "9"
 
 
 def test_a_copy_of_a_rejected_message_exceeds_the_maximum_attempts():
-    """So that the broker puts it among the dead letters."""
+    """The broker therefore puts it among the dead letters."""
     copy = retry_copy(message(7), SETTINGS, DEAD_LETTER)
     assert copy.reconsume_times > copy.max_reconsume_times

@@ -1,4 +1,4 @@
-"""The machine of an owned queue: its table is whole, and queues keep to it."""
+"""Tests of an owned queue's state machine: its table is complete, and queues keep to it."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_an_impossible_event_is_reported_and_ignored():
 
 
 def test_a_queue_that_its_fence_has_forgotten_is_not_pulled_without_a_claim():
-    """A handler frees a place while the queue is being opened again: the next pull waits for the answer."""
+    """When a handler ends while the queue is being opened again, the next pull waits for the answer."""
     talk = Member(pull_threshold_for_queue=1).holding(q(0))
     first, *others = talk.busy(q(0), 0, 1, 2, started=3)
     talk.handled((first, HandlerOutcome.SUCCESS))
@@ -89,7 +89,7 @@ def test_handlers_do_not_begin_while_a_queue_is_opened_again():
 
 
 def test_a_queue_revoked_while_its_new_offset_is_committed_is_released():
-    """It is not taken anew, which the next round would have to undo."""
+    """It is not taken again, which the next round would have to undo."""
     talk = Conversation().pulling(2)
     talk._(talk.core.offsets_set("T", {q(1): 7}, 0))
     (commit,) = talk.of(fx.CommitOffset)
@@ -103,7 +103,7 @@ def test_a_queue_revoked_while_its_new_offset_is_committed_is_released():
 
 
 def test_a_lock_doubted_before_anything_was_read_is_requested_anew():
-    """What the broker answers to the former request no longer counts."""
+    """The answer to the former request no longer counts."""
     talk = InOrder().joined(1)
     talk.locks(q(0))
     (query,) = talk.of(fx.QueryOffset)
@@ -143,7 +143,7 @@ def test_a_queue_paused_while_its_lock_is_doubted_stays_paused_when_that_is_conf
 
 
 def test_a_stale_offset_answer_of_a_granted_queue_changes_nothing():
-    """Queried while we allocated for ourselves; the coordinator has granted the queue since."""
+    """It was requested in client mode, and the coordinator has granted the queue since."""
     talk = Member().looking(1)
     talk.found_group()
     talk.group_joined(assigned())
