@@ -41,6 +41,12 @@ class Slot(Parked):
         self.call = call
         self.data: bytes | None = None
 
+    @property
+    def version(self) -> int:
+        """Return the version of the request."""
+        assert self.call is not None, "a request has a call"
+        return self.call.header.version
+
     def answer(self, response: Message) -> None:
         """Send an answer as soon as those before it have left."""
         assert self.call is not None, "an answer in the request's version needs the request"

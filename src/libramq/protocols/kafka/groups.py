@@ -17,24 +17,18 @@ from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.groups import ClassicGroups
 from libramq.groups.classic.state import Status
-from libramq.groups.classic.values import Answer, Beat, Join, Joined, Leaving, Protocol, Refusal, Sync
+from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol, Refusal, Sync
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
-from libramq.protocols.kafka.node import NODE_ID, Node
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.secret_bits import SecretBits
-from libramq.wire.kafka.apis.find_coordinator import (
-    GROUP,
-    Coordinator,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-)
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
-from libramq.wire.kafka.apis.join_group import JoinGroupMember, JoinGroupRequest, JoinGroupResponse
+from libramq.wire.kafka.apis.join_group import JoinGroupRequest, JoinGroupResponse
 from libramq.wire.kafka.apis.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -44,17 +38,6 @@ from libramq.wire.kafka.apis.leave_group import (
 from libramq.wire.kafka.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from libramq.wire.kafka.error_code import ErrorCode
 
-CODES: Final[Mapping[Refusal, ErrorCode]] = {
-    Refusal.NONE: ErrorCode.NONE,
-    Refusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
-    Refusal.MEMBER_ID_REQUIRED: ErrorCode.MEMBER_ID_REQUIRED,
-    Refusal.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
-    Refusal.INCONSISTENT_PROTOCOL: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-    Refusal.REBALANCE_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
-    Refusal.FENCED_INSTANCE: ErrorCode.FENCED_INSTANCE_ID,
-    Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
-    Refusal.INVALID_SESSION_TIMEOUT: ErrorCode.INVALID_SESSION_TIMEOUT,
-}
 #: Characters of an instance's id (JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH) and, ours, of a client's.
 #: Both are parts of members' ids, which are in the answers to other members, too.
 _NAME_CHARACTERS_MAX: Final = 249
@@ -63,24 +46,20 @@ _ID_BYTES: Final = 16
 #: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
 _COMES_BACK_FROM: Final = 4
 _SKIPS_FROM: Final = 9
-#: The first version of JoinGroup whose protocol name may be null.
-_NULL_PROTOCOL_FROM: Final = 7
-#: The first versions that name several groups, or members.
-_KEYS_FROM: Final = 4
+#: The first version of LeaveGroup that names several members.
 _MEMBERS_FROM: Final = 3
 
 
 class GroupRequests:
     """Answers the requests of groups' members."""
 
-    def __init__(self, broker: Broker, node: Node, secret_bits: SecretBits) -> None:
+    def __init__(self, broker: Broker, secret_bits: SecretBits) -> None:
         self._clock = broker.kernel.clock
         self._deadlines = broker.kernel.deadlines
         self._authorizer = broker.authorizer
         self._consumers = broker.consumers
         self._coordination = broker.coordination
         self._table = broker.groups
-        self._node = node
         self._secret_bits = secret_bits
         self.groups = ClassicGroups()
         self._due: dict[str, Deadline] = {}
@@ -93,40 +72,11 @@ class GroupRequests:
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {
-            FindCoordinatorRequest: self.find,
             JoinGroupRequest: self.join,
             SyncGroupRequest: self.sync,
             HeartbeatRequest: self.beat,
             LeaveGroupRequest: self.leave,
         }
-
-    def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
-        """Answer that this broker coordinates every group."""
-        keys = request.coordinator_keys if _version(slot) >= _KEYS_FROM else (request.key,)
-        self.client_arrived(slot, keys)
-        found = [self._coordinator(key, request.key_type) for key in keys]
-        if _version(slot) >= _KEYS_FROM:
-            slot.answer(FindCoordinatorResponse(coordinators=tuple(found)))
-            return
-        (one,) = found
-        slot.answer(
-            FindCoordinatorResponse(
-                error_code=one.error_code,
-                error_message=one.error_message,
-                node_id=one.node_id,
-                host=one.host,
-                port=one.port,
-            )
-        )
-
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
-        if key_type != GROUP:
-            remark = "only groups have coordinators here: transactions and share groups are not supported"
-            return Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=remark)
-        refusal = self.refusal(key)
-        if refusal is not None:
-            return Coordinator(key=key, error_code=refusal)
-        return Coordinator(key=key, node_id=NODE_ID, host=self._node.host, port=self._node.port)
 
     def join(self, request: JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
@@ -147,7 +97,7 @@ class GroupRequests:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if may_join else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
             return
-        version = _version(slot)
+        version = slot.version
         client_id = _client_id(slot)
         join = Join(
             key=slot,
@@ -216,7 +166,7 @@ class GroupRequests:
 
     def leave(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Members leave."""
-        is_of_one = _version(slot) < _MEMBERS_FROM
+        is_of_one = slot.version < _MEMBERS_FROM
         members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
         refusal = self.refusal(request.group_id)
         if refusal is not None:
@@ -303,7 +253,7 @@ class GroupRequests:
     def _finish(self, name: str, answers: Iterable[Answer]) -> None:
         """Send answers, and set the time of a group's next step."""
         for answer in answers:
-            _send(answer)
+            send(answer)
         if self.groups.forget_unused(name):
             self._table.release(name)
             self._announced.pop(name, None)
@@ -337,42 +287,6 @@ class GroupRequests:
         self._finish(name, answers)
 
 
-def _send(answer: Answer) -> None:
-    """Send an answer; where that fails, other members are answered all the same."""
-    slot = answer.key
-    assert isinstance(slot, Slot), "requests are named by their slots"
-    try:
-        slot.answer(_response(answer, _version(slot)))
-    except Exception as error:
-        slot.fail(error)
-
-
-def _response(answer: Answer, version: int) -> JoinGroupResponse | SyncGroupResponse:
-    code = CODES[answer.refusal]
-    if not isinstance(answer, Joined):
-        return SyncGroupResponse(
-            error_code=code,
-            protocol_type=answer.protocol_type,
-            protocol_name=answer.protocol_name,
-            assignment=answer.assignment,
-        )
-    return JoinGroupResponse(
-        error_code=code,
-        generation_id=answer.generation,
-        protocol_type=answer.protocol_type,
-        protocol_name=(answer.protocol_name or "") if version < _NULL_PROTOCOL_FROM else answer.protocol_name,
-        leader=answer.leader,
-        skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
-        members=tuple(
-            JoinGroupMember(
-                member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata
-            )
-            for each in answer.members
-        ),
-    )
-
-
 def _client_id(slot: Slot) -> str:
     """Return the name of a client, as its members have it."""
     client_id = (slot.call.client_id if slot.call is not None else None) or "member"
@@ -386,8 +300,3 @@ def _host(connection: Connection) -> str:
 def _came_over(connection: Connection, key: Hashable) -> bool:
     """Return whether a parked request came over a connection."""
     return isinstance(key, Slot) and key.connection is connection
-
-
-def _version(slot: Slot) -> int:
-    assert slot.call is not None, "a request has a call"
-    return slot.call.header.version

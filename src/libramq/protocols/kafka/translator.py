@@ -15,6 +15,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
+from libramq.protocols.kafka.coordinators import Coordinators
 from libramq.protocols.kafka.fetch import Fetches
 from libramq.protocols.kafka.group_admin import GroupAdministration
 from libramq.protocols.kafka.groups import GroupRequests
@@ -61,7 +62,7 @@ class KafkaTranslator:
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: self._api_versions}
         self.producers = Producers(broker, filesystem, secret_bits)
-        self.groups = GroupRequests(broker, node, secret_bits)
+        self.groups = GroupRequests(broker, secret_bits)
         for services in (
             Metadata(broker, node),
             Produces(broker, self.producers),
@@ -70,6 +71,7 @@ class KafkaTranslator:
             OffsetLists(broker),
             TopicRequests(broker),
             self.groups,
+            Coordinators(self.groups, node),
             OffsetRequests(broker, self.groups),
             GroupAdministration(broker, self.groups),
             TopicChanges(broker),

@@ -1,0 +1,58 @@
+"""Coordinators: FindCoordinator; this broker coordinates every group."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.node import NODE_ID, Node
+from libramq.wire.kafka.apis.find_coordinator import (
+    GROUP,
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+
+#: The first version that names several groups.
+_KEYS_FROM: Final = 4
+
+
+class Coordinators:
+    """Answers FindCoordinator."""
+
+    def __init__(self, groups: GroupRequests, node: Node) -> None:
+        self._groups = groups
+        self._node = node
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {FindCoordinatorRequest: self.find}
+
+    def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
+        """Answer that this broker coordinates every group."""
+        keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
+        self._groups.client_arrived(slot, keys)
+        found = [self._coordinator(key, request.key_type) for key in keys]
+        if slot.version >= _KEYS_FROM:
+            slot.answer(FindCoordinatorResponse(coordinators=tuple(found)))
+            return
+        (one,) = found
+        slot.answer(
+            FindCoordinatorResponse(
+                error_code=one.error_code,
+                error_message=one.error_message,
+                node_id=one.node_id,
+                host=one.host,
+                port=one.port,
+            )
+        )
+
+    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+        if key_type != GROUP:
+            remark = "only groups have coordinators here: transactions and share groups are not supported"
+            return Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=remark)
+        refusal = self._groups.refusal(key)
+        if refusal is not None:
+            return Coordinator(key=key, error_code=refusal)
+        return Coordinator(key=key, node_id=NODE_ID, host=self._node.host, port=self._node.port)
