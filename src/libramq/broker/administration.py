@@ -79,6 +79,7 @@ def administration_services(
             health=parts.health,
             throughput=throughput,
             instances=parts.coordination.instances,
+            foreign=parts.foreign,
         ),
         Inspection(
             address=config.address,

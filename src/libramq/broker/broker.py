@@ -101,10 +101,9 @@ class Broker:
     ) -> None:
         self.config = config
         self.authorizer = authorizer
-        self._recorded = recorded
         self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
         try:
-            self._name_files()
+            self._name_files(recorded)
             self.kernel = Kernel(clock)
             self.purgatory = self.kernel.purgatory
             self._build_gates(fetch_name_servers)
@@ -143,13 +142,13 @@ class Broker:
 
     # Construction, from the bottom up.
 
-    def _name_files(self) -> None:
+    def _name_files(self, recorded: Callable[[RebalanceEvent], None] | None) -> None:
         files = self._files
         self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
         self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
         self.fences, self.progress = files.tables.fences, files.progress
         self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals)
-        self.events = EventLog(self.store)
+        self.events = EventLog(self.store, recorded)
 
     def _build_gates(self, fetch: Fetch | None) -> None:
         config, kernel = self.config, self.kernel
@@ -164,13 +163,13 @@ class Broker:
         )
 
     def _build_groups(self, secret_bits: SecretBits) -> None:
-        tables, offsets = self.tables, self.offsets
+        tables, record = self.tables, self.events.record
         parts = self._group_parts = GroupParts(
-            self.config, tables, offsets, self.kernel, self._name_servers, secret_bits, record=self._record
+            self.config, tables, self.offsets, self.kernel, self._name_servers, secret_bits, record=record
         )
         self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
         self.coordination, self.assigner, self.cluster = parts.coordination, parts.assigner, parts.cluster
-        self.health, self.filters = parts.health, parts.filters
+        self.health, self.filters, self.foreign = parts.health, parts.filters, parts.foreign
 
     def _build_timed_services(self) -> None:
         kernel = self.kernel
@@ -393,8 +392,3 @@ class Broker:
             ),
             settle_changed=(self._watch.settle, self._start_up.settle, self._persistence.settle_changed),
         )
-
-    def _record(self, event: RebalanceEvent) -> None:
-        self.events.record(event)
-        if self._recorded is not None:
-            self._recorded(event)

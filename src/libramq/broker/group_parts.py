@@ -13,6 +13,7 @@ from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.pull_filters import PullFilters
 from libramq.groups.cluster_view import ClusterView
+from libramq.groups.foreign import ForeignGroups
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
@@ -38,6 +39,7 @@ class GroupParts:
     ) -> None:
         clock, name = kernel.clock, config.broker_name
         self.producers: ProducerGroups[Connection] = ProducerGroups()
+        self.foreign = ForeignGroups()
         self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
         self.consumers = ConsumerClients(
             broker_name=name,
@@ -83,8 +85,7 @@ class GroupParts:
             peers=peers,
         )
         tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
-        is_among_others = config.namesrv_addr and not config.is_slave  # A slave coordinates nothing.
-        self.cluster = self._open_cluster(config, kernel, peers, name_servers) if is_among_others else None
+        self.cluster = self._open_cluster(config, kernel, peers, name_servers)
 
     def _open_peers(self, config: BrokerConfig, view: ClusterView, kernel: Kernel) -> PeerBrokers:
         return PeerBrokers(
@@ -97,7 +98,9 @@ class GroupParts:
 
     def _open_cluster(
         self, config: BrokerConfig, kernel: Kernel, peers: PeerBrokers, name_servers: Sequence[str]
-    ) -> Cluster:
+    ) -> Cluster | None:
+        if not config.namesrv_addr or config.is_slave:  # A slave coordinates nothing.
+            return None
         return Cluster(
             broker_name=config.broker_name,
             peers=peers,

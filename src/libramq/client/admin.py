@@ -226,6 +226,9 @@ class Admin:
             consume_type=first.consume_type,
             message_model=first.message_model,
             consume_from_where=first.consume_from_where,
+            protocol=first.protocol,
+            generation=first.generation,
+            strategy=first.strategy,
             diagnoses=list(
                 {(one.kind, one.about): one for answer in answers for one in answer.diagnoses}.values()
             ),

@@ -1,5 +1,7 @@
 """The event log: rebalance events as messages of LIBRA_REBALANCE_EVENTS, keyed by group."""
 
+from collections.abc import Callable
+
 from libramq.groups.rebalance_event import RebalanceEvent, encode_event
 from libramq.logs import get_logger
 from libramq.message import properties as p
@@ -12,13 +14,22 @@ log = get_logger(__name__)
 
 
 class EventLog:
-    """Writes events into the broker's own store; clients cannot write to the topic."""
+    """Writes events into the broker's own store; clients cannot write to the topic.
 
-    def __init__(self, store: MessageStore) -> None:
+    recorded: called with each of them afterwards.
+    """
+
+    def __init__(self, store: MessageStore, recorded: Callable[[RebalanceEvent], None] | None = None) -> None:
         self._store = store
+        self._recorded = recorded
 
     def record(self, event: RebalanceEvent) -> None:
         """Store one event; a slave only logs it."""
+        self._write(event)
+        if self._recorded is not None:
+            self._recorded(event)
+
+    def _write(self, event: RebalanceEvent) -> None:
         log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)
         if self._store.config.is_copy:
             return

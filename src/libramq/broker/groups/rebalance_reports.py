@@ -25,7 +25,7 @@ class RebalanceReports:
 
     def started(self, started: Started) -> None:
         """Record the start of a rebalance, and have the others record their queues' moves."""
-        who = _named(started.who)
+        who = named(started.who)
         self._consumers.rebalances.started(
             started.group,
             started.reason,
@@ -61,7 +61,8 @@ class RebalanceReports:
         self._peers.replaced(replaced)
 
 
-def _named(who: Sequence[str]) -> str | None:
+def named(who: Sequence[str]) -> str | None:
+    """Return the causers of a rebalance as text; of many, some."""
     if len(who) <= NAMED_MAX:
         return ", ".join(who) or None
     return f"{', '.join(who[:NAMED_MAX])} and {len(who) - NAMED_MAX} more"

@@ -14,12 +14,14 @@ from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_health import GroupHealth
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.metrics.throughput import Throughput
+from libramq.broker.processor.foreign_groups import foreign_connections
 from libramq.broker.processor.stored_times import StoredTimes, consume_offsets
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.foreign import ForeignGroups
 from libramq.groups.producer_group import ProducerGroups
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
@@ -56,7 +58,7 @@ QUEUES_MAX: Final = 32_768
 class Statistics:
     """The processor of tools' queries.
 
-    instances: the names of a group's static members, by client id.
+    instances: the names of a group's static members, by client id. foreign: groups of other protocols.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Statistics:
         health: GroupHealth,
         throughput: Throughput,
         instances: Callable[[str], Mapping[str, str]],
+        foreign: ForeignGroups,
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
@@ -81,6 +84,7 @@ class Statistics:
         self._health = health
         self._throughput = throughput
         self._instances = instances
+        self._foreign = foreign
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -126,10 +130,11 @@ class Statistics:
             # A topic that is named several times is processed once.
             topics = dict.fromkeys(topic for topic in header.topic_list.split(";") if topic)
         else:
-            subscribed = self._consumers.group(group)
+            subscribed, foreign = self._consumers.group(group), self._foreign.get(group)
             topics = sorted(
                 self._offsets.topics_of_group(group)
                 | (set(subscribed.subscriptions) if subscribed else set())
+                | (set(foreign.topics) if foreign else set())
             )
         known = [config for topic in topics if (config := self._topics.get(topic)) is not None]
         queue_count = sum(config.read_queue_nums for config in known)
@@ -164,6 +169,9 @@ class Statistics:
         """Return the connected members of a consumer group, and its problems."""
         header = decode_header(request.command, GroupHeader)
         group = self._consumers.group(header.consumer_group)
+        foreign = self._foreign.get(header.consumer_group)
+        if foreign is not None:
+            return Reply(body=encode_body(foreign_connections(foreign)))
         if group is None:
             return Reply(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"

@@ -57,7 +57,8 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
 def redelivery(bound: int | None) -> str:
     """Return the bound of redelivered messages as text; 0: owners had committed everything they handled.
 
-    None: a broker was restarted, and does not know what they had been sent before.
+    None: a broker was restarted, and does not know what they had been sent before, or members are Kafka's,
+    whose fetches do not name their group.
     """
     if bound is None:
         return "unknown how many messages were redelivered"

@@ -17,7 +17,10 @@ MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group now. diagnoses: the problems that its brokers report."""
+    """One group now. diagnoses: the problems that its brokers report.
+
+    protocol, generation, strategy: of a group whose members speak another protocol than RocketMQ's.
+    """
 
     group: str
     members: Sequence[ClientConnection] = ()
@@ -25,10 +28,17 @@ class GroupRow:
     lag: int
     last: Rebalance | None
     diagnoses: Sequence[GroupDiagnosis] = ()
+    protocol: str | None = None
+    generation: int | None = None
+    strategy: str | None = None
 
     def remarks(self) -> list[str]:
-        """Return the group's problems, one line each."""
-        return [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
+        """Return the group's problems, and what it is if it is not RocketMQ's, one line each."""
+        problems = [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
+        if self.protocol is None:
+            return problems
+        strategy = f", strategy {self.strategy}" if self.strategy else ""
+        return [f"{self.group}: {self.protocol} members, generation {self.generation}{strategy}", *problems]
 
     def cells(self, wall_ms: WallMs) -> list[str]:
         """Return the cells of COLUMNS."""
@@ -56,6 +66,9 @@ class GroupRow:
             "queues": self.queue_count,
             "lag": self.lag,
             "state": self._state.value,
+            "protocol": self.protocol,
+            "generation": self.generation,
+            "strategy": self.strategy,
             "lastRebalance": as_json(self.last) if self.last else None,
             "diagnoses": [{"kind": one.kind, "about": one.about, "text": one.text} for one in self.diagnoses],
         }

@@ -145,4 +145,7 @@ class GroupWatch:
             lag=sum(max(0, ends.broker_offset - ends.consumer_offset) for ends in stats.values()),
             last=last,
             diagnoses=connected.diagnoses,
+            protocol=connected.protocol,
+            generation=connected.generation,
+            strategy=connected.strategy,
         )

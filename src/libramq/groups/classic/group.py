@@ -57,6 +57,15 @@ class ClassicGroup(ClassicRebalance):
             member.content_bytes for member in self.members.values()
         )
 
+    @property
+    def has_synced(self) -> bool:
+        """Return whether every member has its share, or nobody is left."""
+        return self.status is Status.EMPTY or (self.status is Status.STABLE and not self._to_sync)
+
+    def reads_share(self, member: Member) -> bool:
+        """Return whether a member has its share of this generation."""
+        return self.status is Status.STABLE and member.member_id not in self._to_sync
+
     # Requests.
 
     def join(self, join: Join, now_ms: MonotonicMs) -> list[Answer]:

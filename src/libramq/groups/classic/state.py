@@ -90,6 +90,16 @@ class Member:
         return next((each.metadata for each in self.protocols if each.name == protocol_name), b"")
 
     @property
+    def name(self) -> str:
+        """Return its name in the group's history, which a static member keeps when it is back."""
+        return self.instance_id or self.member_id
+
+    @property
+    def heard_ms(self) -> MonotonicMs:
+        """Return its last sign of life."""
+        return self.expires_ms - self.session_ms
+
+    @property
     def due_ms(self) -> MonotonicMs | None:
         """Return when its session is over; None while it waits for an answer, unless it never had one."""
         waits = self.join_key is not None or self.sync_key is not None

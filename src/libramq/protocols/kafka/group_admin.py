@@ -19,7 +19,7 @@ from libramq.broker.broker import Broker
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
-from libramq.message.names import SYSTEM_GROUPS
+from libramq.message.names import SYSTEM_GROUPS, retry_topic
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.wire.kafka.apis.delete_groups import (
@@ -67,6 +67,8 @@ class GroupAdministration:
     def __init__(self, broker: Broker, groups: GroupRequests) -> None:
         self._groups = groups
         self._table = broker.groups
+        self._topics = broker.topics
+        self._removal = broker.removal
         self._offsets = broker.offsets
         self._committing = broker.committing
         self._coordination = broker.coordination
@@ -178,6 +180,8 @@ class GroupAdministration:
         self._table.delete(name, self._clock.wall_ms())
         self._offsets.remove_group(name)
         self._coordination.group_removed(name, may_return=self._table.creates_on_use)
+        if retry_topic(name) in self._topics:  # Tools find groups by it.
+            self._removal.remove(retry_topic(name), self._clock.wall_ms())
         return ErrorCode.NONE
 
     def _may_not_delete(self, name: str) -> ErrorCode | None:

@@ -5,6 +5,7 @@ request ─► ClassicGroup ─► answers, of this request and of others that w
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
 from libramq.protocols.kafka.presence import Presence, Who
+from libramq.protocols.kafka.rebalances import PROTOCOL, Rebalances
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from libramq.wire.kafka.apis.join_group import JoinGroupRequest, JoinGroupResponse
@@ -62,6 +64,8 @@ class GroupRequests:
         self._table = broker.groups
         self._secret_bits = secret_bits
         self.groups = ClassicGroups()
+        self._rebalances = Rebalances(broker, self.groups)
+        self._topics = broker.topics
         self._due: dict[str, Deadline] = {}
         self._grace_ms = broker.config.kafka_member_grace_ms
         self.presence = Presence(broker.kernel.purgatory, self._lost)
@@ -115,8 +119,11 @@ class GroupRequests:
         )
         answers = group.join(join, self._clock.monotonic_ms())
         self.groups.charge(name)
-        self._heard(slot, name, request.member_id or join.fresh_id)
+        member_id = request.member_id or join.fresh_id
+        self._heard(slot, name, member_id)
+        self._keep(name)
         self._finish(name, answers)
+        self._rebalances.joined(name, member_id)
 
     def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
@@ -140,6 +147,7 @@ class GroupRequests:
         self.groups.charge(request.group_id)
         self._heard(slot, request.group_id, request.member_id)
         self._finish(request.group_id, answers)
+        self._rebalances.synced(request.group_id)
 
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
         """A member is alive; it is answered when there is something to say, or a while later."""
@@ -190,6 +198,8 @@ class GroupRequests:
             self.presence.left((request.group_id, each.member_id))
         self.groups.charge(request.group_id)
         self._finish(request.group_id, answers)
+        gone = {each.member_id or each.group_instance_id or "" for each in members}
+        self._rebalances.left(request.group_id, gone)
 
     def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
         """Return why offsets may not be committed, if so."""
@@ -229,6 +239,7 @@ class GroupRequests:
             group = self.groups.get(name)
             if group is not None:
                 group.returned(member_id, now_ms)
+                self._rebalances.returned(name, group.members.get(member_id))
                 self._finish(name, ())
 
     def _heard(self, slot: Slot, name: str, member_id: str) -> None:
@@ -244,11 +255,21 @@ class GroupRequests:
         for name, member_id in members:
             group = self.groups.get(name)
             if group is not None and group.lost(member_id, until_ms, partial(_came_over, connection)):
-                client_id = group.members[member_id].client_id
-                self.presence.wait_for((name, member_id), client_id, _host(connection), until_ms)
+                member = group.members[member_id]
+                self.presence.wait_for((name, member_id), member.client_id, _host(connection), until_ms)
+                self._rebalances.lost(name, member)
                 self._finish(name, ())
 
     # What follows.
+
+    def _keep(self, name: str) -> None:
+        """Give a group the retry topic by which tools find groups."""
+        group = self.groups.get(name)
+        has_members = group is not None and bool(group.members)
+        config = self._table.find(name, self._clock.wall_ms()) if has_members else None
+        if config is not None:
+            with suppress(BrokerError):  # Where there are too many topics, the group works without.
+                self._topics.for_retries(config, self._clock.wall_ms())
 
     def _finish(self, name: str, answers: Iterable[Answer]) -> None:
         """Send answers, and set the time of a group's next step."""
@@ -264,7 +285,7 @@ class GroupRequests:
             return
         group = self.groups.get(name)
         assert group is not None, "it is not forgotten"
-        self._table.take(name, "Kafka's")
+        self._table.take(name, f"{PROTOCOL}'s")
         now = (group.generation, group.status is Status.PREPARING_REBALANCE)
         if self._announced.get(name) != now:
             self._announced[name] = now
@@ -285,6 +306,7 @@ class GroupRequests:
         answers = group.tick(now_ms)
         self.groups.charge(name)
         self._finish(name, answers)
+        self._rebalances.look(name)
 
 
 def _client_id(slot: Slot) -> str:

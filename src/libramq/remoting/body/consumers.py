@@ -74,7 +74,10 @@ class GroupDiagnosis(Document, frozen=True, kw_only=True):
 
 
 class ConsumerConnection(Document, frozen=True, kw_only=True):
-    """A group's connected members and subscriptions. diagnoses: ours, which Java ignores."""
+    """A group's connected members and subscriptions. diagnoses: ours, which Java ignores.
+
+    protocol, generation, strategy: ours too, of a group whose members speak another protocol than RocketMQ's.
+    """
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -82,6 +85,9 @@ class ConsumerConnection(Document, frozen=True, kw_only=True):
     message_model: str | None = None
     consume_from_where: str | None = None
     diagnoses: list[GroupDiagnosis] = []
+    protocol: str | None = None
+    generation: int | None = None
+    strategy: str | None = None
 
 
 class ProducerConnection(Document, frozen=True, kw_only=True):

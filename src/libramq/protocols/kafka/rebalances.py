@@ -1,0 +1,240 @@
+"""Rebalances: what the requests of Kafka's members show, for the history that all groups have.
+
+A request is applied to its group first, then noted here:
+
+    join, sync ─► who reads what      members come and go ─► why ─► events, as RocketMQ's groups have them
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from libramq.broker.broker import Broker
+from libramq.broker.groups.rebalance_reports import named
+from libramq.clock import MonotonicMs, Now, read_clock
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.groups import ClassicGroups
+from libramq.groups.classic.observed import ObservedGroup
+from libramq.groups.classic.state import Member, Status
+from libramq.groups.foreign import ForeignGroup, ForeignMember
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.kernel.deadlines import Deadline
+from libramq.message.queue import MessageQueue
+from libramq.protocols.kafka.metadata import is_visible
+from libramq.wire.kafka.subscription import assigned_partitions, owned_partitions, subscribed_topics
+
+PROTOCOL: Final = "Kafka"
+#: As a coordinator of ours collects them: members that come at once are one event.
+COLLECT_MS: Final = 20
+#: Ours: queues whose readers are known, of all groups; some 25 MB. Beyond, a group's history has its members
+#: and causes, but not their queues.
+READERS_MAX: Final = 100_000
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was known of a group when it was looked at last. causes: those that are not recorded yet."""
+
+    observed: ObservedGroup
+    deadline: Deadline
+    members: dict[str, Member] = field(default_factory=dict)
+    generation: int = 0
+    topics: frozenset[str] = frozenset()
+    queue_count: int = 0
+    causes: dict[Reason, list[str]] = field(default_factory=dict)
+    record_at_ms: MonotonicMs | None = None
+
+
+class Rebalances:
+    """The rebalances of Kafka's groups, and these groups as tools see them."""
+
+    def __init__(self, broker: Broker, groups: ClassicGroups) -> None:
+        self._record = broker.events.record
+        self._topics = broker.topics
+        self._table = broker.groups
+        self._broker_name = broker.config.broker_name
+        self._clock = broker.kernel.clock
+        self._deadlines = broker.kernel.deadlines
+        self._groups = groups
+        self._known: dict[str, _Known] = {}
+        self._readers = 0
+        broker.foreign.add(self.group)
+
+    def joined(self, name: str, member_id: str) -> None:
+        """Note a join: its member has stopped to read what it does not say it keeps."""
+        group, known = self._groups.get(name), self._known.get(name)
+        member = group.members.get(member_id) if group is not None else None
+        # Where it is answered with its share, it has never stopped: a static member is back.
+        if known is not None and member is not None and not (group and group.reads_share(member)):
+            kept = self._queues(owned_partitions(member.protocols[0].metadata))
+            known.observed.reads_only(member.name, kept, self._clock.monotonic_ms())
+        self.look(name, rejoined=member_id)
+
+    def synced(self, name: str) -> None:
+        """Note that members may have got their shares."""
+        self.look(name)
+
+    def left(self, name: str, member_ids: Collection[str]) -> None:
+        """Note that members have left."""
+        self.look(name, left=member_ids)
+
+    def lost(self, name: str, member: Member) -> None:
+        """Note that a member's connection has ended: it reads nothing, unless it comes back."""
+        known = self._known.get(name)
+        if known is not None:
+            known.observed.reads_only(member.name, (), self._clock.monotonic_ms())
+
+    def returned(self, name: str, member: Member | None) -> None:
+        """Note that a lost member's client is back in time."""
+        group, known = self._groups.get(name), self._known.get(name)
+        if known is not None and member is not None and group is not None and group.reads_share(member):
+            known.observed.reads_on(member.name)
+
+    def look(self, name: str, *, left: Collection[str] = (), rejoined: str | None = None) -> None:
+        """Compare a group with what was known of it; record what that means."""
+        group, known = self._groups.get(name), self._known.get(name)
+        if known is None:
+            if group is None or not group.members:
+                return
+            deadline = self._deadlines.new(partial(self._due, name), "rebalance of a classic group")
+            known = self._known[name] = _Known(ObservedGroup(name), deadline)
+        now = read_clock(self._clock)
+        self._note_members(known, group, left, now)
+        if group is not None:
+            self._note_change(known, group, rejoined)
+            self._note_shares(known, group, now.monotonic_ms)
+        if known.causes:
+            known.observed.begin(now.monotonic_ms)
+            known.record_at_ms = known.record_at_ms or now.monotonic_ms + COLLECT_MS
+        self._go_on(name, known, group, now)
+
+    def _note_members(
+        self, known: _Known, group: ClassicGroup | None, left: Collection[str], now: Now
+    ) -> None:
+        current = {each.name: each for each in group.members.values()} if group is not None else {}
+        for name, member in known.members.items():
+            if name not in current:
+                reason = _why_gone(member, left, now.monotonic_ms)
+                at_ms = member.heard_ms if reason is Reason.SESSION_EXPIRED else now.monotonic_ms
+                known.observed.reads_only(name, (), at_ms)
+                known.causes.setdefault(reason, []).append(name)
+        newcomers = [name for name in current if name not in known.members]
+        if newcomers:
+            known.causes.setdefault(Reason.MEMBER_JOINED, []).extend(newcomers)
+        known.members = current
+
+    def _note_change(self, known: _Known, group: ClassicGroup, rejoined: str | None) -> None:
+        """Note the cause of a rebalance in which nobody came or went."""
+        topics, count = known.topics, known.queue_count
+        if rejoined is not None or group.generation != known.generation:
+            known.topics = frozenset().union(
+                *(subscribed_topics(member.protocols[0].metadata) for member in group.members.values())
+            )
+            known.queue_count = sum(self._count(topic) for topic in known.topics)
+        begins = group.status is Status.PREPARING_REBALANCE or group.generation != known.generation
+        known.generation = group.generation
+        member = group.members.get(rejoined or "")
+        if not begins or known.causes or not known.observed.is_settled or member is None:
+            return
+        reason = Reason.MEMBER_JOINED
+        if known.topics != topics:
+            reason = Reason.SUBSCRIPTION_CHANGED
+        elif known.queue_count != count:
+            reason = Reason.QUEUE_COUNT_CHANGED
+        known.causes[reason] = [member.name]
+
+    def _note_shares(self, known: _Known, group: ClassicGroup, now_ms: MonotonicMs) -> None:
+        """Note the shares that members have got since the rebalance began."""
+        if known.observed.is_settled and not known.causes:
+            return
+        self._readers -= len(known.observed)
+        for member in group.members.values():
+            if group.reads_share(member):
+                queues = self._queues(assigned_partitions(member.assignment))
+                if self._readers + len(known.observed) + len(queues) <= READERS_MAX:
+                    known.observed.assigned(member.name, queues, now_ms)
+        self._readers += len(known.observed)
+
+    def _go_on(self, name: str, known: _Known, group: ClassicGroup | None, now: Now) -> None:
+        """Record what is due, and set the next time."""
+        is_complete = group is None or group.has_synced
+        is_due = known.record_at_ms is not None and now.monotonic_ms >= known.record_at_ms
+        if known.causes and (is_complete or is_due):
+            for reason, who in known.causes.items():
+                members = known.members.keys()
+                self._record(known.observed.started(reason, named(who), members, known.generation, now))
+            known.causes, known.record_at_ms = {}, None
+        if is_complete:
+            self._settle(known, now)
+        if group is None and known.observed.is_settled:
+            self._readers -= len(known.observed)
+            known.deadline.cancel()
+            del self._known[name]
+            return
+        known.deadline.at(known.record_at_ms or (known.observed.quiet_at_ms if is_complete else None))
+
+    def _settle(self, known: _Known, now: Now) -> None:
+        before = len(known.observed)
+        wanted = self._wanted(known.topics) if known.members else []
+        events: Iterable[RebalanceEvent] = known.observed.settle(
+            known.members.keys(), wanted, known.generation, now
+        )
+        self._readers += len(known.observed) - before
+        for event in events:
+            self._record(event)
+
+    def _due(self, name: str, now_ms: MonotonicMs) -> None:
+        known = self._known.get(name)
+        if known is not None:
+            self._go_on(name, known, self._groups.get(name), read_clock(self._clock))
+
+    # Queues.
+
+    def _count(self, topic: str) -> int:
+        config = self._topics.get(topic) if is_visible(topic) else None
+        return config.read_queue_nums if config is not None else 0
+
+    def _wanted(self, topics: Iterable[str]) -> list[MessageQueue]:
+        counts = {topic: self._count(topic) for topic in sorted(topics)}
+        if sum(counts.values()) > READERS_MAX:
+            return []
+        return [
+            MessageQueue(topic, self._broker_name, index)
+            for topic, count in counts.items()
+            for index in range(count)
+        ]
+
+    def _queues(self, partitions: Iterable[tuple[str, int]]) -> set[MessageQueue]:
+        """Return the partitions that exist, as queues."""
+        return {
+            MessageQueue(topic, self._broker_name, index)
+            for topic, index in partitions
+            if 0 <= index < self._count(topic)
+        }
+
+    # For tools.
+
+    def group(self, name: str) -> ForeignGroup | None:
+        """Return a group with members, as tools see it."""
+        group, known = self._groups.get(name), self._known.get(name)
+        if group is None or known is None or not group.members:
+            return None
+        members = [
+            ForeignMember(
+                member.member_id,
+                member.client_host.removeprefix("/"),
+                member.instance_id,
+                known.observed.queues(member.name),
+            )
+            for member in group.members.values()
+        ]
+        return ForeignGroup(PROTOCOL, group.generation, group.protocol_name, sorted(known.topics), members)
+
+
+def _why_gone(member: Member, left: Collection[str], now_ms: MonotonicMs) -> Reason:
+    if member.member_id in left or (member.instance_id is not None and member.instance_id in left):
+        return Reason.MEMBER_LEFT
+    if member.is_lost:
+        return Reason.CONNECTION_CLOSED
+    return Reason.SESSION_EXPIRED if member.expires_ms <= now_ms else Reason.PROCESSING_TIMEOUT
