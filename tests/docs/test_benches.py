@@ -1,4 +1,4 @@
-"""The commands that measure what the documentation shows start, and explain themselves."""
+"""The commands that measure the documentation's figures start, and `--help` explains them."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Pages hold together: links lead somewhere, names exist, generated tables are those of the code."""
+"""Tests of the pages: links lead somewhere, names exist, generated tables match the code."""
 
 import importlib
 import inspect

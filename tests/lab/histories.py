@@ -24,12 +24,14 @@ def step(
     joined: str = "",
     **topics: frozenset[str],
 ) -> Step:
-    """joined: one letter a member, all of T. topics: who subscribes anew."""
+    """Return a step. joined has one letter for each member of T; topics names those who subscribe to other
+    topics.
+    """
     return Step(at_ms=at_ms, what="", gone=gone or {}, joined=dict.fromkeys(joined, ALL), resubscribed=topics)
 
 
 def history(members: str, *steps: Step, queues: int = 12) -> History:
-    """Members of one letter each and queues of T."""
+    """Return a history with members of one letter each and the queues of T."""
     return History(
         group="G",
         kind="by_hand",
@@ -41,7 +43,7 @@ def history(members: str, *steps: Step, queues: int = 12) -> History:
 
 
 def played(given: History, strategy: str) -> list[StepOutcome]:
-    """What a strategy makes of it, at the default costs."""
+    """Return what a strategy makes of a history, at the default costs."""
     outcomes = replay(given, entrant(strategy), COSTS, clock())
     assert outcomes is not None
     return outcomes

@@ -38,7 +38,7 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
 
 
 async def test_brokers_without_rebalance_events_are_reported(tmp_path: Path):
-    """As Apache's: nobody has the topic of the events."""
+    """Apache's are such brokers: they have no topic of rebalance events."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
     await server.start()

@@ -1,4 +1,4 @@
-"""What the documentation names is what there is."""
+"""Everything that the documentation names exists."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Synthetic histories: the same for a seed, and true to what they say."""
+"""Tests of synthetic histories: a seed always gives the same one, and they match their description."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SIZE = Size(members=40, queues=130, topics=4)
 
 
 def sizes(history: History) -> list[int]:
-    """How many members there are after each step; nobody goes who is not there, nor comes twice."""
+    """Return the number of members after each step; no absent member leaves, and none joins twice."""
     members = set(history.members)
     found = [len(members)]
     for step in history.steps:

@@ -1,4 +1,4 @@
-"""The laboratory's page: one colour a strategy, and a mark on what leaves queues unread."""
+"""Tests of the laboratory's page: a strategy has one colour, and one that leaves queues unread is marked."""
 
 import re
 
@@ -21,7 +21,7 @@ def summary(name, kind):
 
 
 def made():
-    """A page of two kinds of histories in which strategies move queues at different steps."""
+    """Return a page with two kinds of histories in which strategies move queues at different steps."""
     kinds = ("flapping", "zone_loss")
     steps = [
         {

@@ -1,4 +1,4 @@
-"""Recorded histories and costs, against events made by hand."""
+"""Tests of recorded histories and costs, with handmade events."""
 
 from itertools import count
 from typing import Any
@@ -16,7 +16,7 @@ SEQUENCE = count(1)
 
 
 def told(at_ms: int, kind: str, *, broker: str = "x", **fields: Any) -> BrokerEvent:
-    """Return an event; a broker numbers its events, here all by one sequence."""
+    """Return an event. A broker numbers its events, here all by one sequence."""
     seq = next(SEQUENCE)
     return BrokerEvent(
         broker, RebalanceEvent(v=1, group="G", epoch=at_ms, seq=seq, at_ms=at_ms, kind=kind, **fields)
@@ -28,7 +28,7 @@ def started(at_ms: int, reason: str, who: str, members: str = "", *, broker: str
 
 
 def moved(at_ms: int, *moves: tuple[int, str | None, str, int], broker: str = "x") -> BrokerEvent:
-    """Moves of T's queues: (queue, from, to, pause)."""
+    """Return moves of T's queues, each as (queue, from, to, pause)."""
     made = [
         QueueMove(
             topic="T", broker=broker, queue=queue, from_=from_, to=to, redelivered=3,
@@ -71,7 +71,7 @@ def test_events_become_steps_of_a_history():
 
 @pytest.mark.parametrize("known", [1, 3])
 def test_events_without_a_history_are_refused(known: int):
-    """Nobody came or went after the first."""
+    """After the first event no member joined or left."""
     assert recorded_history("G", EVENTS[:known]) is None
     assert recorded_history("G", []) is None
 

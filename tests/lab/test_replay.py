@@ -1,4 +1,6 @@
-"""What a step costs: each figure against one that is worked out by hand, or by the coordinator itself."""
+"""Tests of what a step costs: each figure is compared with one worked out by hand, or by the coordinator
+itself.
+"""
 
 from collections.abc import Sequence
 
@@ -19,7 +21,9 @@ from .histories import clock, history, played, step
 
 
 def test_a_member_joins():
-    """Of 12 queues over three, the fourth gets three; AVG moves all but the first and the last."""
+    """With 12 queues and three members, the fourth gets three; AVG moves all queues but the first and the
+    last.
+    """
     given = history("abc", step(joined="d"))
     (sticky,) = played(given, "balanced_sticky")
     assert (sticky.member_count, sticky.moved, sticky.least, sticky.most) == (4, 3, 3, 3)
@@ -38,13 +42,13 @@ def test_a_member_joins():
     ],
 )
 def test_a_member_leaves(departure: Departure, pause_ms: int, repeated: float):
-    """Its four queues stand still for as long as such a departure takes."""
+    """Its four queues are not read for as long as such a departure takes."""
     (outcome,) = played(history("abc", step(gone={"b": departure})), "balanced_sticky")
     assert (outcome.moved, outcome.still_ms, outcome.repeated) == (4, 4 * pause_ms, repeated)
 
 
 def test_a_queue_handed_over_costs_less_than_one_of_a_crashed_member():
-    """AVG: b's four queues go to a and c, and two of a's neighbours' move besides."""
+    """AVG gives b's four queues to a and c, and moves two of a's neighbours' besides."""
     (outcome,) = played(history("abcd", step(gone={"a": Departure.CRASHED})), "AVG")
     # 3 of a's to b; b, c give 2 and 1 on: b had 3-5 and has 0-3, c had 6-8 and has 4-7.
     assert outcome.moved == 3 + 3
@@ -53,7 +57,9 @@ def test_a_queue_handed_over_costs_less_than_one_of_a_crashed_member():
 
 
 def test_a_group_may_be_empty_for_a_while():
-    """Queues that nobody has stand until the next step; whoever takes them then makes no move."""
+    """Queues without a member are unread until the next step; a member that takes them then counts as no
+    move.
+    """
     given = history("a", step(gone={"a": Departure.LOST}), step(5_000, joined="b"))
     empty, full = played(given, "sticky")
     assert (empty.member_count, empty.unowned, empty.idle_ms) == (0, 12, 12 * 4_000)
@@ -61,7 +67,7 @@ def test_a_group_may_be_empty_for_a_while():
 
 
 def test_cooperative_sticky_takes_two_rounds():
-    """First it withholds what moves; the time for both rounds counts."""
+    """The first round withholds the queues that move; the time of both counts."""
     (outcome,) = played(history("abc", step(joined="d")), "cooperative-sticky")
     assert (outcome.rounds, outcome.moved, outcome.unowned) == (2, 3, 0)
     assert outcome.assignor_ms == 2
@@ -70,7 +76,7 @@ def test_cooperative_sticky_takes_two_rounds():
 
 
 def test_differing_subscriptions_leave_queues_unread_under_client_allocation():
-    """Every client counts on all ids of the group; a coordinator knows who reads what."""
+    """Each client allocates among all members of the group; a coordinator knows who subscribes to what."""
     other = frozenset({"U"})
     given = history("abc", step(c=other))
     assert played(given, "AVG")[0].unowned == 4
@@ -79,7 +85,7 @@ def test_differing_subscriptions_leave_queues_unread_under_client_allocation():
 
 
 def test_a_sticky_rule_moves_fewer_queues_under_a_coordinator():
-    """What is sticky cannot be so where nobody tells a member what the others hold."""
+    """Clients cannot be sticky, because they do not know which queues the others hold."""
     given = history("bcd", step(joined="a"))
     assert played(given, "balanced_sticky")[0].moved == 3
     assert played(given, "balanced_sticky@clients")[0].moved > 3
@@ -156,5 +162,5 @@ def one(given: History, rule: TopicRule) -> StepOutcome:
 
 
 def test_a_strategy_that_needs_unknown_facts_is_left_out():
-    """Rooms are known of synthetic members only."""
+    """The machine rooms of synthetic members only are known."""
     assert replay(history("ab", step(joined="c")), entrant("MACHINE_ROOM"), COSTS, clock()) is None

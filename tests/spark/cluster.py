@@ -78,7 +78,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def packages(directory: Path) -> Path:
-    """A directory with what workers need. Links: 240 MB of copies would test nothing more."""
+    """Make a directory with what workers need. It has links, because 240 MB of copies would test nothing
+    more.
+    """
     spec = find_spec("numpy")
     assert spec is not None
     assert spec.origin is not None

@@ -43,7 +43,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraUp]:
 
 @pytest.fixture
 def topic(up: LibraUp, request: pytest.FixtureRequest) -> str:
-    """A topic of four queues with the test's name."""
+    """Return the name of a new topic with four queues; it is the test's."""
     name = request.node.name.replace("[", "-").replace("]", "")
     with Admin(namesrv=up.namesrv) as admin:
         admin.create_topic(name, queues=QUEUES)

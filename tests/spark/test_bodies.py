@@ -1,4 +1,6 @@
-"""Bodies become columns; those that cannot be parsed are kept unchanged, and never fail a query."""
+"""Tests of bodies that become columns; those that cannot be parsed are kept unchanged and never fail a
+query.
+"""
 
 import datetime
 import io

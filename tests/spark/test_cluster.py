@@ -1,4 +1,4 @@
-"""On a cluster whose workers have a bare Python, everything works with the package sent along."""
+"""Tests on a cluster whose workers have a bare Python: the package that is sent along is enough."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 @pytest.fixture
 def orders(up: LibraUp, topic: str) -> str:
-    """A topic with messages, and a group that has read one."""
+    """Return the name of a topic with messages."""
     with Producer(group="p", namesrv=up.namesrv, send_timeout_ms=SEND_TIMEOUT_MS) as producer:
         for number in range(MESSAGES):
             producer.send_nowait(Message(topic, b"%d" % number))

@@ -30,7 +30,9 @@ millis = st.integers(0, 4_000_000_000_000)
 
 @st.composite
 def property_texts(draw: st.DrawFn) -> bytes:
-    """What brokers store, what old ones did (no last separator), and what nobody should have stored."""
+    """Return a strategy for texts of properties: what brokers store, what old ones stored (no last
+    separator), and what none should have stored.
+    """
     kind = draw(st.integers(0, 3))
     if kind == 3:
         return draw(st.text(st.sampled_from("\x01\x02ab"), max_size=20)).encode()
@@ -119,7 +121,9 @@ def test_invalid_utf8_does_not_stop_a_batch():
 
 
 def test_a_body_that_cannot_be_decompressed_does_not_stop_a_stream(caplog):
-    """The batch would fail again at every start; parsers have rules for bodies that they cannot parse."""
+    """Otherwise the batch would fail again at every start. Parsers have rules for bodies that they cannot
+    parse.
+    """
     data = plain_record() + plain_record(sys_flag=flags.COMPRESSED) + plain_record()
     batch = Records(data).batch([("b", len(data))], arrow_schema(["body"]))
     assert batch["body"].to_pylist() == [b"hello"] * 3

@@ -1,4 +1,4 @@
-"""What Spark's processes load: each of them pays for it when it starts."""
+"""Tests of which modules Spark's processes load: each one makes their start slower."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Which Java Spark gets."""
+"""Tests of which Java Spark gets."""
 
 import os
 import subprocess

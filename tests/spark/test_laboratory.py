@@ -1,4 +1,6 @@
-"""The laboratory on Spark: the same seed gives the same tables; a real broker's events are played again."""
+"""Tests of the laboratory on Spark: a seed always gives the same tables, and a real broker's events are
+replayed.
+"""
 
 import math
 import threading
@@ -118,7 +120,7 @@ def wait_settled(broker: Broker, count: int) -> None:
 
 
 def test_a_recorded_history_is_replayed(spark: "SparkSession", tmp_path: Path):
-    """b joins a, and stops: two steps, of two queues each at best."""
+    """Member b joins a, and stops. That makes two steps, each of which moves two queues at best."""
     with Broker() as broker:
         with Admin(namesrv=broker.namesrv) as admin:
             admin.create_topic("T", queues=4)

@@ -56,7 +56,7 @@ def test_options_have_their_defaults(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_group_of_a_prefix_is_the_same_after_a_restart():
-    """Brokers keep every group they have ever seen."""
+    """Brokers keep every group that they have ever seen."""
     first, again, other = (
         SourceOptions.parse({"subscribe": topic, "groupIdPrefix": "night"}).connection.group
         for topic in "TTU"
@@ -136,7 +136,7 @@ class TestBoundary:
 
     @pytest.mark.parametrize("text", ['{"T": {"a": {"1": 3}}}', '{"T:a:1": 3}'])
     def test_json_by_queue_and_the_rest_at_the_default(self, text: str):
-        """Nested as in Spark's Kafka source, or flat as in checkpoints."""
+        """The offsets are nested as in Spark's Kafka source, or flat as in checkpoints."""
         assert self.resolve(text) == {Q0: 10, Q1: 3}
 
     def test_both_ends(self):
@@ -168,7 +168,7 @@ class TestBoundary:
 
 
 class TestAccess:
-    """Credentials and TLS: of source and sink alike, and never shown."""
+    """Credentials and TLS are the same for source and sink, and are never shown."""
 
     def test_the_names_are_those_of_the_access_properties(self):
         assert {name.removeprefix(ACCESS_PREFIX) for name in ACCESS} == set(access_properties.NAMES)
@@ -206,7 +206,7 @@ class TestAccess:
             parse(given)
 
     def test_spark_blots_the_secret_ones_out(self):
-        """spark.redaction.regex as Spark has it where nobody has changed it."""
+        """The pattern is Spark's default for spark.redaction.regex."""
         secret = re.compile("(?i)secret|password|token|access[.]?key")
         assert {name for name in ACCESS if secret.search(name)} == {
             "rocketmq.accessKey",

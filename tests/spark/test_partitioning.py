@@ -1,4 +1,4 @@
-"""Which task reads what: few tasks for few rows, equal ones for many."""
+"""Tests of which task reads what: few tasks for few rows, equal ones for many."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The planner caches what Spark requests twice, and queries brokers no more than necessary."""
+"""Tests of the planner, which caches what Spark requests twice and queries brokers no more than necessary."""
 
 import logging
 import pickle
@@ -17,7 +17,7 @@ B0 = MessageQueue("T", "b", 0)
 
 
 class Brokers:
-    """Queues with a minimum and a maximum, that a test moves. Message n was stored at n ms."""
+    """Queues with a minimum and a maximum that a test can move. Message n was stored at n ms."""
 
     def __init__(self, bounds: dict[MessageQueue, tuple[int, int]]) -> None:
         self.bounds = bounds
@@ -83,7 +83,9 @@ def planner(brokers: Brokers, time: Time, **options: str) -> Planner:
 
 
 def test_latest_is_the_same_however_often_spark_asks(brokers: Brokers, time: Time):
-    """Spark asks again after the offset log is written; an answer that moved would lose what lies between."""
+    """Spark asks again after it has written the offset log. If the answer moved, the messages in between
+    would be lost.
+    """
     plan = planner(brokers, time)
     first = plan.initial()
     brokers.bounds[A0] = (0, 99)
@@ -159,7 +161,9 @@ def test_missing_topic_stops_a_new_query(brokers: Brokers, time: Time):
 
 
 def test_a_shortened_queue_fails_or_continues_from_its_end(brokers: Brokers, time: Time):
-    """Its topic was made anew, or its broker lost its tail: what comes next has numbers we have seen."""
+    """Its topic was made again, or its broker lost its end: new messages get offsets that were already
+    read.
+    """
     with pytest.raises(
         QueuesGone, match=r"queue T:a:0 ends at 10 and was read up to 99.*failOnDataLoss=false"
     ):

@@ -1,4 +1,6 @@
-"""Where micro-batches begin and end. Each test about a stream is a trap that a source can fall into."""
+"""Tests of where micro-batches begin and end. Each test about a stream is a trap that a source can fall
+into.
+"""
 
 import json
 
@@ -71,7 +73,7 @@ class TestNextEnd:
         assert next_end({Q0: 3, Q1: 0}, upto(q0=3, q1=0)) == {Q0: 3, Q1: 0}
 
     def test_positions_never_go_back(self):
-        """A broker that lost its tail must not make Spark read backwards."""
+        """A broker that lost its end must not make Spark read backwards."""
         assert next_end({Q0: 8}, upto(q0=3)) == {Q0: 8}
 
     def test_vanished_queue_keeps_its_position(self):

@@ -1,4 +1,6 @@
-"""The session: the caller's settings override ours, and a user's own session is enough."""
+"""Tests of the session: the caller's settings take precedence over ours, and a user's own session works,
+too.
+"""
 
 from typing import TYPE_CHECKING
 

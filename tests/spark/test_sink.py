@@ -1,4 +1,6 @@
-"""Tables and streams become messages of `libra up`, each row at least once and with an id of its own."""
+"""Tests of the sink: tables and streams become messages of `libra up`, each row at least once and with its
+own id.
+"""
 
 from itertools import islice
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`format("rocketmq")` in a real Spark session, against a broker that returns 32 messages per pull."""
+"""Tests of `format("rocketmq")` in a real Spark session, with a broker that returns 32 messages a pull."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def all_keys(broker: FakeBroker, topic: str = "T") -> list[Key]:
 
 
 class Sink:
-    """What foreachBatch saw, batch by batch; breaks on demand."""
+    """Records what foreachBatch gets, batch by batch, and fails when the test says so."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Key]] = {}
@@ -178,7 +178,7 @@ class TestBatch:
     def test_filters_are_pushed_down_where_option_and_setting_allow_it(
         self, spark: "SparkSession", broker: FakeBroker
     ):
-        """A reader that can do it makes Spark fail every query while its setting is off."""
+        """A reader that offers it makes Spark fail every query while its setting is off."""
         from pyspark.sql import functions as f
 
         where = (
@@ -276,7 +276,7 @@ class TestStream:
     def test_crash_in_the_first_batch_of_a_stream_from_the_latest(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
     ):
-        """Its start is not in the checkpoint yet, and where `latest` was is known to nobody else."""
+        """Its start is not in the checkpoint yet, so `latest` must be remembered elsewhere."""
         idle, broken, after = Sink(), Sink(), Sink()
         broken.break_at = 0
         query = stream(spark, broker, broken, tmp_path)
@@ -327,7 +327,7 @@ class TestStream:
     def test_missing_queues_fail_a_query_unless_allowed(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: dict[str, Any]
     ):
-        """Between two runs."""
+        """They disappear between two runs."""
         sink, failed, after = Sink(), Sink(), Sink()
         finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
         del broker.queues[MessageQueue("T", "broker-a", 3)]

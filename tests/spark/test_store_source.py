@@ -1,4 +1,6 @@
-"""`option("store", DIR)` in a real Spark session: a store directory as a table, without its broker."""
+"""Tests of `option("store", DIR)` in a real Spark session: a store directory as a table, without its
+broker.
+"""
 
 import shutil
 from pathlib import Path
@@ -20,7 +22,7 @@ Row = tuple[str, str, int, int, bytes, str | None]
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
-    """A closed store with 900 messages of two topics, and what is in it."""
+    """Return a closed store that has 900 messages of two topics, and its contents."""
     root = tmp_path_factory.mktemp("store")
     store = open_store(root)
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""The stream reader, called in the order in which Spark calls it. Most tests are traps of its contract."""
+"""Tests of the stream reader, called in the order in which Spark calls it. Most are traps of its contract."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ def read(
 
 
 def test_restart_before_the_first_batch_is_done_reads_that_batch(broker: FakeBroker, reader: Reader):
-    """Where a first batch begins is not in the checkpoint, and `latest` moves."""
+    """The start of a first batch is not in the checkpoint, and `latest` moves."""
     first = reader()
     start = first.initialOffset()
     end = first.latestOffset(start, EVERYTHING)

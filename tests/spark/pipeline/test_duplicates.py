@@ -1,4 +1,4 @@
-"""Which messages are duplicates."""
+"""Tests of which messages are duplicates."""
 
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ def row(
 
 
 class Rows:
-    """A table that notes which days it is asked for."""
+    """A table that records the days for which it is read."""
 
     def __init__(self, *rows: tuple[Any, ...]) -> None:
         self._rows = rows

@@ -46,7 +46,7 @@ def table(directory: Path, kind: str) -> "pa.Table":
 
 
 def ignore(_: Progress) -> None:
-    """Nobody looks."""
+    """Ignore a report of progress."""
 
 
 @pytest.mark.parametrize("kind", FORMATS)

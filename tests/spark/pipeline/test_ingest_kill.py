@@ -46,7 +46,7 @@ def start(file: Path) -> "subprocess.Popen[str]":
 
 
 def written(given: IngestConfig, directory: Path) -> Path:
-    """The configuration as a file."""
+    """Write the configuration to a file and return its path."""
     keys = {"topics": given.topics, **{name: getattr(given, name) for name in ("table", "namesrv", "format")}}
     file = directory / f"{given.format}.toml"
     # A line of TOML is a name and, for texts, lists and numbers, JSON.
@@ -63,7 +63,7 @@ def kill(process: "subprocess.Popen[str]") -> None:
 
 
 def wait_batches(said: IO[str], count: int) -> None:
-    """Wait until so many batches were reported; the run may end before that."""
+    """Wait until this many batches have been reported; the run may end before that."""
     for line in said:
         count -= line.startswith("ingest: batch ")
         if count <= 0:

@@ -32,7 +32,9 @@ def java_process(pid: int) -> int | None:
 
 
 def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.MonkeyPatch):
-    """Before PySpark has it: it went on without its parent, and whoever read its output waited for ever."""
+    """PySpark does not know the process yet. It used to continue without its parent, and a reader of its
+    output waited for ever.
+    """
     from pyspark import java_gateway
 
     started = []

@@ -32,7 +32,7 @@ def millis(at: datetime) -> int:
 
 
 def rows_at(at: datetime, end: int) -> list[Sample]:
-    """Of two queues."""
+    """Return rows of two queues."""
     return [
         {"group": "G", "topic": "T", "broker": "a", "queueId": queue, "at": at}
         | {"broker_offset": end, "consumer_offset": 0}
@@ -55,7 +55,7 @@ def names(directory: Path) -> list[str]:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> Path:
-    """Three of the day before yesterday, three of yesterday, three of today."""
+    """Return three samples of the day before yesterday, three of yesterday and three of today."""
     directory = tmp_path / "samples"
     for days in (2, 1, 0):
         for minute in range(3):

@@ -1,4 +1,6 @@
-"""Lag, rates and the time until caught up, against samples made by hand and a broker's own."""
+"""Tests of lag, rates and the time until a group has caught up, with handmade samples and with those of a
+broker.
+"""
 
 import threading
 from datetime import UTC, datetime, timedelta

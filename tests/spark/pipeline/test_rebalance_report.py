@@ -1,4 +1,4 @@
-"""The numbers of the rebalance report, against events made by hand and against a broker's own."""
+"""Tests of the rebalance report's numbers, with handmade events and with those of a broker."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ EVENTS = "key string, broker string, queueId int, offset bigint, body string"
 
 
 def move(queue: int, pause_ms: int | None) -> QueueMove:
-    """From alice to bob; of nobody's without a pause."""
+    """Return a move from alice to bob; one of a queue without an owner has no pause."""
     return QueueMove(
         topic="T", broker="a", queue=queue, from_=None if pause_ms is None else "alice", to="bob",
         stopped_ms=None if pause_ms is None else 1_000, resumed_ms=1_000 + (pause_ms or 0), redelivered=1,
@@ -49,7 +49,7 @@ def rebalance(
     broker: str = "a",
     **settled: Any,
 ) -> list[tuple[str, RebalanceEvent]]:
-    """The events of one rebalance in group G: stable 100 ms after the longest pause."""
+    """Return the events of one rebalance of group G, which is stable 100 ms after the longest pause."""
     worst = max((pause or 0 for pause in pauses), default=0)
     given = {
         "moved": len(pauses),
@@ -158,7 +158,7 @@ def test_events_of_two_brokers_are_one_rebalance(made: dict[str, list[dict[str, 
 
 
 class Balanced(HTMLParser):
-    """Complains of tags that are not closed."""
+    """A parser that fails on tags that are not closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        """Nothing is left open."""
+        """Accept a tag that closes itself."""
 
     def handle_data(self, data: str) -> None:
         self.text += data

@@ -1,4 +1,4 @@
-"""The numbers that traces give, against records made by hand."""
+"""Tests of the numbers that traces give, with handmade records."""
 
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -36,7 +36,7 @@ def message_id(number: int, born_ms: int) -> str:
 
 
 class Traced:
-    """What clients told: each call is one message handled."""
+    """Records what clients would have traced; each call is one message handled."""
 
     def __init__(self) -> None:
         self.records: list[TraceRecord] = []
@@ -102,13 +102,13 @@ def at(ms: int) -> datetime:
 
 
 def stored(ms: int) -> datetime:
-    """As readers other than Spark find what Spark wrote."""
+    """Return what readers other than Spark find in the tables that Spark wrote."""
     return at(ms).replace(tzinfo=None)
 
 
 @pytest.fixture(scope="module")
 def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Ten messages for alice, who goes; bob is given four of them again, and one fails."""
+    """Ten messages for alice, who leaves. Bob is redelivered four of them, and one fails."""
     told = Traced()
     for number in range(10):
         told.handled(number, ALICE, REBALANCE_MS - 30_000 + number, born_ms=REBALANCE_MS - 30_050)

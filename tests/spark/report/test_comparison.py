@@ -1,4 +1,4 @@
-"""Plots that compare: names cover nothing, and numbers have as many digits as one wants to read."""
+"""Tests of plots that compare: labels do not overlap, and numbers have no more digits than are useful."""
 
 import re
 from itertools import combinations

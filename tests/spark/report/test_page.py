@@ -1,4 +1,4 @@
-"""Pages: whatever comes from brokers is text, and tables say what they hold."""
+"""Tests of pages: text from brokers is escaped, and tables say what they contain."""
 
 from markupsafe import Markup
 

@@ -1,4 +1,4 @@
-"""What plots must not do to a reader: cut labels off, draw nothing, count in halves."""
+"""Tests of plots: no label is cut off, no plot is empty, and axes of counts have no halves."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
 def texts(drawing: str, kind: str) -> list[tuple[float, float, str]]:
-    """Texts of a class: x, y, what."""
+    """Return the texts of a class, each with its x and y."""
     found = re.findall(
         rf'<text (?:class="{kind}" )?x="([\d.]+)" y="([\d.]+)"(?: class="{kind}")?>([^<]*)', drawing
     )
@@ -17,7 +17,7 @@ def texts(drawing: str, kind: str) -> list[tuple[float, float, str]]:
 
 
 def test_figures_of_spans_are_inside_the_drawing():
-    """Of the first row, and of the one that reaches furthest."""
+    """This is tested with the first row and with the longest one."""
     marks = [
         svg.Span(row="a", middle=1, most=2, greatest=3),
         svg.Span(row="b", middle=1_000, most=2_000, greatest=3_000),
@@ -42,7 +42,7 @@ def test_a_single_hour_is_not_drawn_as_a_day():
 
 
 def test_axes_end_where_data_ends():
-    """In time: no room is left on either side, and an hour is no day."""
+    """A time axis has no room on either side, and an hour is not drawn as a day."""
     points = [(NOON + timedelta(minutes=minute), 1.0) for minute in range(61)]
     drawing = svg.lines([("a", points)], label="l")
     (path,) = re.findall(r'points="([^"]*)"', drawing)
