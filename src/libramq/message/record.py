@@ -53,10 +53,6 @@ TOPIC_BYTES_MAX: Final = 32767
 
 #: What a message can be consumed without.
 _FOR_TOOLS: Final = frozenset({MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME})
-_FRAME = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
-_INT: Final = struct.Struct(">i")
-_SHORT: Final = struct.Struct(">H")
-_HEAD_SIZES: Final = {bits: head.size for bits, head in HEADS.items()}
 _HEAD_V4_BYTES: Final = HEADS[0].size
 _NOT_PLAIN: Final = HOST_BITS | flags.COMPRESSED
 
@@ -261,33 +257,6 @@ def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
         fields[0], magic, fields[2], fields[3], fields[5], fields[6], fields[7], fields[10],
         body_start, body_end, topic, bytes(data[properties_start:end]),
     )  # fmt: skip
-
-
-def has_whole_frame(data: bytes, start: int, size: int, physical_offset: int) -> bool:
-    """Return whether a record of this size and place begins at `start`, and its parts add up.
-
-    This checks all data read from a disk for clients (0.8 µs); they check the body's checksum themselves.
-    """
-    end = start + size
-    if len(data) < end:
-        return False
-    try:
-        found_size, magic, found_offset, sys_flag = _FRAME.unpack_from(data, start)
-        if found_size != size or found_offset != physical_offset:
-            return False
-        body_at = start + _HEAD_SIZES[sys_flag & HOST_BITS]
-        length_at = body_at + _INT.unpack_from(data, body_at - 4)[0]
-        if not start < length_at < end:
-            return False
-        if magic == MAGIC_V1:
-            properties_at = length_at + 3 + data[length_at]
-        elif magic == MAGIC_V2:
-            properties_at = length_at + 4 + _SHORT.unpack_from(data, length_at)[0]
-        else:
-            return False
-        return bool(properties_at + _SHORT.unpack_from(data, properties_at - 2)[0] == end)
-    except (struct.error, IndexError):
-        return False
 
 
 def has_good_crc(data: bytes, head: RecordHead) -> bool:

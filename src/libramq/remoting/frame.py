@@ -73,14 +73,16 @@ def _wrong_length(length: int) -> RemoteProtocolError:
     return RemoteProtocolError(f"frame of {length} bytes; 4 to {FRAME_BYTES_MAX - 4} are allowed")
 
 
-def encode_frame(command: Command) -> bytes:
-    """Encode one command as a frame."""
+def encode_frame(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
+    """Encode one command as a frame. pieces: what follows its body."""
     is_json = command.serialization == _JSON
     header = encode_json_header(command) if is_json else encode_binary_header(command)
     body = command.body
     header_bytes = len(header)
     length = 4 + header_bytes + len(body)
+    if pieces:
+        length += sum(map(len, pieces))
     if length > FRAME_BYTES_MAX - 4 or header_bytes > 0xFF_FFFF:
         raise LocalProtocolError(f"frame of {length} bytes; {FRAME_BYTES_MAX - 4} are allowed")
     beginning = _BEGINNING.pack(length, command.serialization << 24 | header_bytes)
-    return b"".join((beginning, header, body))
+    return b"".join((beginning, header, body, *pieces))

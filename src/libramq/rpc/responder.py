@@ -251,7 +251,7 @@ def encode_reply(request: Command, reply: Reply) -> bytes:
             body=reply.body,
             serialization=request.serialization,
         )
-        return encode_frame(command)
+        return encode_frame(command, reply.pieces)
     except (ProtocolError, UnicodeError) as error:
         log.error("reply cannot be sent", code=request.code, reason=str(error))
         return encode_frame(

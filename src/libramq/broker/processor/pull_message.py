@@ -98,7 +98,6 @@ def _reply(result: PullResult, suggested: int = MASTER_ID) -> Reply:
         "topicSysFlag": "0",
         "groupSysFlag": "0",
     }
-    body = bytes(read.data[0]) if len(read.data) == 1 else b"".join(read.data)
     if result.status is PullStatus.FOUND:  # Enumerations are slow keys, and slower still to name.
-        return Reply(ResponseCode.SUCCESS, _FOUND, ext, body)
-    return Reply(_CODES[result.status], read.status.name, ext, body)
+        return Reply(ResponseCode.SUCCESS, _FOUND, ext, pieces=read.data)
+    return Reply(_CODES[result.status], read.status.name, ext, pieces=read.data)

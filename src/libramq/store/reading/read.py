@@ -19,7 +19,8 @@ import msgspec
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
-from libramq.message.record import RecordHead, has_good_crc, has_whole_frame, peek_record
+from libramq.message.record import RecordHead, has_good_crc, peek_record
+from libramq.message.whole_frame import damaged_places
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange
@@ -317,7 +318,7 @@ def _fetch(
         if piece is None:
             return set(near)
         if not is_written_here:
-            broken = {(at, size) for at, size in near if not has_whole_frame(piece, at - start, size, at)}
+            broken = damaged_places(piece, start, near)
             if broken:
                 return broken
         runs = _runs(near)
