@@ -234,7 +234,7 @@ async def test_a_flush_whose_files_cannot_be_opened_is_tried_again_by_the_poll_a
     disk.release.set()
     async with flushing(tmp_path, disk) as (store, flushes):
         assert await acknowledged(store, flushes, "before")
-        store._deletions.note("Other", store.end)  # The next flush of the log has a file to open.
+        store.deletions.note("Other", store.end)  # The next flush of the log has a file to open.
         disk.opens_left = 0
         waiting = Waiting()
         flushes.durability.wait(waiting, store.append_batch([message("text")])[0].end)

@@ -170,7 +170,7 @@ def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
     store = open_on(disk)
     append(store, *(f"old {number}" for number in range(8)))
     store.delete_topic("T")
-    for path in store._deletions.take_unsynced():
+    for path in store.deletions.take_unsynced():
         disk.fsync(disk.open(path))
     for directory in (Path("/store"), Path("/store/commitlog")):
         disk.sync_directory(directory)
@@ -183,7 +183,7 @@ def test_a_deletion_in_a_lost_part_of_the_log_hides_no_later_messages():
         disk.power_cut()
         store = open_on(disk)
         assert bodies(store) == [b"new 0", b"new 1"]
-    assert store._deletions.end_of("T") == 0
+    assert store.deletions.end_of("T") == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
