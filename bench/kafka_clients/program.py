@@ -135,10 +135,11 @@ async def consume_ours(way: str, address: str, topic: str, count: int, body: byt
                 got += came
             watch.report(got)
     else:
+        many = 256 if way == "simple256" else 32
         async with SimpleConsumer(group=group, namesrv=address) as simple:
             simple.subscribe(topic)
             while got < count:
-                messages = await simple.receive(32)
+                messages = await simple.receive(many)
                 if messages and not got:
                     watch.start(len(messages))
                 await simple.ack(messages)
