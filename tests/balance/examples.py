@@ -1,4 +1,4 @@
-"""Groups for tests, and what must hold of every assignment."""
+"""Groups for tests, and checks that must hold for every assignment."""
 
 from collections import Counter
 from itertools import chain
@@ -14,7 +14,7 @@ def queues(topic, count, broker="b"):
 
 
 def group(topics, subscriptions, owned=None, lag=None, capacities=None, epochs=None):
-    """topics: queue counts. subscriptions: topics by member. owned: queues by member."""
+    """Return a group. topics: queue counts. subscriptions: topics by member. owned: queues by member."""
     return Group.of(
         [
             Member(
@@ -32,7 +32,7 @@ def group(topics, subscriptions, owned=None, lag=None, capacities=None, epochs=N
 
 
 def holding(of, assignment, epoch=1):
-    """Return the same members holding what an assignment gave them."""
+    """Return the same group, whose members hold what an assignment gave them."""
     return [
         Member(
             client_id=member.client_id,
@@ -61,7 +61,7 @@ def check_partition(of, assignment):
 
 
 def moves(of, assignment):
-    """How many queues left a member of the group that held them alone."""
+    """Return how many queues left a member of the group that alone held them."""
     holders = Counter(queue for member in of.members for queue in member.owned)
     return sum(
         1
@@ -80,7 +80,9 @@ def loads(assignment):
 
 @st.composite
 def groups(draw, *, queues_max, members_max, topics_max=4, alike=False):
-    """Groups with whatever its members held before: nothing, theirs, or what they no longer may have."""
+    """Return groups whose members held anything before: nothing, their queues, or queues that they may no
+    longer have.
+    """
     topic_count = draw(st.integers(1, topics_max))
     sizes = draw(st.lists(st.integers(1, queues_max), min_size=topic_count, max_size=topic_count))
     while sum(sizes) > queues_max:

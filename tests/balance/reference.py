@@ -1,10 +1,10 @@
-"""Slow reference answers to compare ours with: brute force, and the textbook's augmenting paths."""
+"""Slow reference solutions: brute force, and the textbook's augmenting paths."""
 
 from libramq.balance.group import Group
 
 
 def by_brute_force(of: Group) -> tuple[list[int], int]:
-    """The least loads (largest first) and the least moves to them: every load vector is reached."""
+    """Return the least loads (largest first) and the fewest moves to them; every load vector is tried."""
     members = of.members
     reached = {(0,) * len(members): 0}
     for topic, queues in of.queues.items():
@@ -23,9 +23,11 @@ def by_brute_force(of: Group) -> tuple[list[int], int]:
 
 
 def by_augmenting_paths(of: Group) -> tuple[list[int], int]:
-    """The same for larger groups: queues come one by one, each along the cheapest chain of displacements.
+    """Return the same for larger groups. Queues are added one by one, each along the cheapest chain of
+    displacements.
 
-    A load of n costs n², a move costs so little that loads come first. (Least squares mean least loads.)
+    A load of n costs n², and a move so little that loads come first. (The smallest sum of squares means the
+    least loads.)
     """
     members = of.members
     queues = [
@@ -70,8 +72,8 @@ def by_augmenting_paths(of: Group) -> tuple[list[int], int]:
 def is_optimal(of: Group, assignment) -> bool:
     """Return whether no chain of displacements lowers the loads or, at equal loads, saves a move.
 
-    A flow is cheapest exactly when no cycle of what is left of the network costs less than nothing. Here the
-    nodes are the members, an arc hands a queue on, and from a member with one queue less than another an arc
+    A flow has the least cost exactly when no cycle of the residual network has a negative cost. Here the
+    nodes are the members, and an arc passes a queue on. From a member with one queue less than another an arc
     back closes the chain, since the two may change places.
     """
     holders: dict[object, list[int]] = {}

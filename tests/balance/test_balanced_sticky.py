@@ -1,4 +1,6 @@
-"""balanced_sticky against every possibility, against the textbook, and where both would take too long."""
+"""Tests of balanced_sticky against every possible assignment, against the textbook, and in groups too
+large for both.
+"""
 
 import random
 
@@ -15,7 +17,7 @@ from tests.balance.reference import by_augmenting_paths, by_brute_force, is_opti
 @settings(deadline=None, max_examples=150)
 @given(groups(queues_max=8, members_max=8))
 def test_the_result_is_optimal_up_to_eight_by_eight(of):
-    """Loads first, then moves, over whatever members held and whatever they subscribe to."""
+    """Loads come first, then moves, for any queues that members held and any subscriptions."""
     assignment = balanced_sticky(of)
     check_partition(of, assignment)
     assert (loads(assignment), moves(of, assignment)) == by_brute_force(of)
@@ -24,7 +26,7 @@ def test_the_result_is_optimal_up_to_eight_by_eight(of):
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=50, members_max=14, topics_max=8))
 def test_the_result_is_optimal_in_larger_groups(of):
-    """Different subscriptions, as far as the textbook's way is not too slow."""
+    """Subscriptions differ; the groups are as large as the textbook's algorithm can handle."""
     assignment = balanced_sticky(of)
     check_partition(of, assignment)
     assert (loads(assignment), moves(of, assignment)) == by_augmenting_paths(of)
@@ -33,7 +35,9 @@ def test_the_result_is_optimal_in_larger_groups(of):
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=300, members_max=40, topics_max=8, alike=True))
 def test_equal_subscriptions_meet_the_lower_bound(of):
-    """Loads within one; who holds too many gives up just those, as far as more places are not left."""
+    """Loads differ by at most one. Members give up only their surplus, and those queues for which no
+    larger place is left.
+    """
     assignment = balanced_sticky(of)
     check_partition(of, assignment)
     after = loads(assignment)
@@ -60,7 +64,9 @@ def large(seed, *, sets, members, topics, size):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_chain_of_displacements_improves_a_large_group(seed):
-    """2,000 queues, 100 members, 8 different subscriptions; members join, leave and subscribe anew."""
+    """It has 2,000 queues, 100 members and 8 different subscriptions; members join, leave and change their
+    subscriptions.
+    """
     rng, choices, of, members = large(seed, sets=8, members=100, topics=30, size=60)
     kept = rng.sample(members, 95)
     changed = [
@@ -75,7 +81,7 @@ def test_no_chain_of_displacements_improves_a_large_group(seed):
 
 
 def test_the_proof_of_optimality_sees_a_needless_move_and_a_load_too_many():
-    """Two assignments that are not the best, and the best."""
+    """It is tried with two assignments that are not optimal, and with an optimal one."""
     of = group({"t": 4, "u": 1}, {"a": "t", "b": "tu"}, {"a": queues("t", 3), "b": queues("t", 4)[3:]})
     t, u = queues("t", 4), queues("u", 1)
     assert is_optimal(of, {"a": t[:3], "b": [t[3], *u]})
@@ -86,7 +92,7 @@ def test_the_proof_of_optimality_sees_a_needless_move_and_a_load_too_many():
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=12, topics_max=6))
 def test_a_balanced_assignment_stays(of):
-    """The second answer is the first, queue by queue."""
+    """The second assignment equals the first, queue by queue."""
     first = balanced_sticky(of)
     second = balanced_sticky(Group.of(holding(of, first), [q for some in of.queues.values() for q in some]))
     assert {name: set(share) for name, share in second.items()} == {
@@ -103,21 +109,25 @@ def test_one_queue_moves_when_a_member_joins():
 
 
 def test_loads_are_even_across_topics():
-    """AVG gives the first member one of each topic; over all topics loads differ by at most one."""
+    """AVG gives the first member one queue of each topic; here the loads over all topics differ by at most
+    one.
+    """
     topics = {f"t{number}": 1 for number in range(9)}
     of = group(topics, {"a": topics, "b": topics, "c": topics})
     assert loads(balanced_sticky(of)) == [3, 3, 3]
 
 
 def test_from_scratch_every_member_gets_queues_of_every_topic():
-    """Neighbours part, so that a busy topic is spread."""
+    """Neighbouring queues go to different members, so that a busy topic is spread."""
     of = group({"t": 4, "u": 4}, {name: ["t", "u"] for name in "abcd"})
     for share in balanced_sticky(of).values():
         assert {queue.topic for queue in share} == {"t", "u"}
 
 
 def test_retry_queues_add_no_load_and_stay():
-    """a holds all retry queues and keeps them; what nobody holds goes to who has fewest of them."""
+    """Member a holds all retry queues and keeps them; one without a holder goes to the member with the
+    fewest.
+    """
     of = group({"t": 2, "%RETRY%g": 3}, {name: ["t", "%RETRY%g"] for name in "ab"},
                {"a": queues("%RETRY%g", 2)})  # fmt: skip
     assignment = balanced_sticky(of)
@@ -138,7 +148,7 @@ def test_capacities_share_in_proportion():
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=60, members_max=10, alike=True))
 def test_capacities_are_kept_to_within_one(of):
-    """Each has its part of the whole, rounded; nothing moves the second time."""
+    """Each has its share, rounded; a second assignment moves nothing."""
     members = [
         Member(client_id=m.client_id, topics=m.topics, owned=m.owned, capacity=1 + n % 4)
         for n, m in enumerate(of.members)
@@ -156,7 +166,7 @@ def test_capacities_are_kept_to_within_one(of):
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=8))
 def test_capacities_hold_under_different_subscriptions(of):
-    """Everything has its owner, and what is equal in all members changes nothing."""
+    """Every queue has an owner, and a factor that is common to all members changes nothing."""
     members = [
         Member(client_id=m.client_id, topics=m.topics, owned=m.owned, capacity=1 + n % 3)
         for n, m in enumerate(of.members)
@@ -167,7 +177,7 @@ def test_capacities_hold_under_different_subscriptions(of):
 
 
 def test_the_later_of_two_claims_to_a_queue_counts():
-    """a is a zombie of epoch 1. Of two of the same epoch neither is believed."""
+    """Member a is a zombie of epoch 1. Of two claims with the same epoch neither counts."""
     both = {"a": queues("t", 1), "b": queues("t", 1)}
     of = group({"t": 2}, {"a": "t", "b": "t"}, both, epochs={"a": 1, "b": 2})
     assert queues("t", 1)[0] in balanced_sticky(of)["b"]
@@ -177,7 +187,9 @@ def test_the_later_of_two_claims_to_a_queue_counts():
 
 
 def test_empty_groups_and_idle_members_are_valid():
-    """Idle members get nothing; no members, no queues and unknown topics are no fault."""
+    """Idle members get nothing; groups without members, without queues or with unknown topics are no
+    error.
+    """
     of = group({"t": 1}, {"a": "t", "b": "t"})
     assert loads(balanced_sticky(of)) == [1, 0]
     assert balanced_sticky(group({"t": 3}, {})) == {}

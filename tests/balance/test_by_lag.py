@@ -1,4 +1,4 @@
-"""Weights by lag: what a queue weighs, and what evens out."""
+"""Tests of weights by lag: what a queue weighs, and how weights are balanced."""
 
 import random
 
@@ -17,14 +17,14 @@ def test_a_queue_weighs_one_more_for_every_mean_lag():
 
 
 def test_small_and_negative_lags_weigh_nothing():
-    """Below 1,000 messages a queue is up to date; an offset ahead of its queue is not less than nothing."""
+    """Below 1,000 messages a queue counts as up to date; an offset ahead of its queue counts as no lag."""
     t = queues("t", 3)
     assert set(weights(t, {t[0]: 999, t[1]: -50}).values()) == {1}
     assert weights([], {}) == {}
 
 
 def test_the_owner_of_a_lagging_queue_gets_fewer_queues():
-    """One of nine queues holds the whole backlog and weighs 10, the others 1."""
+    """One of nine queues has the whole backlog and weighs 10, the others 1."""
     t = queues("t", 9)
     of = group({"t": 9}, {"a": "t", "b": "t", "c": "t"}, lag={t[4]: 90_000})
     shares = balanced_sticky(of, by_lag=True)
@@ -35,7 +35,7 @@ def test_the_owner_of_a_lagging_queue_gets_fewer_queues():
 
 
 def test_a_growing_backlog_moves_only_queues_that_help():
-    """a and b hold four each; two of a's fall behind: one of them goes to b."""
+    """Members a and b hold four each. Two of a's lag, and one of them goes to b."""
     t = queues("t", 8)
     of = group({"t": 8}, {"a": "t", "b": "t"}, {"a": t[:4], "b": t[4:]}, lag={t[0]: 50_000, t[1]: 50_000})
     shares = balanced_sticky(of, by_lag=True)
@@ -44,7 +44,7 @@ def test_a_growing_backlog_moves_only_queues_that_help():
 
 
 def test_without_lag_it_equals_balanced_sticky():
-    """Without lag every weight is one, so the result is that of balanced_sticky."""
+    """Every weight is one then."""
     of = group({"t": 7, "u": 4}, {"a": "t", "b": "tu", "c": "u"}, {"a": queues("t", 6)})
     assert balanced_sticky(of, by_lag=True) == balanced_sticky(of)
 
@@ -60,7 +60,9 @@ def test_capacities_weigh():
 @settings(deadline=None, max_examples=80)
 @given(groups(queues_max=40, members_max=8), st.integers(0, 1000))
 def test_no_single_move_evens_out_two_members(of, seed):
-    """Everything has its owner; where one queue would even out two members it has moved; then all stays."""
+    """Every queue has an owner. A queue whose move would even out two members has moved; after that none
+    moves.
+    """
     rng = random.Random(seed)
     everything = [queue for some in of.queues.values() for queue in some]
     lag = {queue: rng.choice((0, 0, 5_000, 100_000)) for queue in everything}

@@ -1,4 +1,6 @@
-"""Kafka's four rules by the examples in its documentation (tests/interop compares them with its classes)."""
+"""Tests of Kafka's four assignors by the examples in its documentation (tests/interop compares them with
+its classes).
+"""
 
 from hypothesis import given, settings
 
@@ -24,7 +26,7 @@ def named(*names):
 
 
 def test_range_gives_the_first_member_each_topics_remainder():
-    """RangeAssignor.java's example: the first member gets the remainder of every topic."""
+    """This is the example of RangeAssignor.java."""
     assert text(kafka_range(TWO_TOPICS)) == {
         "C0": ["t0p0", "t0p1", "t1p0", "t1p1"],
         "C1": ["t0p2", "t1p2"],
@@ -32,7 +34,7 @@ def test_range_gives_the_first_member_each_topics_remainder():
 
 
 def test_round_robin_deals_partitions_in_turn():
-    """RoundRobinAssignor.java's examples, equal and different subscriptions."""
+    """These are the examples of RoundRobinAssignor.java, with equal and with different subscriptions."""
     assert text(round_robin(TWO_TOPICS)) == {
         "C0": ["t0p0", "t0p2", "t1p1"],
         "C1": ["t0p1", "t1p0", "t1p2"],
@@ -45,7 +47,7 @@ def test_round_robin_deals_partitions_in_turn():
 
 
 def test_static_members_come_first_by_their_names():
-    """Member ids change when a member restarts, its name does not."""
+    """A member's id changes when it restarts, its name does not."""
     members = [
         Member(client_id="a", topics=frozenset({"t0"})),
         Member(client_id="b", topics=frozenset({"t0"}), instance_id="two"),
@@ -57,7 +59,7 @@ def test_static_members_come_first_by_their_names():
 
 
 def test_sticky_keeps_partitions_when_a_member_leaves():
-    """StickyAssignor.java's first example: three members, then C1 is gone."""
+    """This is the first example of StickyAssignor.java: three members, then C1 leaves."""
     topics = {f"t{number}": 2 for number in range(4)}
     before = sticky(group(topics, dict.fromkeys(("C0", "C1", "C2"), topics)))
     assert text(before) == {
@@ -72,7 +74,7 @@ def test_sticky_keeps_partitions_when_a_member_leaves():
 
 
 def test_sticky_keeps_partitions_under_different_subscriptions():
-    """StickyAssignor.java's second example: C0 leaves, five of six partitions stay."""
+    """This is the second example of StickyAssignor.java: C0 leaves, and five of six partitions stay."""
     before = sticky(group(THREE_TOPICS, GROWING))
     assert text(before) == {"C0": ["t0p0"], "C1": ["t1p0", "t1p1"], "C2": ["t2p0", "t2p1", "t2p2"]}
     after = sticky(group(THREE_TOPICS, {name: GROWING[name] for name in ("C1", "C2")}, before))
@@ -82,14 +84,14 @@ def test_sticky_keeps_partitions_under_different_subscriptions():
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=8, members_max=6))
 def test_sticky_is_as_even_and_as_sticky_as_can_be(of):
-    """Its two promises, over every possibility."""
+    """Both promises are checked against every possible assignment."""
     assignment = sticky(of)
     check_partition(of, assignment)
     assert (loads(assignment), moves(of, assignment)) == by_brute_force(of)
 
 
 def test_cooperative_sticky_moves_in_two_steps():
-    """C1 joins: what it will get is given up first, and given to it once nobody holds it."""
+    """C1 joins. What it will get is revoked first, and assigned to it once no member holds it."""
     held = {"C0": named("t0p0", "t0p1", "t0p2", "t0p3")}
     first = cooperative_sticky(group({"t0": 4}, {"C0": ["t0"], "C1": ["t0"]}, held))
     assert text(first) == {"C0": ["t0p0", "t0p1"], "C1": []}

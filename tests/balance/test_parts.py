@@ -1,4 +1,4 @@
-"""What balanced_sticky is made of: flow, levels, keeping, ownership, and the group itself."""
+"""Tests of the parts of balanced_sticky: flow, levels, keeping, ownership, and the group."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ from tests.balance.examples import group, queues
 
 
 def test_a_flow_takes_the_cheapest_path_first():
-    """Two units from 0 to 3: one over 1 for nothing, the other over 2 for 5."""
+    """Of two units from 0 to 3 one goes over 1 at no cost, the other over 2 at a cost of 5."""
     network = FlowNetwork(4)
     cheap = [network.add(0, 1, 1), network.add(1, 3, 9)]
     dear = [network.add(0, 2, 9, 2), network.add(2, 3, 9, 3)]
@@ -24,7 +24,7 @@ def test_a_flow_takes_the_cheapest_path_first():
 
 
 def test_a_flow_reroutes_what_stands_in_its_way():
-    """0 can reach only 2, 1 both: what 1 sent to 2 must go to 3."""
+    """Node 0 can reach 2 only, and 1 can reach both: what 1 sent to 2 must go to 3."""
     network = FlowNetwork(4)
     first = network.add(1, 2, 1, flow=1)
     second = network.add(1, 3, 1)
@@ -37,7 +37,7 @@ def test_a_flow_reroutes_what_stands_in_its_way():
 
 
 def test_a_flow_beyond_the_capacity_shows_the_cut():
-    """Three units meet a capacity of one: the bottleneck lies behind 1."""
+    """Three units meet a capacity of one: the bottleneck is behind 1."""
     network = FlowNetwork(3)
     network.add(0, 1, 5)
     network.add(1, 2, 1)
@@ -49,7 +49,7 @@ def test_a_flow_beyond_the_capacity_shows_the_cut():
 
 @given(st.data())
 def test_a_flow_has_the_least_cost(data):
-    """Assignments of up to five to five: the cost of every permutation is no less."""
+    """In assignments of up to five to five no permutation costs less."""
     from itertools import permutations
 
     n = data.draw(st.integers(1, 5))
@@ -63,7 +63,7 @@ def test_a_flow_has_the_least_cost(data):
 
 
 def test_members_have_the_levels_of_the_drawn_example():
-    """Who subscribes to both has enough with B; with less of B it helps with A."""
+    """A member that subscribes to both has enough with B; if there is less of B, it takes some of A."""
     assert levels([8, 9], [2, 1], [(0, 1), (1,)]) == [
         Level(load=9, capacity=1, sources=(1,), sinks=(1,)),
         Level(load=8, capacity=2, sources=(0,), sinks=(0,)),
@@ -74,14 +74,16 @@ def test_members_have_the_levels_of_the_drawn_example():
 
 
 def test_an_unreachable_sink_gives_an_empty_level():
-    """Members of topics without queues."""
+    """Members of topics without queues have such a level."""
     assert levels([3], [1, 4], [(0,)])[-1] == Level(load=0, capacity=4, sources=(), sinks=(1,))
     assert levels([], [2], []) == [Level(load=0, capacity=2, sources=(), sinks=(0,))]
     assert levels([], [], []) == []
 
 
 def test_larger_places_go_to_members_that_hold_more():
-    """Seven queues, three members: b holds three and may keep them, so c and a end with two."""
+    """There are seven queues and three members. Member b holds three and may keep them, so c and a end
+    with two.
+    """
     takers = [Taker(0, {0: held}, 2, 3) for held in (1, 3, 2)]
     keeping = keep_most({0: 1}, {0: [0]}, takers)
     assert [kept[0] for kept in keeping.kept] == [1, 3, 2]
@@ -89,7 +91,9 @@ def test_larger_places_go_to_members_that_hold_more():
 
 
 def test_keeping_finds_the_chain_with_the_fewest_moves():
-    """A full, C empty, B between them: A gives to B what is A's and B's, B gives to C what is B's and C's."""
+    """A is full, C is empty, and B is between them: A gives B a queue of a topic that both have, and B
+    gives C another.
+    """
     takers = [
         Taker(0, {0: 4}, 3, 3),
         Taker(1, {1: 3}, 3, 3),
@@ -102,7 +106,9 @@ def test_keeping_finds_the_chain_with_the_fewest_moves():
 
 
 def test_the_later_epoch_owns_a_queue_claimed_twice():
-    """b is of a later epoch than a and right about 0; b and c are equals and both wrong about 1."""
+    """Member b has a later epoch than a, and its claim to 0 counts; b and c have the same epoch, and
+    neither claim to 1 counts.
+    """
     t = queues("t", 4)
     of = group(
         {"t": 4},
@@ -115,7 +121,7 @@ def test_the_later_epoch_owns_a_queue_claimed_twice():
 
 
 def test_a_third_claim_with_a_later_epoch_settles_a_dispute():
-    """The highest epoch wins, in whatever order the claims arrive."""
+    """The highest epoch counts, in whatever order the claims arrive."""
     t = queues("t", 1)
     for epochs in ((1, 1, 2), (2, 1, 1), (1, 2, 1)):
         names = dict(zip("abc", epochs, strict=True))
@@ -124,14 +130,16 @@ def test_a_third_claim_with_a_later_epoch_settles_a_dispute():
 
 
 def test_holdings_leave_out_queues_that_do_not_exist():
-    """A queue that is no more, a topic that is not subscribed to, a queue named twice."""
+    """These are a queue that no longer exists, one of a topic without a subscription, and one that is
+    named twice.
+    """
     t, u = queues("t", 2), queues("u", 1)
     of = group({"t": 2, "u": 1}, {"a": "t", "b": "u"}, {"a": [*t, *u, t[0], MessageQueue("t", "b", 7)]})
     assert [list(held) for held in holdings(of)] == [t, []]
 
 
 def test_groups_are_sorted():
-    """Members by id, queues by broker and number, topics that nobody subscribes to left out."""
+    """Members are sorted by id, queues by broker and number; topics without a subscriber are left out."""
     members = [Member(client_id=name, topics=frozenset("t")) for name in "ba"]
     of = Group.of(members, [*reversed(queues("t", 11)), *queues("u", 1)])
     assert [member.client_id for member in of.members] == ["a", "b"]

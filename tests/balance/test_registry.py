@@ -1,4 +1,4 @@
-"""The registry: every strategy under its name, with what else it needs, and users' own."""
+"""Tests of the registry: every strategy by its name, with its options, and strategies of users."""
 
 import pytest
 
@@ -30,7 +30,7 @@ PLAIN = (
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_strategy_serves_clients_and_coordinators(name):
-    """Clients that ask alone divide a topic among them as the coordinator would; each queue has one owner."""
+    """Clients that allocate alone divide a topic as the coordinator would; each queue has one owner."""
     strategy = strategy_named(name)
     ids, t = ["a", "b", "c"], queues("t", 7)
     shares = {client_id: strategy(client_id, t, ids) for client_id in ids}
@@ -45,20 +45,20 @@ def test_every_strategy_serves_clients_and_coordinators(name):
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_coordinator_assigns_topics_to_their_subscribers_only(name):
-    """a has t, b has both, nobody has w."""
+    """Member a subscribes to t, b to both, and no member to w."""
     of = group({"t": 5, "u": 3, "w": 2}, {"a": "t", "b": "tu"})
     check_partition(of, strategy_named(name).assign(of))
 
 
 def test_topic_rules_are_computed_for_all_members_quickly():
-    """1,000 members of 20 topics: no member is searched for in a list."""
+    """There are 1,000 members and 20 topics, and no member is searched for in a list."""
     topics = {f"t{number:02}": 100 for number in range(20)}
     of = group(topics, {f"m{number:03}": topics for number in range(1000)})
     assert sum(map(len, strategy_named("AVG").assign(of).values())) == 2000
 
 
 def test_options_are_given_by_name():
-    """What a strategy needs besides, and what it does not take."""
+    """A missing option and an unknown one are errors."""
     rooms = strategy_named("MACHINE_ROOM", rooms={"east"})
     east = MessageQueue("t", "east@b", 0)
     assert list(rooms("a", [east, MessageQueue("t", "west@b", 0)], ["a"])) == [east]
@@ -69,7 +69,7 @@ def test_options_are_given_by_name():
 
 
 def test_a_strategy_within_another_is_named_behind_it():
-    """MACHINE_ROOM_NEARBY-AVG, as upstream names it; not behind one that has none within."""
+    """The name MACHINE_ROOM_NEARBY-AVG is upstream's; a strategy that wraps none has no such name."""
     rule = strategy_named("ON_MACHINES-AVG_BY_CIRCLE", addresses=["10.0.0.1"])
     ids = ["10.0.0.1@1", "10.0.0.1@2", "10.0.0.2@1"]
     assert list(rule("10.0.0.1@1", queues("t", 4), ids)) == queues("t", 4)[::2]
@@ -79,7 +79,9 @@ def test_a_strategy_within_another_is_named_behind_it():
 
 
 def test_strategies_are_found_by_upstreams_names():
-    """An unknown name says which there are; an own one can be added, but not over another."""
+    """For an unknown name the error lists those that exist. A user's strategy cannot replace an existing
+    one.
+    """
     assert strategy_named("AVG") == TopicStrategy(averagely)
     assert strategy_named("AVG_BY_CIRCLE") == TopicStrategy(by_circle)
     with pytest.raises(ConfigError, match=r"AVG, AVG_BY_CIRCLE, CONFIG.*sticky"):
@@ -99,7 +101,7 @@ def test_users_can_register_a_strategy():
 
 
 def test_users_can_register_a_rule_for_the_whole_group():
-    """It sees subscriptions and what members hold; a second registration of the same changes nothing."""
+    """It gets the subscriptions and the queues that members hold. Registering it again changes nothing."""
 
     def to_the_idle(of):
         idle = min(of.members, key=lambda member: len(member.owned))

@@ -1,4 +1,4 @@
-"""AVG and AVG_BY_CIRCLE against upstream's arithmetic and what every strategy must keep."""
+"""Tests of AVG and AVG_BY_CIRCLE against upstream's arithmetic, and of what every strategy must keep."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from libramq.balance import averagely, by_circle
 
 
 def java_averagely(index: int, queue_count: int, client_count: int) -> list[int]:
-    """AllocateMessageQueueAveragely.allocate, conditional by conditional."""
+    """Compute AllocateMessageQueueAveragely.allocate, conditional by conditional."""
     remainder = queue_count % client_count
     if queue_count <= client_count:
         size = 1
@@ -19,7 +19,7 @@ def java_averagely(index: int, queue_count: int, client_count: int) -> list[int]
 
 
 def test_four_queues_for_three_clients():
-    """Upstream's vector: the first client gets the remainder."""
+    """In upstream's example the first client gets the remainder."""
     ids = ["a", "b", "c"]
     assert [list(averagely(me, range(4), ids)) for me in ids] == [[0, 1], [2], [3]]
     assert [list(by_circle(me, range(4), ids)) for me in ids] == [[0, 3], [1], [2]]

@@ -1,4 +1,6 @@
-"""The rules that clients apply alone. Equality with Apache's classes is tested in tests/interop."""
+"""Tests of the strategies that clients apply alone. Tests in tests/interop compare them with Apache's
+classes.
+"""
 
 import pytest
 
@@ -17,9 +19,9 @@ from tests.balance.examples import queues
 
 
 def test_consistent_hash_of_three_clients():
-    """ConsistentHashRouter's vectors: MD5 of "c1-0" begins with 3886541579, of the queue with 562732085.
+    """The result is that of Apache's AllocateMessageQueueConsistentHash 5.3.3 for clients c1, c2 and c3.
 
-    Printed by Apache's AllocateMessageQueueConsistentHash 5.3.3 for clients c1, c2, c3.
+    In ConsistentHashRouter the MD5 of "c1-0" begins with 3886541579, that of the queue with 562732085.
     """
     shares = [
         [queue.queue_id for queue in consistent_hash(me, queues("T", 8), ["c1", "c2", "c3"])]
@@ -29,7 +31,7 @@ def test_consistent_hash_of_three_clients():
 
 
 def test_queues_move_only_to_a_joining_client():
-    """This is the point of the ring: a queue that moves goes to the new client."""
+    """This is the point of the ring."""
     before, after = ["a", "b", "c"], ["a", "b", "c", "d"]
     for me in before:
         assert set(consistent_hash(me, queues("t", 60), after)) <= set(
@@ -39,7 +41,9 @@ def test_queues_move_only_to_a_joining_client():
 
 
 def test_more_virtual_nodes_are_more_even():
-    """Of eight clients one gets several times its part of 400 queues with one place each, not with 500."""
+    """With one place each, one of eight clients gets several times its share of 400 queues; with 500
+    places it does not.
+    """
     ids = [f"10.0.0.{number}@1" for number in range(8)]
 
     def most(count):
@@ -53,13 +57,15 @@ def test_more_virtual_nodes_are_more_even():
 
 
 def test_by_config_uses_the_list_alone():
-    """The list, for whoever asks; as upstream."""
+    """Every client gets the list, as upstream."""
     rule = by_config([("t", "b", 1), ("u", "b", 0)])
     assert list(rule("anybody", [], [])) == [MessageQueue("t", "b", 1), MessageQueue("u", "b", 0)]
 
 
 def test_machine_room_shares_the_queues_of_the_chosen_rooms():
-    """Seven queues in rooms of ours for three clients: 2 each in runs, the seventh to the first."""
+    """Three clients share seven queues of the chosen rooms: two consecutive ones each, and the first gets
+    the seventh.
+    """
     here = [MessageQueue("t", "east@b", number) for number in range(7)]
     there = [MessageQueue("t", name, 0) for name in ("west@b", "b", "east@b@c", "@b")]
     rule = machine_room(["east"])
@@ -75,7 +81,7 @@ def nearby(room_of_client=lambda client_id: client_id.partition("@")[0]):
 
 
 def test_machine_room_nearby_prefers_queues_in_the_same_room():
-    """East's queues for who is in east; nobody is in west, so all share west's."""
+    """Clients in east get east's queues. No client is in west, so all share its queues."""
     east, west = queues("t", 4, broker="east"), queues("t", 3, broker="west")
     ids = ["east@1", "east@2", "north@1"]
     shares = {me: list(nearby()(me, east + west, ids)) for me in ids}
@@ -88,7 +94,7 @@ def test_machine_room_nearby_prefers_queues_in_the_same_room():
 
 
 def test_machine_room_nearby_needs_the_room_of_every_client():
-    """Upstream refuses too: otherwise a client without a room would be left out silently."""
+    """Upstream refuses it, too; otherwise a client without a room would be left out silently."""
     with pytest.raises(ConfigError, match="no machine room is known for b"):
         nearby(lambda client_id: "east" if client_id == "a" else "")(
             "a", queues("t", 1, broker="east"), ["a", "b"]
@@ -96,7 +102,9 @@ def test_machine_room_nearby_needs_the_room_of_every_client():
 
 
 def test_only_the_chosen_machines_consume():
-    """Two instances on one of three machines share all; the others, and all while it is away, get nothing."""
+    """Two instances on one of three machines share all queues. Others get nothing, even while that machine
+    is down.
+    """
     rule = on_machines({"10.0.0.7"})
     ids = ["10.0.0.70@1", "10.0.0.7@1", "10.0.0.7@2#unit", "10.0.0.8@1"]
     shares = [[queue.queue_id for queue in rule(me, queues("t", 4), ids)] for me in ids]
