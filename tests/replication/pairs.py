@@ -112,7 +112,7 @@ class Pair:
         self.slave.broker.registration.begin(lambda: None)
         return self.slave
 
-    def promote(self, *, is_killed: bool = False) -> Conversation:
+    def promote(self, *, is_killed: bool = False, **options: object) -> Conversation:
         """Lose the master, and restart the slave as the master."""
         self.part()
         self.run()
@@ -121,7 +121,7 @@ class Pair:
         else:
             self.slave.close()
         root = self.slave.broker.store.config.root
-        self.slave = Conversation(root, clock=self.clock, max_message_size=600_000)
+        self.slave = Conversation(root, clock=self.clock, **({"max_message_size": 600_000} | options))
         return self.slave
 
     def soon(self, action: Callable[[], None]) -> None:

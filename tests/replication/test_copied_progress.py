@@ -257,6 +257,24 @@ def test_a_master_that_becomes_a_slave_and_a_master_again_delivers_each_timer_me
     assert bodies(promoted) == [b"soon", b"new", b"later"]
 
 
+def test_a_timer_message_that_was_rolled_on_is_delivered_once_after_a_promotion(tmp_path: Path) -> None:
+    """The topic has it twice, as it was sent and as it was rolled on; both are collected again."""
+    window = {"timer_roll_window_slot": 30}
+    pair = Pair(tmp_path, **window)
+    try:
+        pair.master.create_topic("T", queues=1)
+        for text in ("one", "other"):
+            properties = {"UNIQ_KEY": text, "TIMER_DELIVER_MS": str(int(pair.clock.wall_ms()) + 70_000)}
+            send(pair, text, **properties)
+        pair.run(45_000)
+        assert pair.master.broker.store.max_offset("rmq_sys_wheel_timer", 0) == 4
+        promoted = pair.promote(**window)
+        promoted.advance(90_000)
+        assert bodies(promoted) == [b"one", b"other"]
+    finally:
+        pair.close()
+
+
 def test_apaches_checkpoint_is_answered_with_what_was_collected(pair: Pair) -> None:
     """An Apache slave collects no further than its master."""
     wait(pair, "later", 60_000)

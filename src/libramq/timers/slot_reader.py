@@ -40,6 +40,23 @@ class DueMessage(NamedTuple):
     rolls: bool
 
 
+def rolled_key(message: MessageExt, roll_window_ms: int) -> str | None:
+    """Return what a message has in common with itself rolled on; None if it waits too short a time for that.
+
+    A promoted slave collects both again, with no knowledge of the slots that they were in. Recalls have none:
+    two of them do no harm. Nor have messages without a unique key.
+    """
+    properties = message.properties
+    unique_key = properties.get(p.UNIQ_KEY)
+    if unique_key is None or p.TIMER_DEL_UNIQKEY in properties:
+        return None
+    if p.TIMER_ROLL_TIMES not in properties:
+        out_ms = p.whole_number(properties.get(p.TIMER_OUT_MS, ""))
+        if out_ms is None or out_ms - message.store_timestamp_ms < roll_window_ms:
+            return None
+    return f"{properties.get(p.REAL_TOPIC)}+{properties.get(p.TIMER_OUT_MS)}+{unique_key}"
+
+
 class SlotReader:
     """Reads one slot. tick: its time / precision. is_left_out: whether nobody is to get a message."""
 
@@ -50,7 +67,10 @@ class SlotReader:
         wheel: TimerWheel,
         tick: int,
         is_left_out: Callable[[MessageExt], bool],
+        *,
+        roll_window_ms: int,
     ) -> None:
+        self._roll_window_ms = roll_window_ms
         self._is_left_out = is_left_out
         self._store = store
         self._log = timer_log
@@ -68,6 +88,8 @@ class SlotReader:
         self.broken_at: int | None = None
         #: The messages of units that were walked: a message that was collected again has two.
         self._walked: set[int] = set()
+        #: The keys of messages that the topic may have again, as they were rolled on (`rolled_key`).
+        self._rolled: set[str] = set()
         self._read_count = 0
         #: Where messages should be that the log does not have.
         self._missing: set[int] = set()
@@ -92,6 +114,7 @@ class SlotReader:
         if not self._walk() or not self._read_deletions():
             return []
         due: list[DueMessage] = []
+        rolled: set[str] = set()
         kept = 0  # Units in front that lead to no message, or to a deleted one, are skipped.
         for unit in reversed(self._units[-count_max:]):
             try:
@@ -101,13 +124,22 @@ class SlotReader:
                     break
                 raise
             kept += 1
-            if message is not None and not self._is_deleted(message) and not self._is_left_out(message):
+            if message is None or self._is_deleted(message) or self._is_left_out(message):
+                continue
+            key = rolled_key(message, self._roll_window_ms)
+            if key is None or not (key in self._rolled or key in rolled):
                 due.append(DueMessage(message, unit.written_ms, unit.rolls))
+            if key is not None:
+                rolled.add(key)
         self._read_count = kept
         return due
 
     def taken(self, count: int, due: list[DueMessage]) -> None:
         """Note that the first messages of the last read were stored; the others will be read again."""
+        for each in due[:count]:
+            key = rolled_key(each.message, self._roll_window_ms)
+            if key is not None:
+                self._rolled.add(key)
         if count == len(due):
             del self._units[len(self._units) - self._read_count :]
             return

@@ -213,7 +213,10 @@ class Timers:
         """Return the slot that is being delivered; None if none is due."""
         tick = self._due_tick(wall_ms)
         if self._slot is None and tick is not None and self._has_collected(wall_ms, tick):
-            self._slot = SlotReader(self._store, self._log, self._wheel, tick, self._pop.owns)
+            window_ms = self._options.roll_window_ms
+            self._slot = SlotReader(
+                self._store, self._log, self._wheel, tick, self._pop.owns, roll_window_ms=window_ms
+            )
         return self._slot
 
     def _due_tick(self, wall_ms: WallMs) -> int | None:
