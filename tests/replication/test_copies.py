@@ -9,6 +9,10 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
+from libramq.message.names import TRANS_OP_HALF_TOPIC
+from libramq.message.properties import properties_to_text
+from libramq.message.sys_flag import TRANSACTION_ROLLBACK
+from libramq.remoting import headers as h
 from libramq.replication.ha_connection import GAP_BYTES_MAX
 from libramq.rpc.responder import ParkedReplies
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -78,6 +82,30 @@ def test_a_slave_that_does_not_confirm_in_time(talk: Conversation) -> None:
     assert find_answer(producer, sent) is None
     talk.advance(1)
     assert answer(producer, sent).code == C.FLUSH_SLAVE_TIMEOUT
+
+
+def test_a_half_message_that_no_slave_confirmed_is_rolled_back_all_the_same(talk: Conversation) -> None:
+    """Java's producer rolls back after FLUSH_SLAVE_TIMEOUT, when nobody may read the half message yet."""
+    follower(talk)
+    producer = FakePeer()
+    properties = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "K"}
+    sent = begin_send(talk, producer, properties=properties_to_text(properties), sys_flag=4)
+    talk.flush()
+    talk.advance(3_000)
+    half = answer(producer, sent)
+    assert half.code == C.FLUSH_SLAVE_TIMEOUT
+    end = h.EndTransactionHeader(
+        producer_group="P",
+        tran_state_table_offset=int(half.ext["queueOffset"]),
+        commit_log_offset=int(half.ext["msgId"][16:], 16),
+        commit_or_rollback=TRANSACTION_ROLLBACK,
+    )
+    ended = talk.command(R.END_TRANSACTION, end)
+    talk.give(producer, ended)
+    talk.flush()
+    talk.advance(3_000)
+    assert answer(producer, ended).code == C.FLUSH_SLAVE_TIMEOUT
+    assert talk.broker.store.next_offset(TRANS_OP_HALF_TOPIC, 0) == 1
 
 
 def test_without_a_slave_it_is_said_at_once_and_consumers_go_on(talk: Conversation) -> None:

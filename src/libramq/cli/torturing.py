@@ -52,7 +52,7 @@ def torture(rounds: int, directory: Path | None, *, is_replicated: bool = False)
     for text in wrong:
         print(f"broken: {text}")
     print(_verdict(torturer.ledger, rounds, wrong))
-    if isinstance(torturer, _Torturer) and not wrong:
+    if not wrong:
         print(torturer.later.summary())
     if wrong:
         print(f"the broker's files and its log are in {root}")
@@ -68,7 +68,7 @@ class _Torturer:
         self._load = Load(self.ledger)
         self._ends: dict[int, int] = {}
         self._store = root / "store"
-        config = tortured_config(self._store, transaction_timeout_ms=1_000, transaction_check_interval_ms=500)
+        config = tortured_config(self._store)
         self._broker = TorturedBroker(config, root / "broker.log")
 
     async def run(self, rounds: int) -> list[str]:

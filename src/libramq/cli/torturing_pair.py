@@ -19,6 +19,7 @@ from libramq.cli.servers.tortured_pair import TorturedPair
 from libramq.testing.torture.bodies import Identity
 from libramq.testing.torture.check import check, check_copy
 from libramq.testing.torture.client import Client
+from libramq.testing.torture.later import LaterLoad
 from libramq.testing.torture.ledger import Ledger
 from libramq.testing.torture.link import LINK_HOST, Cut, Link
 from libramq.testing.torture.load import PRODUCER_COUNT, Load
@@ -54,6 +55,7 @@ class PairTorturer:
     def __init__(self, root: Path) -> None:
         self.ledger = Ledger()
         self._root = root
+        self.later = LaterLoad()
         self._load = Load(self.ledger)
         self._ends: dict[int, int] = {}
         self._copied: dict[int, int] = {}
@@ -68,7 +70,7 @@ class PairTorturer:
                 async with Client(self._pair.master.address, is_serving=True) as client:
                     await client.create_topics()
                 await self._wait_in_sync()
-                await self._wait_topic_copied()
+                await self._wait_topics_copied()
                 for number in range(1, rounds + 1):
                     wrong = await self._round(f"round {number:>{len(str(rounds))}}", next(faults))
                     if wrong:
@@ -89,7 +91,7 @@ class PairTorturer:
     async def _round(self, name: str, fault: Fault) -> list[str]:
         messages, commits = self.ledger.message_count, self.ledger.commit_count
         seconds = random.uniform(*LOAD_SECONDS)
-        loading = asyncio.create_task(self._load.run(self._pair.master.address))
+        loading = asyncio.create_task(self._run_load(self._pair.master.address))
         await asyncio.wait([loading], timeout=seconds)
         if loading.done():
             self._load.wrong.append("the master, or every connection to it, ended by itself")
@@ -100,10 +102,12 @@ class PairTorturer:
         began = time.monotonic()
         await self._pair.start()
         wrong += self._load.wrong + await check(self._pair.master.address, self.ledger, self._ends)
+        wrong += await self.later.check(self._pair.master.address)
         await self._wait_in_sync()
         wrong += await check_copy(self._pair.slave.address, self.ledger, self._copied)
         wrong += await self._pair.compare_logs()
         self.ledger.note_replicated()
+        self.later.note_replicated()
         print(
             f"{name}: {fault.value} after {seconds * 1000:4.0f} ms; "
             f"{messages:,} messages and {commits:,} commits acknowledged; checked and in sync again after "
@@ -111,6 +115,9 @@ class PairTorturer:
             flush=True,
         )
         return wrong
+
+    async def _run_load(self, address: str) -> None:
+        await asyncio.gather(self._load.run(address), self.later.run(address))
 
     async def _cause(self, fault: Fault, loading: asyncio.Task[None]) -> list[str]:
         """Cause a fault, and end the load; return what is wrong with the slave if it lives."""
@@ -137,6 +144,7 @@ class PairTorturer:
                 self._link.mend()
                 self._pair.exchange_roles()
                 self.ledger.note_promotion()
+                self.later.note_promotion()
         return []
 
     async def _kill_both(self) -> None:
@@ -171,14 +179,14 @@ class PairTorturer:
                     return
                 await asyncio.sleep(PROBE_SECONDS)
 
-    async def _wait_topic_copied(self) -> None:
-        """Wait until the slave serves the topic; raises BrokerEnded."""
+    async def _wait_topics_copied(self) -> None:
+        """Wait until the slave serves the topics; raises BrokerEnded."""
         async with (
             Client(self._pair.slave.address, is_serving=True) as client,
-            _within("the slave does not know the topic"),
+            _within("the slave does not know the topics"),
         ):
             while True:
-                if await client.serves_topic():
+                if await client.serves_topics():
                     return
                 await asyncio.sleep(PROBE_SECONDS)
 

@@ -187,9 +187,11 @@ class StoreContents:
 
     def message_at(self, physical_offset: int) -> MessageExt | None:
         """Return the message at an offset; its body is as stored, so it may still be compressed."""
-        data = self.record_at(physical_offset)
-        decoded = decode_record(data, decompress=False) if data is not None else None
-        return decoded[0] if decoded else None
+        return _decoded(self.record_at(physical_offset))
+
+    def stored_message_at(self, physical_offset: int) -> MessageExt | None:
+        """Return the message at an offset, even one that is not readable yet."""
+        return _decoded(find_record(self._log, self._queues, physical_offset, self._log.end))
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Return the readable units of a queue from an offset on: physical offset, size, tag code."""
@@ -252,3 +254,8 @@ class StoreContents:
         """Bring file ranges into the page cache; may be called in a thread."""
         with contextlib.suppress(OSError):  # The reader will get the error.
             warm(self._filesystem, ranges)
+
+
+def _decoded(record: bytes | None) -> MessageExt | None:
+    decoded = decode_record(record, decompress=False) if record is not None else None
+    return decoded[0] if decoded else None

@@ -51,3 +51,27 @@ def test_a_timer_message_is_not_early_and_may_come_twice() -> None:
     assert timers.delivered(A, 1_000) == []
     assert timers.delivered(A, 1_400) == []
     assert (timers.promised_count, timers.twice_count) == (1, 1)
+
+
+def test_a_promoted_slave_has_every_promised_message_and_none_that_was_rolled_back(once: Deliveries) -> None:
+    """All that it has is read from the beginning."""
+    for identity in (A, B):
+        once.withhold(identity)
+    once.allow(A)
+    once.promise(A)
+    assert once.delivered(A, 5) == []
+    once.note_promotion(())
+    assert once.is_missing_any
+    assert once.delivered(A, 5) == []
+    assert once.delivered(A, 6) == ["T: number 1 of producer 1 was delivered twice"]
+    (wrong,) = once.delivered(B, 7)
+    assert wrong.endswith("was delivered, and was never to be")
+
+
+def test_a_commit_that_no_promotion_found_acknowledged_may_be_delivered_twice(once: Deliveries) -> None:
+    """The slave may have the message, and not the end of its transaction behind it."""
+    once.allow(A)
+    once.note_promotion([A])
+    once.promise(A)
+    assert [once.delivered(A, 5), once.delivered(A, 6)] == [[], []]
+    assert once.twice_count == 1

@@ -64,7 +64,7 @@ class EndTransaction:
         header = decode_header(request.command, EndTransactionHeader)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return HOLD
-        message = self._store.message_at(header.commit_log_offset)
+        message = self._store.stored_message_at(header.commit_log_offset)
         if message is None or not half.is_half(message):
             return _NOT_FOUND
         send = Send(request.principal, message.properties[p.REAL_TOPIC])

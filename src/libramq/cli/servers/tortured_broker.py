@@ -23,6 +23,8 @@ HOST: Final = "127.0.0.1"
 #: Ours: small, so that files end and begin often.
 LOG_FILE_BYTES: Final = 16 * 1024 * 1024
 QUEUE_FILE_BYTES: Final = 20 * 3_000
+#: Ours: half messages stay open through a round, however long its link is cut.
+TRANSACTION_CHECKS_MAX: Final = 1_000
 #: Ours: how long a start may take; the recovery of a whole file of the log takes some seconds.
 START_SECONDS_MAX: Final = 120
 
@@ -109,6 +111,9 @@ def tortured_config(store: Path, **options: Any) -> BrokerConfig:
         "flush_disk_type": "SYNC_FLUSH",
         "commit_log_file_bytes": LOG_FILE_BYTES,
         "consume_queue_file_bytes": QUEUE_FILE_BYTES,
+        "transaction_timeout_ms": 1_000,
+        "transaction_check_interval_ms": 500,
+        "transaction_check_max": TRANSACTION_CHECKS_MAX,
     }
     if "listen_port" not in options:
         usual["listen_port"] = free_port(HOST, below=VIP_DISTANCE)

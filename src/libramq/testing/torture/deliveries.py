@@ -1,10 +1,11 @@
 """The deliveries of torture: messages that a broker has to deliver later, once or never.
 
 commit acknowledged, timer accepted        ─► delivered, and not before its time
-commit or timer sent, and not acknowledged ─► delivered or not
+commit or timer sent, and not acknowledged ─► delivered or not; a commit twice, if the slave was promoted
 half message open or rolled back           ─► never delivered
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from libramq.testing.torture.bodies import Identity
@@ -22,7 +23,9 @@ class Deliveries:
         self._is_once = is_once
         #: The wall time from which on it may be delivered; NEVER: not at all.
         self._from_ms: dict[Identity, int | None] = {}
+        self._promised: set[Identity] = set()
         self._missing: set[Identity] = set()
+        self._repeatable: set[Identity] = set()
         self._delivered: set[Identity] = set()
 
     def withhold(self, identity: Identity) -> None:
@@ -36,6 +39,7 @@ class Deliveries:
     def promise(self, identity: Identity) -> None:
         """Record that a message has to be delivered: the broker has acknowledged it."""
         self.promised_count += 1
+        self._promised.add(identity)
         if identity not in self._delivered:
             self._missing.add(identity)
 
@@ -52,9 +56,21 @@ class Deliveries:
         self._missing.discard(identity)
         if identity in self._delivered:
             self.twice_count += 1
-            return [f"{text} was delivered twice"] if self._is_once else []
+            is_wrong = self._is_once and identity not in self._repeatable
+            return [f"{text} was delivered twice"] if is_wrong else []
         self._delivered.add(identity)
         return []
+
+    def note_promotion(self, repeatable: Iterable[Identity]) -> None:
+        """Record that the slave is the master now: all that it has will be read from the beginning.
+
+        Deliveries that were not promised may be gone. repeatable: the messages whose commits have no
+        acknowledgement; a slave that has such a message without the end of its transaction delivers it again.
+        """
+        self._repeatable.update(repeatable)
+        self._missing = set(self._promised)
+        self._delivered.clear()
+        self.twice_count = 0
 
     @property
     def is_missing_any(self) -> bool:

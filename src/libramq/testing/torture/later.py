@@ -57,6 +57,8 @@ class LaterLoad:
         self._clock = SystemClock()
         #: Half messages that have not ended, and what was requested of them, if anything was.
         self._open: dict[Half, bool | None] = {}
+        #: Half messages that have ended at the master, and perhaps not at its slave; whether by a commit.
+        self._unsafe: dict[Half, bool] = {}
         self._ends = {
             (topic, each): 0 for topic in (TRANSACTIONS_TOPIC, TIMERS_TOPIC) for each in range(QUEUE_COUNT)
         }
@@ -66,6 +68,22 @@ class LaterLoad:
         async with Client(address) as one, Client(address) as other:
             transactions = [self._transact(one) for _ in range(AT_ONCE)]
             await asyncio.gather(*transactions, *(self._send_timers(other) for _ in range(AT_ONCE)))
+
+    def note_replicated(self) -> None:
+        """Record that master and slave have the same log."""
+        for half, is_commit in self._unsafe.items():
+            self._ended(half, is_commit=is_commit)
+        self._unsafe.clear()
+
+    def note_promotion(self) -> None:
+        """Record that the slave is the master now, which may lack what was not acknowledged."""
+        self._open.update(self._unsafe)  # It would ask producers about them.
+        self._unsafe.clear()
+        self.transactions.note_promotion(
+            [half.identity for half, is_commit in self._open.items() if is_commit]
+        )
+        self.timers.note_promotion(())
+        self._ends = dict.fromkeys(self._ends, 0)
 
     async def check(self, address: str) -> list[str]:
         """End what was open, wait for what is due, and return what is wrong with it."""
@@ -90,7 +108,8 @@ class LaterLoad:
         """Return what was delivered, after the last check."""
         transactions, timers = self.transactions, self.timers
         return (
-            f"{transactions.promised_count:,} transactions committed and delivered once, "
+            f"{transactions.promised_count:,} transactions committed and delivered, "
+            f"{transactions.twice_count:,} of them twice, "
             f"{self.rolled_back_count:,} rolled back and never delivered; "
             f"{timers.promised_count:,} timer messages delivered, {timers.twice_count:,} of them twice"
         )
@@ -108,18 +127,30 @@ class LaterLoad:
                 identity = Identity(TRANSACTIONS_PRODUCER, next(self._serials))
                 self.transactions.withhold(identity)
                 half = await client.send_half(identity, identity.serial % QUEUE_COUNT)
+                if not half.is_safe:  # As Java's producer does; a promoted slave may never have had it.
+                    await self._roll_back_unsafe(client, half)
+                    continue
                 self._open[half] = None
                 if random.random() > OPEN_SHARE:
                     await self._end(client, half, is_commit=random.choice((True, False)))
+
+    async def _roll_back_unsafe(self, client: Client, half: Half) -> None:
+        if await client.end_transaction(half, is_commit=False):
+            self.rolled_back_count += 1
 
     async def _end(self, client: Client, half: Half, *, is_commit: bool) -> None:
         """Commit or roll back; what a kill left unanswered is requested again afterwards."""
         self._open[half] = is_commit
         if is_commit:
             self.transactions.allow(half.identity)
-        if not await client.end_transaction(half, is_commit=is_commit):
-            return
+        is_safe = await client.end_transaction(half, is_commit=is_commit)
         del self._open[half]
+        if is_safe:
+            self._ended(half, is_commit=is_commit)
+        else:
+            self._unsafe[half] = is_commit
+
+    def _ended(self, half: Half, *, is_commit: bool) -> None:
         if is_commit:
             self.transactions.promise(half.identity)
         else:
