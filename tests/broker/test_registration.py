@@ -20,7 +20,7 @@ from libramq.formats.tables import DataVersion, TopicConfig
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
-from tests.broker.brokers import Conversation, find_answer, send_header
+from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
 from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server
 
@@ -121,6 +121,24 @@ def test_a_change_is_registered_at_once_and_many_changes_together(talk):
     talk.encode()
     (question,) = talk.take(R.REGISTER_BROKER, ONE)
     assert b"T2" in question.call.body or question.call.ext["compressed"] == "true"
+
+
+def test_the_first_heartbeat_of_a_group_is_answered_once_all_name_servers_know_its_retry_topic(talk):
+    """By which tools find the group; later ones, and those of other members, are answered at once."""
+    talk.answer(ONE)
+    talk.answer(TWO)
+    peer = FakePeer()
+    command = talk.command(R.HEART_BEAT, {}, heartbeat("alice", "G"))
+    talk.give(peer, command)
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    assert find_answer(peer, command) is None
+    talk.answer(TWO)
+    assert find_answer(peer, command) is not None
+    assert talk.beat(peer, "alice").code == ResponseCode.SUCCESS
+    assert talk.beat(FakePeer("10.0.0.2:2"), "bob").code == ResponseCode.SUCCESS
+    assert talk.take(R.REGISTER_BROKER, ONE) == []
 
 
 def test_a_lost_connection_causes_a_new_registration(talk):

@@ -45,7 +45,8 @@ PERIOD_MS_MAX: Final = 60_000
 #: before 5.0 know neither.
 HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_TIMEOUT_MS: Final = 10_000
-#: Ours: several topics created in one turn cause one registration.
+#: Ours: several topics created in one turn, or soon after one another, cause one registration. It begins at
+#: once where a reply waits for it.
 CHANGE_DELAY_MS: Final = 2
 #: Ours: leaving must not take longer than a user waits; name servers notice the closed connection anyway.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
@@ -196,6 +197,9 @@ class Registration:
         if not awaited or not self._is_begun or not self._purgatory.has_room(parked.connection):
             parked.succeed()
             return
+        for name_server in map(self._name_servers.__getitem__, awaited):
+            if name_server.requested_ms is None:
+                name_server.register.by(now_ms)  # Once the requests of this turn are handled.
         self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX)
         self._waiting[parked] = counter, awaited
 

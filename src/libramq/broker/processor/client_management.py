@@ -24,7 +24,7 @@ from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import Command
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 
@@ -88,6 +88,7 @@ class ClientManagement:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
         refused: BrokerError | None = None
+        topics_before = len(self._topics)
         is_changed = data.heartbeat_fingerprint == 0  # Version 1 always gets this, and ignores it.
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
@@ -126,7 +127,9 @@ class ClientManagement:
             "IS_SUB_CHANGE": "true" if is_changed else "false",
             COORDINATED: "1",
         }
-        return Reply(ext=ext)
+        reply = Reply(ext=ext)
+        # A new group has a retry topic, by which tools find it. Its first member waits for the name servers.
+        return ReplyWhenAnnounced(reply) if len(self._topics) > topics_before else reply
 
     def unregister(self, request: Request) -> Outcome:
         """Remove a client; only the connection that registered it can unregister it."""
