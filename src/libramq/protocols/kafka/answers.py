@@ -8,8 +8,8 @@ An unfinished slot is parked in the purgatory, so that it disappears with its co
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, TypeVar
 
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Thread
@@ -20,6 +20,13 @@ from libramq.wire.kafka.schema import Message
 
 log = get_logger(__name__)
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: Ours: elements of a request that are worked off in one step, at some microseconds each.
+ITEMS_PER_STEP: Final = 100
+#: Ours: likewise, where each is written to a table's journal or removes files.
+CHANGES_PER_STEP: Final = 10
 #: Ours: requests of a connection that wait for an answer, and bytes of answers that wait for an earlier one.
 #: Clients have five in flight, librdkafka some more; a fetch that is held blocks those behind it, as in
 #: Kafka.
@@ -61,6 +68,35 @@ class Slot(Parked):
         else:
             self.send(call.answer(make()))
 
+    def each(
+        self,
+        items: Sequence[T],
+        work: Callable[[T], R],
+        done: Callable[[list[R]], None],
+        *,
+        per_step: int = ITEMS_PER_STEP,
+    ) -> None:
+        """Do the work for each item, and call `done` with the results; of many items, some in each turn.
+
+        Other connections are served in between, so `work` checks what it needs for each item.
+        """
+        if len(items) <= per_step:
+            done([work(item) for item in items])
+        else:
+            self._answers.proceed(self.connection, self._steps(items, work, done, per_step))
+
+    def _steps(
+        self, items: Sequence[T], work: Callable[[T], R], done: Callable[[list[R]], None], per_step: int
+    ) -> Generator[None]:
+        results: list[R] = []
+        try:
+            for start in range(0, len(items), per_step):
+                results += map(work, items[start : start + per_step])
+                yield
+            done(results)
+        except Exception as error:
+            self.fail(error)
+
     def _computed(self, data: Any) -> None:
         if isinstance(data, Exception):
             self.fail(data)
@@ -96,6 +132,10 @@ class Answers:
     def compute(self, work: Callable[[], bytes], done: Callable[[Any], None], connection: Connection) -> None:
         """Run work for an answer on a thread."""
         self._effects.run(Thread.COMPUTE, work, done, connection)
+
+    def proceed(self, connection: Connection, steps: Generator[None]) -> None:
+        """Run steps for an answer, some per turn."""
+        self._effects.proceed(connection, steps)
 
     def open(self, connection: Connection, call: Call | None) -> Slot:
         """Return the place for the answer to a request."""

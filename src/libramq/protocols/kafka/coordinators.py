@@ -1,9 +1,10 @@
 """Coordinators: FindCoordinator; this broker coordinates every group."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.node import NODE_ID, Node
 from libramq.wire.kafka.apis.find_coordinator import (
@@ -33,11 +34,10 @@ class Coordinators:
         """Answer that this broker coordinates every group."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
         self._groups.client_arrived(slot, keys)
-        found = [self._coordinator(key, request.key_type) for key in keys]
         if slot.version >= _KEYS_FROM:
-            slot.answer(FindCoordinatorResponse(coordinators=tuple(found)))
+            slot.each(keys, partial(self._coordinator, key_type=request.key_type), partial(_answer, slot))
             return
-        (one,) = found
+        one = self._coordinator(request.key, request.key_type)
         slot.answer(
             FindCoordinatorResponse(
                 error_code=one.error_code,
@@ -56,3 +56,9 @@ class Coordinators:
         if refusal is not None:
             return Coordinator(key=key, error_code=refusal)
         return Coordinator(key=key, node_id=NODE_ID, host=self._node.host, port=self._node.port)
+
+
+def _answer(slot: Slot, found: Sequence[Coordinator]) -> None:
+    slot.answer_with(
+        lambda: FindCoordinatorResponse(coordinators=tuple(found)), is_large=len(found) > ITEMS_PER_STEP
+    )

@@ -20,7 +20,7 @@ from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
 from libramq.message.names import SYSTEM_GROUPS, retry_topic
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
@@ -134,10 +134,16 @@ class GroupAdministration:
 
     def describe(self, request: DescribeGroupsRequest, slot: Slot) -> None:
         """Answer with the groups and their members."""
-        assert slot.call is not None, "a request has a call"
-        has_error = slot.call.header.version >= _NOT_FOUND_FROM
-        describe = partial(self._described, has_error=has_error)
-        slot.answer(DescribeGroupsResponse(groups=tuple(map(describe, request.groups))))
+        describe = partial(self._described, has_error=slot.version >= _NOT_FOUND_FROM)
+        slot.each(
+            request.groups,
+            describe,
+            lambda groups: slot.answer_with(
+                lambda: DescribeGroupsResponse(groups=tuple(groups)),
+                is_large=len(groups) + sum(len(each.members) for each in groups) > ITEMS_PER_STEP,
+            ),
+            per_step=1,
+        )
 
     def _described(self, name: str, *, has_error: bool) -> DescribedGroup:
         refusal = self._groups.refusal(name)
@@ -160,14 +166,18 @@ class GroupAdministration:
 
     def delete(self, request: DeleteGroupsRequest, slot: Slot) -> None:
         """Delete groups without members."""
-        codes = {name: self._deleted(name) for name in request.groups_names}
-        if ErrorCode.NONE in codes.values():
-            failed = self._write()
-            codes = {name: code or failed for name, code in codes.items()}
+        names = list(dict.fromkeys(request.groups_names))  # Named twice, deleted once.
+        slot.each(names, self._deleted, partial(self._answer_deleted, slot, names), per_step=CHANGES_PER_STEP)
+
+    def _answer_deleted(self, slot: Slot, names: Sequence[str], codes: Sequence[ErrorCode]) -> None:
+        failed = self._write() if ErrorCode.NONE in codes else ErrorCode.NONE
         results = tuple(
-            DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names
+            DeletableGroupResult(group_id=name, error_code=code or failed)
+            for name, code in zip(names, codes, strict=True)
         )
-        slot.answer(DeleteGroupsResponse(results=results))
+        slot.answer_with(
+            lambda: DeleteGroupsResponse(results=results), is_large=len(results) > ITEMS_PER_STEP
+        )
 
     def _deleted(self, name: str) -> ErrorCode:
         refusal = self._groups.refusal(name) or self._may_not_delete(name)

@@ -4,9 +4,10 @@ request ─► ClassicGroup ─► answers, of this request and of others that w
                       └─► its next time becomes a deadline
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 from libramq.auth.authorizer import require_permission
@@ -23,7 +24,7 @@ from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.message import names
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
 from libramq.protocols.kafka.presence import Presence, Who
@@ -180,26 +181,37 @@ class GroupRequests:
         if refusal is not None:
             slot.answer(LeaveGroupResponse(error_code=refusal))
             return
-        group = self.groups.get(request.group_id)
+
+        def answer(parts: Sequence[Sequence[LeftMember]]) -> None:
+            left = tuple(chain.from_iterable(parts))
+            code = left[0].error_code if is_of_one else ErrorCode.NONE
+            slot.answer_with(
+                lambda: LeaveGroupResponse(error_code=code, members=left),
+                is_large=len(left) > ITEMS_PER_STEP,
+            )
+
+        # A group may have a thousand members, and tools that remove all of them name them together.
+        parts = [members[at : at + ITEMS_PER_STEP] for at in range(0, len(members), ITEMS_PER_STEP)]
+        slot.each(parts, partial(self._leave, request.group_id), answer, per_step=1)
+
+    def _leave(self, name: str, members: Sequence[LeavingMember]) -> Sequence[LeftMember]:
+        group = self.groups.get(name)
         refusals = [Refusal.UNKNOWN_MEMBER] * len(members)
         answers: list[Answer] = []
         if group is not None:
             leaving = [Leaving(each.member_id, each.group_instance_id) for each in members]
             refusals, answers = group.leave(leaving, self._clock.monotonic_ms())
-        left = tuple(
+        for each in members:
+            self.presence.left((name, each.member_id))
+        self.groups.charge(name)
+        self._finish(name, answers)
+        self._rebalances.left(name, {each.member_id or each.group_instance_id or "" for each in members})
+        return [
             LeftMember(
                 member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=CODES[refused]
             )
             for each, refused in zip(members, refusals, strict=True)
-        )
-        code = left[0].error_code if is_of_one else ErrorCode.NONE
-        slot.answer(LeaveGroupResponse(error_code=code, members=left))
-        for each in members:
-            self.presence.left((request.group_id, each.member_id))
-        self.groups.charge(request.group_id)
-        self._finish(request.group_id, answers)
-        gone = {each.member_id or each.group_instance_id or "" for each in members}
-        self._rebalances.left(request.group_id, gone)
+        ]
 
     def commit_refusal(self, name: str, beat: Beat) -> ErrorCode | None:
         """Return why offsets may not be committed, if so."""

@@ -17,7 +17,7 @@ from libramq.broker.broker import Broker
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import BrokerError
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.metadata import is_visible
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
@@ -76,13 +76,20 @@ class TopicChanges:
 
     def create_partitions(self, request: CreatePartitionsRequest, slot: Slot) -> None:
         """Add partitions to topics; those that are refused leave the others alone."""
-        results = []
-        for each in request.topics:
-            code, message = self._more_partitions(each, validate_only=request.validate_only)
-            results.append(
-                CreatePartitionsTopicResult(name=each.name, error_code=code, error_message=message)
-            )
-        slot.answer(CreatePartitionsResponse(results=tuple(results)))
+
+        def grown(wanted: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
+            code, message = self._more_partitions(wanted, validate_only=request.validate_only)
+            return CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
+
+        slot.each(
+            request.topics,
+            grown,
+            lambda results: slot.answer_with(
+                lambda: CreatePartitionsResponse(results=tuple(results)),
+                is_large=len(results) > ITEMS_PER_STEP,
+            ),
+            per_step=CHANGES_PER_STEP,
+        )
 
     def _more_partitions(self, wanted: CreatePartitionsTopic, *, validate_only: bool) -> _Result:
         refusal = self._refusal(Action.UPDATE, wanted.name)

@@ -5,6 +5,7 @@ none.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from libramq.auth.authorizer import require_permission
@@ -16,7 +17,7 @@ from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
-from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.metadata import is_visible
 from libramq.protocols.kafka.node import NODE_ID
 from libramq.protocols.kafka.refusals import code_of
@@ -75,8 +76,14 @@ class TopicRequests:
 
     def create(self, request: CreateTopicsRequest, slot: Slot) -> None:
         """Create topics; those that are refused leave the others alone."""
-        created = tuple(self._created(each, validate_only=request.validate_only) for each in request.topics)
-        slot.answer(CreateTopicsResponse(topics=created))
+        slot.each(
+            request.topics,
+            partial(self._created, validate_only=request.validate_only),
+            lambda created: slot.answer_with(
+                lambda: CreateTopicsResponse(topics=tuple(created)), is_large=len(created) > ITEMS_PER_STEP
+            ),
+            per_step=CHANGES_PER_STEP,
+        )
 
     def _created(self, wanted: CreatableTopic, *, validate_only: bool) -> CreatedTopic:
         name = wanted.name
@@ -123,7 +130,14 @@ class TopicRequests:
 
     def delete(self, request: DeleteTopicsRequest, slot: Slot) -> None:
         """Delete topics."""
-        slot.answer(DeleteTopicsResponse(responses=tuple(map(self._deleted, request.topic_names))))
+        slot.each(
+            request.topic_names,
+            self._deleted,
+            lambda deleted: slot.answer_with(
+                lambda: DeleteTopicsResponse(responses=tuple(deleted)), is_large=len(deleted) > ITEMS_PER_STEP
+            ),
+            per_step=CHANGES_PER_STEP,
+        )
 
     def _deleted(self, name: str) -> DeletedTopic:
         try:
@@ -138,7 +152,14 @@ class TopicRequests:
     def describe(self, request: DescribeConfigsRequest, slot: Slot) -> None:
         """Describe topics and this broker, with the settings that mean something here."""
         wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
-        slot.answer(DescribeConfigsResponse(results=tuple(map(self._described, wanted.values()))))
+        slot.each(
+            list(wanted.values()),
+            self._described,
+            lambda described: slot.answer_with(
+                lambda: DescribeConfigsResponse(results=tuple(described)),
+                is_large=len(described) > ITEMS_PER_STEP,
+            ),
+        )
 
     def _described(self, wanted: DescribedResource) -> DescribedConfigs:
         kind, name = wanted.resource_type, wanted.resource_name

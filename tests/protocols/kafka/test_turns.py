@@ -1,0 +1,198 @@
+"""Requests with thousands of elements: the work of one turn, counted in what the authoriser is asked."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.groups.classic.state import INITIAL_DELAY_MS
+from libramq.kernel.effect import Thread
+from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP
+from libramq.runtime import performer
+from libramq.wire.kafka.api import APIS
+from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
+from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
+from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
+from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
+from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
+from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
+from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.schema import Request
+from tests.auth.guards import Guard
+from tests.broker.brokers import Conversation
+from tests.protocols.kafka.peers import KafkaEndpoint
+from tests.protocols.kafka.test_groups import Member
+
+COUNT = 15_000
+NAMES = tuple(f"n{number}" for number in range(COUNT))
+
+LARGE: dict[str, Request] = {
+    "FindCoordinator": FindCoordinatorRequest(coordinator_keys=NAMES),
+    "CreateTopics": CreateTopicsRequest(
+        topics=tuple(
+            CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=(), assignments=())
+            for name in NAMES[:2_000]
+        ),
+        validate_only=True,
+    ),
+    "DeleteTopics": DeleteTopicsRequest(topic_names=NAMES),
+    "OffsetCommit": OffsetCommitRequest(
+        group_id="G",
+        topics=(
+            CommittedTopic(
+                name="T",
+                partitions=tuple(
+                    CommittedPartition(partition_index=number, committed_offset=1) for number in range(COUNT)
+                ),
+            ),
+        ),
+    ),
+    "OffsetFetch": OffsetFetchRequest(
+        groups=tuple(
+            WantedGroup(group_id=name, topics=(WantedTopic(name="T", partition_indexes=(0,)),))
+            for name in NAMES[:4_000]
+        )
+    ),
+    "DescribeGroups": DescribeGroupsRequest(groups=NAMES),
+    "DeleteGroups": DeleteGroupsRequest(groups_names=NAMES),
+}
+
+
+MEMBERS = tuple(LeavingMember(member_id=name) for name in NAMES)
+#: What a step of any request may ask the authoriser: about a group, and twice about each element.
+ASKED_MAX = 2 * ITEMS_PER_STEP + 1
+
+
+class Turns:
+    """A broker with a client whose requests are run turn by turn.
+
+    count: the turns since the last request; most: what the busiest of them asked the authoriser.
+    """
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(performer, "TURN_US_MAX", 0)  # A turn has one step.
+        self.guard = Guard()
+        self.talk = Conversation(tmp_path, authorizer=self.guard)
+        self.talk.create_topic("T", queues=2)
+        self.endpoint = KafkaEndpoint(self.talk)
+        self.count = self.most = 0
+
+    def ask(self, request: Request) -> Any:
+        """Send a request, and return its answer."""
+        peer = self.endpoint.peer()
+        version = max(api.last for api in APIS.values() if api.request is type(request))
+        self.count = self.most = 0
+        peer._entrance.received(peer, [peer.frame(request, version)])
+        while self._step():
+            self.count += 1
+        (response,) = peer.answers()
+        return response
+
+    def _step(self) -> bool:
+        before = len(self.guard.asked)
+        ran = self.talk.threads.run_all(Thread.COMPUTE)
+        has_run = run_turn(self.talk)
+        self.most = max(self.most, len(self.guard.asked) - before)
+        return bool(ran) or has_run
+
+
+def run_turn(talk: Conversation) -> bool:
+    """Run the next turn; return whether there was one."""
+    turn = talk.performer.turns.timer
+    if turn is not None:
+        turn.cancel()
+        turn.action()  # type: ignore[attr-defined]
+    return turn is not None
+
+
+@pytest.fixture
+def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
+    turns = Turns(tmp_path, monkeypatch)
+    yield turns
+    turns.talk.close()
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_request_with_thousands_of_elements_is_served_in_turns(name: str, turns: Turns):
+    """By the clock these took 68 to 290 ms of one turn, in which nobody else was served."""
+    turns.ask(LARGE[name])
+    assert turns.count > 10
+    assert turns.most <= ASKED_MAX
+
+
+def test_members_leave_in_turns(turns: Turns):
+    response = turns.ask(LeaveGroupRequest(group_id="G", members=MEMBERS))
+    assert turns.count > COUNT // (2 * ITEMS_PER_STEP)
+    assert [each.error_code for each in response.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * COUNT
+
+
+def test_topics_are_created_few_in_a_turn(turns: Turns):
+    """Each is written to a journal."""
+    topics = tuple(
+        CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=(), assignments=())
+        for name in NAMES[:200]
+    )
+    response = turns.ask(CreateTopicsRequest(topics=topics))
+    assert turns.most <= CHANGES_PER_STEP
+    assert {each.error_code for each in response.topics} == {0}
+    assert set(NAMES[:200]) <= set(turns.talk.broker.topics.names())
+
+
+def test_a_large_commit_and_fetch_agree(turns: Turns):
+    turns.talk.create_topic("Many", queues=1_000)
+    partitions = tuple(
+        CommittedPartition(partition_index=number, committed_offset=0) for number in range(1_001)
+    )
+    topics = (CommittedTopic(name="Many", partitions=partitions), CommittedTopic(name="T", partitions=()))
+    response = turns.ask(OffsetCommitRequest(group_id="G", topics=topics))
+    codes = [each.error_code for each in response.topics[0].partitions]
+    assert codes == [0] * 1_000 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert response.topics[1].partitions == ()
+    wanted = (
+        WantedTopic(name="T", partition_indexes=(0,)),
+        WantedTopic(name="Many", partition_indexes=tuple(range(1_001))),
+    )
+    groups = (WantedGroup(group_id="G", topics=wanted), WantedGroup(group_id="H", topics=None))
+    found, other = turns.ask(OffsetFetchRequest(groups=groups)).groups
+    assert [each.committed_offset for each in found.topics[0].partitions] == [-1]
+    assert [each.committed_offset for each in found.topics[1].partitions] == [0] * 1_000 + [-1]
+    assert (other.group_id, other.topics) == ("H", ())
+
+
+def test_a_commit_stops_where_its_group_goes_on(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    """The rest of a large commit would put back what the next owners have committed since."""
+    monkeypatch.setattr(performer, "TURN_US_MAX", 0)
+    endpoint.talk.create_topic("Many", queues=1_000)
+    member = Member(endpoint)
+    endpoint.talk.advance(INITIAL_DELAY_MS)
+    member.joined()
+    member.sync({member.member_id: b""})
+    member.peer.answers()
+    partitions = tuple(CommittedPartition(partition_index=n, committed_offset=0) for n in range(1_000))
+    request = OffsetCommitRequest(
+        group_id="G",
+        generation_id_or_member_epoch=member.generation,
+        member_id=member.member_id,
+        topics=(CommittedTopic(name="Many", partitions=partitions),),
+    )
+    peer = member.peer
+    peer._entrance.received(peer, [peer.frame(request, 8)])
+    endpoint.talk.threads.run_all(Thread.COMPUTE)
+    run_turn(endpoint.talk)
+    leaver = endpoint.peer()
+    leaver._entrance.received(
+        leaver,
+        [
+            leaver.frame(
+                LeaveGroupRequest(group_id="G", members=(LeavingMember(member_id=member.member_id),)), 5
+            )
+        ],
+    )
+    peer.compute()
+    (response,) = peer.answers()
+    codes = [each.error_code for each in response.topics[0].partitions]
+    assert 0 < codes.count(0) < 1_000
+    assert set(codes[codes.count(0) :]) == {ErrorCode.UNKNOWN_MEMBER_ID}
