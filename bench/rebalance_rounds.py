@@ -18,12 +18,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tables import print_table
-from tests.interop.cluster import Cluster
 from tests.interop.process import Process
 
 #: What a round does after A consumes: who, and what happens to it.
@@ -61,8 +60,19 @@ class Cost:
     baseline_gap_ms: float
 
 
+class Target(Protocol):
+    """What the rounds need of a cluster; namesrv: what members connect to."""
+
+    namesrv: str
+    home: Path
+
+    def fresh_name(self, name: str) -> str: ...
+
+    def create_topic(self, topic: str, queues: int) -> object: ...
+
+
 def play(
-    cluster: Cluster,
+    cluster: Target,
     start: StartMember,
     *,
     rate: int,
@@ -71,10 +81,12 @@ def play(
     after_kill_s: float = 0.0,
     frozen_s: float = 0.0,
     parked: bool = False,
+    member: Path = MEMBER,
 ) -> tuple[list[Cost], int]:
     """One round; what each event cost, and how many messages nobody got.
 
     frozen_s 0: no freeze. parked: all members are started before, and join when they are told "join".
+    member: the program that produces.
     """
     topic = cluster.fresh_name("Rebalance")
     cluster.create_topic(topic, QUEUES)
@@ -104,7 +116,7 @@ def play(
             running[name].wait_line("ready", within_s=READY_S)
         begin("A")
         running["A"].wait_line("started", within_s=READY_S)
-        command = [sys.executable, str(MEMBER), "produce", cluster.namesrv, topic, str(rate)]
+        command = [sys.executable, str(member), "produce", cluster.namesrv, topic, str(rate)]
         producer = running["producer"] = Process("producer", command, directory=home)
         producer.wait_line("started", within_s=READY_S)
         time.sleep(WARM_S + randomness.random())

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: A process of another one.
-INNER = {"rebalance_member"}
+INNER = {"rebalance_member", "kafka_rebalance_member"}
 BENCHES = sorted(
     path.name
     for path in (ROOT / "bench").iterdir()
