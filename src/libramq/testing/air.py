@@ -41,12 +41,14 @@ class Kept:
 
 
 class Air:
-    """The network that all frames pass through, with delays, splits, losses and blocks from one source."""
+    """The network that all frames pass through, with delays, splits, losses and blocks from one source.
 
-    def __init__(self, randomness: random.Random) -> None:
+    happened: called with the fate of a notification.
+    """
+
+    def __init__(self, randomness: random.Random, happened: Callable[[Happening], None]) -> None:
         self.weather = Weather()
-        #: Called with the fate of a notification.
-        self.happened: Callable[[Happening], None] = lambda _: None
+        self._happened = happened
         #: Blocked directions, as pairs of process names.
         self.blocked: dict[tuple[str, str], Kept] = {}
         #: The checksum of every byte sent: equal in two runs of one seed.
@@ -75,17 +77,17 @@ class Air:
         """Return after how many milliseconds it is sent: empty if it is lost, twice if duplicated."""
         weather, random_ = self.weather, self._random
         if random_.random() < weather.loss_chance:
-            self.happened(Happening.NOTICE_LOST)
+            self._happened(Happening.NOTICE_LOST)
             return []
         times = 1
         if random_.random() < weather.double_chance:
-            self.happened(Happening.NOTICE_DOUBLED)
+            self._happened(Happening.NOTICE_DOUBLED)
             times = 2
         fate = []
         for _ in range(times):
             is_late = random_.random() < weather.late_chance
             if is_late:
-                self.happened(Happening.NOTICE_LATE)
+                self._happened(Happening.NOTICE_LATE)
             fate.append(random_.randrange(weather.late_ms_max) if is_late else 0)
         return fate
 

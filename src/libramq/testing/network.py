@@ -10,6 +10,7 @@ from collections.abc import Callable
 from libramq.remoting.connection import FrameReader
 from libramq.testing.air import Air, Kept
 from libramq.testing.connection import ClientHandler, Connection, Reader
+from libramq.testing.happening import Happening
 from libramq.testing.process import Process
 from libramq.transport.server import Handler
 
@@ -17,8 +18,8 @@ from libramq.transport.server import Handler
 class Network(Air):
     """The simulated network: listening addresses, connections and blocks."""
 
-    def __init__(self, randomness: random.Random) -> None:
-        super().__init__(randomness)
+    def __init__(self, randomness: random.Random, happened: Callable[[Happening], None]) -> None:
+        super().__init__(randomness, happened)
         self._listeners: dict[str, tuple[Process, Handler, Callable[[], Reader]]] = {}
         self._names: dict[str, str] = {}
         self._connections: list[Connection] = []

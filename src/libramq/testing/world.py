@@ -28,9 +28,8 @@ class World:
     def __init__(self, seed: int, *, lines_kept: int | None = LINES_KEPT) -> None:
         self.seed = seed
         self.time = VirtualTime()
-        self.network = Network(self.stream("network"))
         self.history = History(self.time, lines_kept)
-        self.network.happened = self.history.happened
+        self.network = Network(self.stream("network"), self.history.happened)
 
     def clock(self, name: str) -> NodeClock:
         """Return the clock of one machine, inexact in its own way."""

@@ -30,10 +30,10 @@ Fetch = Callable[[str], tuple[str, ...]]
 
 
 class NameServerList(Sequence[str]):
-    """The addresses as they are now. changed: called after each change, and after the first look."""
+    """The addresses as they are now."""
 
     def __init__(self, config: BrokerConfig, kernel: Kernel, fetch: Fetch | None) -> None:
-        self.changed: Callable[[], None] = lambda: None
+        self._observers: list[Callable[[], None]] = []
         self._effects, self._clock = kernel.effects, kernel.clock
         self._fetch = fetch
         self._url: str | None = None
@@ -46,6 +46,10 @@ class NameServerList(Sequence[str]):
             self._addresses = split_name_servers(config.namesrv_addr)
         if self._url is not None and fetch is None:
             raise ConfigError(f"namesrvAddr {self._url}: this broker was made without access to pages")
+
+    def observe(self, changed: Callable[[], None]) -> None:
+        """Call a function after each change, and after the first look."""
+        self._observers.append(changed)
 
     def begin(self) -> None:
         """Look at the page, and continue to."""
@@ -96,4 +100,5 @@ class NameServerList(Sequence[str]):
             log.info("the name servers changed", name_servers=";".join(outcome))
             self._addresses = outcome
         if is_changed or is_first:
-            self.changed()
+            for changed in self._observers:
+                changed()

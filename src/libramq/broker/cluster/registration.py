@@ -128,8 +128,7 @@ class Registration:
         name_servers: NameServerList,
         kernel: Kernel,
     ) -> None:
-        #: Called with a name server and what it answered: a slave's master, if there is one.
-        self.registered: Callable[[str, Master | None], None] = lambda name_server, master: None
+        self._observers: list[Callable[[str, Master | None], None]] = []
         self._config = config
         self._topics = topics
         self._clock = kernel.clock
@@ -137,13 +136,17 @@ class Registration:
         self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._purgatory = kernel.purgatory
         self._list = name_servers
-        self._list.changed = self._list_changed
+        self._list.observe(self._list_changed)
         self._new_name_server = partial(_NameServer, deadlines=kernel.deadlines, registration=self)
         self._name_servers = {address: self._new_name_server(address) for address in name_servers}
         self._waiting: dict[Gated, tuple[int, set[str]]] = {}
         self._encoded: tuple[DataVersion, Call[object]] | None = None
         self._when_tried: Callable[[], None] | None = None
         self._is_begun = False
+
+    def observe(self, registered: Callable[[str, Master | None], None]) -> None:
+        """Call a function with each name server that answers, and a slave's master, if there is one."""
+        self._observers.append(registered)
 
     def begin(self, when_tried: Callable[[], None]) -> None:
         """Register, and continue to. when_tried: called once all name servers answered or failed."""
@@ -282,7 +285,9 @@ class Registration:
             name_server.register.at(now_ms + (CHANGE_DELAY_MS if name_server.has_changed else period_ms))
             if name_server.beat.due_ms is None:
                 name_server.beat.at(now_ms + HEARTBEAT_MS)
-            self.registered(name_server.address, outcome if isinstance(outcome, Master) else None)
+            master = outcome if isinstance(outcome, Master) else None
+            for registered in self._observers:
+                registered(name_server.address, master)
         self._release(name_server, counter)
         self._look_whether_tried()
 

@@ -71,7 +71,7 @@ class Slave:
         )
         self._search = kernel.deadlines.new(self._look)
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
-        registration.registered = self.registered
+        registration.observe(self.registered)
 
     def registered(self, name_server: str, master: Master | None) -> None:
         """Take a name server's answer to our registration: it names the master, while there is one."""

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import ipaddress
 import os
-import random
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -161,7 +160,7 @@ async def broker(
 
 
 def broker_server(config: BrokerConfig) -> BrokerServer:
-    return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem(), randomness=random.Random())
+    return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
 
 
 async def _serve(
