@@ -59,8 +59,9 @@ async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests
         assert sorted(message.body for message in messages) == sorted(bodies)
         await consumer.ack(messages)
         assert await consumer.receive(1024, await_ms=0) == []
+        waiting = asyncio.create_task(consumer.receive(1024, await_ms=LONG_MS))
         await fill(one.namesrv, b"later")
-        (later,) = await consumer.receive(1024)
+        (later,) = await waiting
         assert later.body == b"later"
 
 

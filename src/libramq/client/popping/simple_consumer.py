@@ -187,23 +187,27 @@ class SimpleConsumer:
         await self.change_invisible_time(message, delay_ms)
 
     async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[MessageExt]:
-        """Pop at one place: by as many requests as it takes, of which the first may be held."""
+        """Pop at one place; more than one request may return are popped by several at once."""
         selected = self._selectors.get(ask.place.topic)
         if selected is None:  # Unsubscribed meanwhile.
             return []
-        if max_messages <= POP_MESSAGES_MAX:
-            messages = await self._pop_once(ask, selected, max_messages, invisible_ms)
-        else:
-            rest = range(max_messages - POP_MESSAGES_MAX, 0, -POP_MESSAGES_MAX)
+        messages: list[MessageExt] = []
+        if max_messages > POP_MESSAGES_MAX:
+            # None of these is held: Apache's broker would hold one that finds a queue locked by another, and
+            # what the others have brought, whose invisible time runs, would wait for it.
             at_once = ask._replace(poll_ms=0)
-            pops = [
-                self._pop_once(ask, selected, POP_MESSAGES_MAX, invisible_ms),
-                *(
-                    self._pop_once(at_once, selected, min(each, POP_MESSAGES_MAX), invisible_ms)
-                    for each in rest
-                ),
-            ]
-            messages = _of_all(await asyncio.gather(*pops, return_exceptions=True))
+            messages = _of_all(
+                await asyncio.gather(
+                    *(
+                        self._pop_once(at_once, selected, min(left, POP_MESSAGES_MAX), invisible_ms)
+                        for left in range(max_messages, 0, -POP_MESSAGES_MAX)
+                    ),
+                    return_exceptions=True,
+                )
+            )
+        if not messages and (ask.poll_ms or max_messages <= POP_MESSAGES_MAX):
+            count_max = min(max_messages, POP_MESSAGES_MAX)
+            messages = await self._pop_once(ask, selected, count_max, invisible_ms)
         if isinstance(selected, Sql) or not selected.tags:
             return messages
         wanted = [message for message in messages if message.tags in selected.tags]
