@@ -111,6 +111,68 @@ def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None
     assert pair.slave.broker.offsets.query("G", "T", 0) == 1
 
 
+def commit_at_slave(pair: Pair, offset: int) -> None:
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=offset)
+    reply = pair.slave.ask(FakePeer(), RequestCode.UPDATE_CONSUMER_OFFSET, header)
+    assert reply.code == ResponseCode.SUCCESS
+
+
+def return_master(pair: Pair) -> None:
+    pair.part()
+    pair.run(1_000)
+    commit_at_slave(pair, 1)
+    commit_at_slave(pair, 2)
+    pair.is_reachable = True
+    pair.run(2 * ROUND_MS)
+
+
+def test_a_group_that_first_committed_at_the_slave_keeps_its_offset_when_the_master_is_back(
+    pair: Pair,
+) -> None:
+    for text in ("one", "two", "three"):
+        send(pair, text)
+    pair.master.pull(FakePeer(), "G")
+    pair.run(ROUND_MS)
+    return_master(pair)
+    assert pair.master.broker.offsets.query("G", "T", 0) == 2
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 2
+    commit(pair, 1)  # It is returned once: from now on the slave has what the master has.
+    pair.run(ROUND_MS)
+    assert pair.master.broker.offsets.query("G", "T", 0) == 1
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+
+
+def test_a_master_that_has_a_later_commit_keeps_it(pair: Pair) -> None:
+    for text in ("one", "two", "three"):
+        send(pair, text)
+    commit(pair, 2)
+    pair.run(ROUND_MS)
+    commit(pair, 3)
+    return_master(pair)
+    assert pair.master.broker.offsets.query("G", "T", 0) == 3
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 3
+
+
+def test_a_commit_at_the_slave_in_what_it_has_to_cut_is_returned_as_far_as_the_logs_are_equal(
+    pair: Pair, tmp_path: Path
+) -> None:
+    send(pair, "a")
+    pair.master.pull(FakePeer(), "G")
+    pair.run(ROUND_MS)
+    save(pair, tmp_path)
+    for text in ("b", "c"):
+        send(pair, text)
+    pair.run(ROUND_MS)
+    pair.part()
+    pair.run(1_000)
+    commit_at_slave(pair, 3)
+    diverge(pair, tmp_path, "d", "e", "f")
+    pair.is_reachable = True
+    pair.run(2 * ROUND_MS)
+    assert bodies(pair.slave) == [b"a", b"d", b"e", b"f"]
+    assert pair.master.broker.offsets.query("G", "T", 0) == 1
+
+
 def diverge(pair: Pair, tmp_path: Path, *texts: str) -> None:
     """Restart the master without the messages stored after `saved`, and send it others."""
     pair.part()

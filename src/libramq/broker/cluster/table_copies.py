@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from libramq.broker.cluster.copied_progress import CopiedProgress
+from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
 from libramq.broker.cluster.steps import Steps
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import ScheduleFile
@@ -52,17 +53,11 @@ _LOG_END: Final = "end of the log"
 R = TypeVar("R")
 
 
-class OffsetTables(NamedTuple):
-    """Committed offsets and pending resets, by key and queue id."""
-
-    offsets: dict[str, dict[int, int]]
-    resets: dict[str, dict[int, int]]
-
-
 class _Table(NamedTuple):
     """One table. apply: applies its decoded content, with a yield after each step.
 
     is_progress: it says what the master has done, and is applied once this slave has that (`CopiedProgress`).
+    arrived: called with its content before that.
     """
 
     name: str
@@ -70,6 +65,7 @@ class _Table(NamedTuple):
     decode: Callable[[bytes], Any]
     apply: Callable[[Any], Iterator[None]]
     is_progress: bool = False
+    arrived: Callable[[Any], None] | None = None
 
 
 class TableCopies:
@@ -196,6 +192,8 @@ class TableCopies:
         if isinstance(content, BaseException):
             self._end(content)
         elif table.is_progress:
+            if table.arrived is not None:
+                table.arrived(content)
             self.progress.keep(table.name, partial(table.apply, content))
             self._end(None)
         else:
@@ -250,6 +248,7 @@ class TableCopies:
                 _decode_offsets,
                 self._apply_offsets,
                 is_progress=True,
+                arrived=ReturnedCommits(self._offsets, self._question).send,
             ),
             _Table(
                 "delay offsets",

@@ -1,6 +1,6 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -8,6 +8,7 @@ from libramq.catalog.journal_sync import JournalSync
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
+from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.offsets.pull_offset import PullOffsets
 from libramq.store.message_store import MessageStore
 
@@ -27,6 +28,8 @@ class OffsetCommits:
         self.pull_offsets = PullOffsets()
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
+        #: At a slave: what was committed here and not at its master, by key and queue id.
+        self._at_slave: dict[str, dict[int, int]] | None = {} if store.config.is_copy else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset in a queue; at most the queue's end."""
@@ -34,6 +37,22 @@ class OffsetCommits:
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:
             self._unwritten.append(change)
+            if self._at_slave is not None:
+                self._at_slave.setdefault(change.key, {})[queue_id] = change.offset
+
+    def commits_at_slave(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the key, queue id and offset of each commit here that the master may not have."""
+        for key, queues in (self._at_slave or {}).items():
+            for queue_id, offset in queues.items():
+                yield key, queue_id, offset
+
+    def forget_at_slave(self, key: str, queue_id: int, offset: int) -> None:
+        """Note that the master has a commit, or refuses it; a later one stays."""
+        queues = (self._at_slave or {}).get(key, {})
+        if self._at_slave is not None and queues.get(queue_id) == offset:
+            del queues[queue_id]
+            if not queues:
+                del self._at_slave[key]
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset to read next; None if the group has committed none."""
@@ -86,7 +105,7 @@ class OffsetCommits:
 
     def remove_group(self, group: str) -> None:
         """Remove a group's offsets."""
-        self._unwritten += self._ledger.offsets.remove_group(group)
+        self._removed(self._ledger.offsets.remove_group(group))
         self.pull_offsets.remove_group(group)
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
@@ -102,21 +121,35 @@ class OffsetCommits:
         self.pull_offsets.remove_topic(topic)
         removed = self._ledger.offsets.remove_topic(topic)
         if removed:
-            self._unwritten += removed
+            self._removed(removed)
             self._must_sync = True
             self.write_or_keep()
 
     def copy(self, key: str, offsets: Mapping[int, int], resets: Mapping[int, int]) -> None:
         """Make the offsets of a topic and group those of a slave's master."""
+        own = (self._at_slave or {}).get(key, {})
+        if own:
+            ahead = {each: offset for each, offset in own.items() if offset > offsets.get(each, -1)}
+            offsets = {**offsets, **ahead}
         self._change(self._ledger.offsets.copy(key, offsets, resets, self._store.max_offset))
 
     def remove_others(self, keys: Set[str]) -> None:
         """Remove the offsets that a slave's master does not have: a topic was deleted, perhaps made again."""
-        self._change(self._ledger.offsets.remove_others(keys))
+        self._change(self._ledger.offsets.remove_others(keys | (self._at_slave or {}).keys()))
 
     def cut(self) -> None:
         """Lower offsets beyond the ends of queues: the log was cut, and other messages get their numbers."""
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
+        for key, queues in (self._at_slave or {}).items():
+            topic = key.partition(SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                queues[queue_id] = min(offset, self._store.max_offset(topic, queue_id))
+
+    def _removed(self, changes: list[OffsetRecord]) -> None:
+        self._unwritten += changes
+        for change in changes:
+            if self._at_slave is not None:
+                self._at_slave.pop(change.key, None)
 
     def _change(self, changes: list[OffsetRecord]) -> None:
         """Have changes on the disk before anything that the log gains from now on."""

@@ -1,0 +1,72 @@
+"""Returned commits: offsets that groups committed at a slave while its master was gone.
+
+    the master's table arrives ─┬─ it has as much, or a reset waits ─► forgotten
+                                └─ it has less, or nothing          ─► committed at the master, forgotten
+
+Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the end
+of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at masters
+only. They are kept in memory: a slave that is restarted before its master is back returns nothing.
+Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the table of an acting master.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.offsets.consumer_offset import SEPARATOR
+from libramq.rpc.broker_calls import update_consumer_offset
+from libramq.rpc.call import Call
+
+log = get_logger(__name__)
+
+#: Ours: commits that a master is sent at once; the others follow with the next table.
+RETURNED_AT_ONCE: Final = 1_000
+
+#: Asks the master, and passes its answer on if the copying is still the same.
+AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
+
+
+class OffsetTables(NamedTuple):
+    """Committed offsets and pending resets, by key and queue id."""
+
+    offsets: dict[str, dict[int, int]]
+    resets: dict[str, dict[int, int]]
+
+
+class ReturnedCommits:
+    """Sends the master what was committed here and it does not have."""
+
+    def __init__(self, offsets: OffsetCommits, ask_master: AskMaster) -> None:
+        self._offsets = offsets
+        self._ask_master = ask_master
+
+    def send(self, master: OffsetTables) -> None:
+        """Compare with a table that arrived from the master; what is returned is added to it."""
+        kept = list(islice(self._offsets.commits_at_slave(), RETURNED_AT_ONCE))
+        for key, queue_id, offset in kept:
+            is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
+            if is_known or queue_id in master.resets.get(key, {}):
+                self._offsets.forget_at_slave(key, queue_id, offset)
+                continue
+            topic, _, group = key.partition(SEPARATOR)
+            call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset)
+            self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
+
+    def _answered(
+        self, master: OffsetTables, key: str, queue_id: int, offset: int, answer: LibraError | None
+    ) -> None:
+        if answer is None:
+            master.offsets.setdefault(key, {})[queue_id] = (
+                offset  # It may wait for the log, and is applied then.
+            )
+        elif not isinstance(answer, BrokerError) or answer.response_code == ResponseCode.SYSTEM_BUSY:
+            return  # It is sent again with the next table.
+        else:
+            log.warning("the master refuses an offset committed here", of=key, reason=str(answer))
+        self._offsets.forget_at_slave(key, queue_id, offset)
