@@ -243,6 +243,24 @@ def test_a_cut_takes_delay_offsets_along(pair: Pair, tmp_path: Path) -> None:
     assert bodies(promoted) == [b"later"]
 
 
+def test_a_cut_takes_along_what_was_popped(pair: Pair, tmp_path: Path) -> None:
+    """The check points were cut, and nothing else leads to messages before the committed offset."""
+    for text in ("one", "two"):
+        send(pair, text)
+    pair.run(100)
+    save(pair, tmp_path)
+    popped = Popper(pair.master).pop(invisible_time=600_000)
+    assert [message.body for message in popped] == [b"one", b"two"]
+    pair.run(2 * ROUND_MS)
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 2
+    diverge(pair, tmp_path, "other")
+    pair.is_reachable = pair.holds_blocks = True
+    pair.run(RETRY_MS + 500)
+    assert bodies(pair.slave) == [b"one", b"two"]
+    promoted = pair.promote(is_killed=True)
+    assert [message.body for message in Popper(promoted).pop()] == [b"one", b"two"]
+
+
 def wait(pair: Pair, text: str, milliseconds: int) -> None:
     send(pair, text, TIMER_DELIVER_MS=str(int(pair.clock.wall_ms()) + milliseconds))
 

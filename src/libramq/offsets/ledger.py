@@ -96,6 +96,16 @@ class OffsetLedger:
         self._journal.append(records)
         self.has_changes = True
 
+    def sync(self) -> None:
+        """Have the latest journal on the disk; waits for it."""
+        path = self._journal.path
+        file = self._filesystem.open(path, write=True)
+        try:
+            self._filesystem.fsync(file)
+        finally:
+            self._filesystem.close(file)
+        self._filesystem.sync_directory(path.parent)
+
     def plan_persist(self, wall_ms: WallMs) -> PersistPlan | None:
         """Return the fold that is due, if any; `run_persist` it, then `complete_persist`."""
         if not self.has_changes:

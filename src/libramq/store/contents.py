@@ -143,6 +143,11 @@ class StoreContents:
         queue = self._queues.get(topic, queue_id)
         return queue.first_at_or_after(self._log.flushed) if queue else 0
 
+    def first_offset_at(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """Return the first message of a queue that lies at or behind a place in the log."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.first_at_or_after(physical_offset) if queue else 0
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first message of a queue; 0 if there is no such queue."""
         queue = self._queues.get(topic, queue_id)

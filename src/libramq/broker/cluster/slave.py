@@ -15,11 +15,13 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
+from libramq.broker.pop.cut_flight import popped_behind
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.message.names import REVIVE_TOPIC_PREFIX
 from libramq.remoting.body.route import ClusterInfo
 from libramq.replication.ha_client import HAClient, State
 from libramq.replication.log_comparison import LogComparison
@@ -100,7 +102,17 @@ class Slave:
             if not self._files.is_progress_saved:
                 return False
             progress.applied_end = end
-        return not self._durability.is_flushing()
+        return not self._durability.is_flushing() and self._have_popped_again(end)
+
+    def _have_popped_again(self, end: int) -> bool:
+        """Lower the offsets of groups whose check points will be cut; return whether the disk took it."""
+        revive_topic = REVIVE_TOPIC_PREFIX + self._config.cluster_name
+        try:
+            self._offsets.lower(popped_behind(self._store, end, revive_topic))
+        except OSError as error:
+            log.warning("offsets cannot be lowered before a cut; retrying", reason=str(error))
+            return False
+        return True
 
     def _look(self, now_ms: MonotonicMs) -> None:
         if self.client.state is not State.COPYING:

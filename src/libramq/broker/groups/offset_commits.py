@@ -137,6 +137,22 @@ class OffsetCommits:
         """Remove the offsets that a slave's master does not have: a topic was deleted, perhaps made again."""
         self._change(self._ledger.offsets.remove_others(keys | (self._at_slave or {}).keys()))
 
+    def lower(self, first: Mapping[tuple[str, str, int], int]) -> None:
+        """Lower offsets of group, topic and queue to these, on the disk; waits for it, and raises OSError."""
+        for (group, topic, queue_id), offset in first.items():
+            if (self.query(group, topic, queue_id) or 0) > offset:
+                change = self._ledger.offsets.commit(group, topic, queue_id, offset, offset)
+                if change is not None:
+                    self._unwritten.append(change)
+                    self._must_sync = True
+        if self._must_sync:
+            self.write()
+            try:
+                self._ledger.sync()
+            except OSError:
+                self._must_sync = True
+                raise
+
     def cut(self) -> None:
         """Lower offsets beyond the ends of queues: the log was cut, and other messages get their numbers."""
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
