@@ -358,6 +358,23 @@ def test_the_ends_of_apaches_brokers_name_several_messages(tmp_path, peer):
     again.close()
 
 
+@pytest.mark.parametrize("stop", [Conversation.kill, Conversation.close])
+def test_a_commit_that_is_repeated_after_a_restart_is_delivered_once_though_checks_have_passed_it(
+    tmp_path, peer, stop
+):
+    """Its answer waited for a slave when the broker was killed, and rounds had gone on behind it."""
+    talk = Conversation(tmp_path)
+    place = prepare(talk, peer, b"1")
+    end(talk, peer, place)
+    talk.advance(INTERVAL_MS + 1_000)
+    assert progress(talk) == [1, 1]
+    stop(talk)
+    again = Conversation(tmp_path)
+    assert end(again, peer, place).code == C.SUCCESS
+    assert bodies(again) == [b"1"]
+    again.close()
+
+
 def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer, monkeypatch):
     prepare(talk, peer)
     monkeypatch.setattr(

@@ -13,6 +13,7 @@ from libramq.message.names import TRANS_OP_HALF_TOPIC
 from libramq.message.properties import properties_to_text
 from libramq.message.sys_flag import TRANSACTION_ROLLBACK
 from libramq.remoting import headers as h
+from libramq.remoting.command import Command
 from libramq.replication.ha_connection import GAP_BYTES_MAX
 from libramq.rpc.responder import ParkedReplies
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -37,6 +38,20 @@ def begin_send(talk: Conversation, peer: FakePeer, **fields: object):
     command = talk.command(R.SEND_MESSAGE_V2, send_header("T", **fields), b"hello")
     talk.give(peer, command)
     return command
+
+
+def begin_half(talk: Conversation, peer: FakePeer):
+    properties = properties_to_text({"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "K"})
+    return begin_send(talk, peer, properties=properties, sys_flag=4)
+
+
+def rollback_of(half: Command) -> h.EndTransactionHeader:
+    return h.EndTransactionHeader(
+        producer_group="P",
+        tran_state_table_offset=int(half.ext["queueOffset"]),
+        commit_log_offset=int(half.ext["msgId"][16:], 16),
+        commit_or_rollback=TRANSACTION_ROLLBACK,
+    )
 
 
 def readable(talk: Conversation, queue_id: int = 0) -> int:
@@ -88,24 +103,32 @@ def test_a_half_message_that_no_slave_confirmed_is_rolled_back_all_the_same(talk
     """Java's producer rolls back after FLUSH_SLAVE_TIMEOUT, when nobody may read the half message yet."""
     follower(talk)
     producer = FakePeer()
-    properties = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "K"}
-    sent = begin_send(talk, producer, properties=properties_to_text(properties), sys_flag=4)
+    sent = begin_half(talk, producer)
     talk.flush()
     talk.advance(3_000)
     half = answer(producer, sent)
     assert half.code == C.FLUSH_SLAVE_TIMEOUT
-    end = h.EndTransactionHeader(
-        producer_group="P",
-        tran_state_table_offset=int(half.ext["queueOffset"]),
-        commit_log_offset=int(half.ext["msgId"][16:], 16),
-        commit_or_rollback=TRANSACTION_ROLLBACK,
-    )
-    ended = talk.command(R.END_TRANSACTION, end)
+    ended = talk.command(R.END_TRANSACTION, rollback_of(half))
     talk.give(producer, ended)
     talk.flush()
     talk.advance(3_000)
     assert answer(producer, ended).code == C.FLUSH_SLAVE_TIMEOUT
     assert talk.broker.store.next_offset(TRANS_OP_HALF_TOPIC, 0) == 1
+
+
+def test_a_repeated_end_is_acknowledged_when_a_slave_has_the_first_one(talk: Conversation) -> None:
+    slave, producer = follower(talk), FakePeer()
+    sent = begin_half(talk, producer)
+    talk.flush()
+    slave.report(slave.end)
+    half = answer(producer, sent)
+    ends = [talk.command(R.END_TRANSACTION, rollback_of(half)) for _ in range(2)]
+    for each in ends:
+        talk.give(producer, each)
+        talk.flush()
+        assert find_answer(producer, each) is None
+    slave.report(slave.end)
+    assert [answer(producer, each).code for each in ends] == [C.SUCCESS, C.SUCCESS]
 
 
 def test_without_a_slave_it_is_said_at_once_and_consumers_go_on(talk: Conversation) -> None:

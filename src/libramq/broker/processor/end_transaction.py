@@ -28,7 +28,7 @@ from libramq.remoting.headers import (
     decode_header,
     encode_header,
 )
-from libramq.rpc.outcome import HOLD, SUCCESS, Notify, Outcome, Reply
+from libramq.rpc.outcome import HOLD, SUCCESS, Notify, Outcome, Reply, ReplyWhenDurable
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
 
@@ -79,7 +79,10 @@ class EndTransaction:
             return Reply(ResponseCode.SYSTEM_ERROR, fault)
         is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
         stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
-        return SUCCESS if stored is None else stored_reply(self._log, SUCCESS, stored, waits=True)
+        if stored is not None:
+            return stored_reply(self._log, SUCCESS, stored, waits=True)
+        # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
+        return ReplyWhenDurable(self._store.end, SUCCESS) if self._log.must_wait else SUCCESS
 
 
 def _fault(header: EndTransactionHeader, message: MessageExt) -> str | None:

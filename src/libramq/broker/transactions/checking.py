@@ -33,8 +33,13 @@ from libramq.store.reading.read import ReadResult, ReadStatus
 
 log = get_logger(__name__)
 
+#: Ours: operation messages of one read.
+READ_MAX: Final = 32
 #: Ours: messages that one round looks at, so that the loop stays responsive: some 50 µs each.
 CHECKED_PER_ROUND_MAX: Final = 64
+#: Ours: operation messages that a start reads again, some 25 µs each: a producer whose commit had no answer
+#: when the broker was killed repeats it, and rounds may have passed its half message before.
+REMEMBERED: Final = 4_096
 #: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
 AGAIN_MS: Final = 100
 
@@ -162,7 +167,7 @@ class Checking:
         if offset >= self._load_end:
             self._load_offset = None
             return
-        read = self._store.read(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID, offset, 32)
+        read = self._store.read(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
         for message in _messages(read):
             if message.queue_offset < self._load_end:
                 self._open.ended(message.queue_offset, half.ended_offsets(message))
@@ -257,7 +262,21 @@ def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:
         first = store.min_offset(topic, half.QUEUE_ID)
         committed = offsets.query(half.TRANSACTION_GROUP, topic, half.QUEUE_ID)
         found.append(max(first, committed if committed is not None else first))
-    return OpenTransactions(*found)
+    open_transactions = OpenTransactions(*found)
+    _remember_ended(store, open_transactions)
+    return open_transactions
+
+
+def _remember_ended(store: MessageStore, open_transactions: OpenTransactions) -> None:
+    """Read what ended last; waits for the disk."""
+    topic, queue_id = names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID
+    end = store.max_offset(topic, queue_id)
+    offset = max(store.min_offset(topic, queue_id), end - REMEMBERED)
+    while offset < end:
+        read = store.read(topic, queue_id, offset, READ_MAX)
+        for message in _messages(read):
+            open_transactions.remember(half.ended_offsets(message))
+        offset = max(read.next_offset, offset + 1)
 
 
 def _messages(read: ReadResult) -> list[MessageExt]:

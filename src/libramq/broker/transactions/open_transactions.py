@@ -41,6 +41,11 @@ class OpenTransactions:
         self._op_end = max(self._op_end, op_offset + 1)
         self._forget()
 
+    def remember(self, half_offsets: Iterable[int]) -> None:
+        """Note half messages that have ended: their producers may repeat themselves."""
+        for half_offset in half_offsets:
+            self._ended[half_offset] = None
+
     def was_renewed(self, first_offset: int, new_offset: int) -> None:
         """Note that a half message was copied to the end."""
         self._copies[first_offset] = new_offset
