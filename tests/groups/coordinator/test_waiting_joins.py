@@ -63,6 +63,25 @@ def test_a_join_does_not_wait_for_a_topic_that_nobody_reports():
     assert (answer.code, answer.assignment.queues) == (ResponseCode.SUCCESS, {})
 
 
+def test_a_join_waits_for_the_fences_and_is_answered_when_they_have_answered():
+    """The first join of a group, where other brokers may have coordinated it."""
+    group = Surroundings()
+    group.must_gather = True
+    joining(group)
+    group.do(group.coordinator.gathered("G", [], now_ms=group.now_ms))
+    (answer,) = group.take(Answer)
+    assert list(answer.assignment.queues) == queues_of("T", 8)
+
+
+def test_a_join_does_not_wait_long_for_fences_that_do_not_answer():
+    """A broker is away; the member polls meanwhile."""
+    group = Surroundings()
+    group.must_gather = True
+    joining(group)
+    answer = assigned(group)
+    assert (answer.code, answer.assignment.queues) == (ResponseCode.SUCCESS, {})
+
+
 def test_a_join_is_answered_when_stock_members_come():
     """Its member allocates for itself from then on."""
     group = Surroundings()

@@ -95,8 +95,8 @@ class CoordinatedGroup(GroupCore[P, T]):
         for member in changed:
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
         if publication.joins:
-            is_collecting = state is State.ASSIGNING
-            publication.answer_joins(self.assignment, is_collecting=is_collecting, now_ms=now_ms)
+            is_soon_assigned = state in (State.ASSIGNING, State.GATHERING)
+            publication.answer_joins(self.assignment, is_soon_assigned=is_soon_assigned, now_ms=now_ms)
         for due_ms in (self.balance.due_ms, publication.due_ms):
             self.timers.wake_by(MemberKey(self.name), due_ms)
         if self.inquiry is not None:

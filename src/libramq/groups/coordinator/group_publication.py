@@ -112,15 +112,18 @@ class GroupPublication(Generic[T]):
         self,
         assignment: Callable[[GroupMember[Any, T]], Assignment],
         *,
-        is_collecting: bool,
+        is_soon_assigned: bool,
         now_ms: MonotonicMs,
     ) -> None:
-        """Answer the members that have joined. is_collecting: their assignments are still to be computed."""
+        """Answer the members that have joined.
+
+        is_soon_assigned: changes are collected, or the fences asked; joins that wait do so for that.
+        """
         joins, self.joins = self.joins, []
         for join in joins:
             if self.cannot_persist:
                 self.effects.append(refusal(join.ticket, busy(self._group)))
-            elif is_collecting and now_ms < join.until_ms:
+            elif is_soon_assigned and now_ms < join.until_ms:
                 self.joins.append(join)
             else:
                 assigned = assignment(join.member)
