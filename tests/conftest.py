@@ -1,15 +1,20 @@
 """What every test shares: the option that adds the tests against Apache's own programs."""
 
 import faulthandler
+import gc
 import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 import pytest
 from hypothesis import settings
+
+from tests.fakes import OPENED
 
 # How long one example takes says more about the machine's other work than about the code. The examples are
 # the same in every run; LIBRA_EXPLORE=1 looks for new ones.
@@ -17,9 +22,18 @@ settings.register_profile("ours", deadline=None, derandomize="LIBRA_EXPLORE" not
 settings.load_profile("ours")
 
 
+#: The descriptors of this process, where the system lists them.
+DESCRIPTORS = Path("/dev/fd")
+#: How many a module may leave open: caches of libraries, a first look at the time zone, a logger's file.
+LEFT_MAX = 32
+#: How long threads and connections that are ending may take.
+CLOSING_S = 10.0
+#: Tests whose servers and sessions live as long as the run.
+SHARING = ("interop", "spark")
 #: How long after its time limit a test that the limit's signal does not end has ended the run.
 STUCK_S = 60
 _stderr = pytest.StashKey[TextIO]()
+_sharing = pytest.StashKey[set[Path]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,6 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if (item.get_closest_marker("spark") is not None) != starts_spark]
         items[:] = [item for item in items if (item.get_closest_marker("spark") is not None) == starts_spark]
         config.hook.pytest_deselected(items=left_out)
+    config.stash[_sharing] = {item.path for item in items if any(map(item.get_closest_marker, SHARING))}
     wanted = config.getoption("--interop")
     for item in items:
         if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.
@@ -65,6 +80,31 @@ def _logging_as_it_was() -> Iterator[None]:
     yield
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _files_of_killed_brokers() -> Iterator[None]:
+    """Close what the stores and brokers of a test have left open: nobody closes them after a kill."""
+    count = len(OPENED)  # Those of wider scopes were made before.
+    yield
+    for files in OPENED[count:]:
+        files.close_all()
+    del OPENED[count:]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _descriptors_are_closed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a module whose tests leave descriptors open: a run has a thousand for all of its modules."""
+    if request.path in request.config.stash[_sharing] or not DESCRIPTORS.exists():
+        yield
+        return
+    before = len(os.listdir(DESCRIPTORS))
+    yield
+    end_s = time.monotonic() + CLOSING_S
+    while (left := len(os.listdir(DESCRIPTORS)) - before) > LEFT_MAX and time.monotonic() < end_s:
+        gc.collect()  # Connections that refer to each other.
+        time.sleep(0.05)  # Threads that are ending.
+    assert left <= LEFT_MAX, f"{left} descriptors are left open by the tests of {request.path.name}"
 
 
 @pytest.hookimpl(wrapper=True)

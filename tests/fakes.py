@@ -1,10 +1,12 @@
 """Fakes for tests of several packages: a manual clock, and a peer that keeps what it is sent."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
+from libramq.filesystem import LocalFileSystem
 from libramq.kernel.connection import NUMBERS
 from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
@@ -31,6 +33,38 @@ class ManualClock:
     def set_wall(self, by_ms: int) -> None:
         """Set the wall clock; no time passes."""
         self._wall_ms += by_ms
+
+
+class OwnFiles(LocalFileSystem):
+    """The machine's files; what a test leaves open, as a killed broker does, is closed when the test ends."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        OPENED.append(self)
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        file = super().open(path, write=write, create=create)
+        self._open.add(file)
+        return file
+
+    def lock(self, path: Path) -> int | None:
+        file = super().lock(path)
+        if file is not None:
+            self._open.add(file)
+        return file
+
+    def close(self, file: int) -> None:
+        self._open.discard(file)
+        super().close(file)
+
+    def close_all(self) -> None:
+        """Close everything, as a kernel does at the end of a process."""
+        for file in list(self._open):
+            self.close(file)
+
+
+#: Those of the tests that run: the newest are the innermost scope's.
+OPENED: list[OwnFiles] = []
 
 
 class FakePeer:

@@ -87,6 +87,7 @@ class Conversation:
         )
         self.performer.follow()
         self.opaque = self.turns = 0
+        self.is_killed = False
 
     # What the world does.
 
@@ -131,11 +132,15 @@ class Conversation:
         self.threads.run_all(Thread.READ)
 
     def close(self) -> None:
-        self.broker.close()
+        """Stop the broker, unless it was killed."""
+        if not self.is_killed:
+            self.broker.close()
 
     def kill(self) -> None:
         """The process is gone; what it wrote is with the kernel."""
+        self.is_killed = True
         self.broker.store._release()
+        self.disk.close_all()
 
     # What clients do.
 

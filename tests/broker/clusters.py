@@ -11,7 +11,6 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.client import ConsumeFrom, Producer, PushConsumer
 from libramq.clock import SystemClock
-from libramq.filesystem import LocalFileSystem
 from libramq.formats.tables import TopicConfig
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance_event import decode_event
@@ -21,6 +20,7 @@ from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.nameserver import NameServer
 from libramq.remoting.credentials import Credentials
+from tests.fakes import OwnFiles
 from tests.interop.ports import free_broker_port
 from tests.transport.loops import until
 
@@ -103,6 +103,7 @@ class Cluster:
         self._ports = {name: free_broker_port() for name in queues}
         self._queues = queues
         self.servers: dict[str, BrokerServer] = {}
+        self._files: dict[BrokerServer, OwnFiles] = {}
         self.members: dict[str, Member] = {}
         self.producer: Producer | None = None
         self.sent: list[bytes] = []
@@ -170,7 +171,9 @@ class Cluster:
         await until(lambda: slave.visible_offset == master.end)
 
     async def _run(self, config: BrokerConfig) -> BrokerServer:
-        server = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+        files = OwnFiles()
+        server = BrokerServer(config, clock=SystemClock(), filesystem=files)
+        self._files[server] = files
         await server.start()
         return server
 
@@ -190,6 +193,7 @@ class Cluster:
         await server._remotes.aclose()
         await server._threads.close()
         server.broker.store._release()
+        self._files[server].close_all()
 
     def sees_all(self) -> bool:
         """Whether all brokers that run see each other, and nobody else."""

@@ -4,9 +4,13 @@ A broker takes three: its own, the one two below (the VIP channel) and the one a
 They lie below Linux's ephemeral range, so that no outgoing connection takes one before it is used.
 """
 
+import fcntl
+import functools
+import os
 import random
 import socket
-import sys
+import tempfile
+from pathlib import Path
 
 PORT_FIRST = 15_000
 PORT_LAST = 31_900  # net.ipv4.ip_local_port_range begins at 32768.
@@ -15,8 +19,8 @@ VIP_DISTANCE, HA_DISTANCE = -2, 1
 #: `libra up --brokers`: ports.BROKER_DISTANCE.
 BROKER_DISTANCE = 10
 
-#: The reservations of this process's ports, kept until it ends, even if a server stops listening.
-_reservations: dict[int, socket.socket] = {}
+#: The ports of this process, kept until it ends, even if a server stops listening.
+_reserved: set[int] = set()
 
 
 def free_port(*around: int) -> int:
@@ -37,25 +41,36 @@ def free_broker_port(brokers: int = 1) -> int:
 
 def _reserve(ports: set[int]) -> bool:
     """Reserve all of these ports, or none if one of them is not free."""
-    reserved: dict[int, socket.socket] = {}
-    for port in ports:
-        reservation = socket.socket(socket.AF_UNIX)
-        try:
-            # Linux's abstract namespace: a name belongs to one socket and disappears with its process.
-            if sys.platform == "linux":
-                reservation.bind(f"\0libramq-tests-port-{port}")
-        except OSError:
-            reservation.close()
+    if ports & _reserved:
+        return False
+    locked: list[int] = []
+    for port in sorted(ports):
+        if not _lock(port):
             break
-        reserved[port] = reservation
+        locked.append(port)
         if not _is_free(port):
             break
     else:
-        _reservations.update(reserved)
+        _reserved.update(ports)
         return True
-    for reservation in reserved.values():
-        reservation.close()
+    for port in locked:
+        fcntl.lockf(_locks(), fcntl.LOCK_UN, 1, port)
     return False
+
+
+@functools.cache
+def _locks() -> int:
+    """Return the descriptor of the file whose bytes stand for ports. Locks end with their process."""
+    path = Path(tempfile.gettempdir()) / f"libramq-tests-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _lock(port: int) -> bool:
+    try:
+        fcntl.lockf(_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
 
 
 def _is_free(port: int) -> bool:

@@ -4,21 +4,22 @@ import errno
 import shutil
 from pathlib import Path
 
-from libramq.filesystem import DiskUsage, LocalFileSystem
+from libramq.filesystem import DiskUsage
 from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.retention.retention import Retention
-from tests.fakes import ManualClock
+from tests.fakes import ManualClock, OwnFiles
 
 BORN = encode_host(("10.1.2.3", 4567))
 
 
-class Disk(LocalFileSystem):
+class Disk(OwnFiles):
     """A file system whose fsync only counts, and whose calls can be made to fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.synced: list[int] = []
         self.writes: list[tuple[int, int]] = []
         self.reads: list[tuple[int, int]] = []

@@ -8,6 +8,7 @@ from libramq.filesystem import LocalFileSystem
 from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from tests.fakes import OwnFiles
 from tests.store.stores import Disk
 
 FILE_UNITS = 100
@@ -16,7 +17,7 @@ FILE_UNITS = 100
 def queue_on(
     root: Path, file_units: int = FILE_UNITS, filesystem: LocalFileSystem | None = None
 ) -> ConsumeQueue:
-    filesystem = filesystem or LocalFileSystem()
+    filesystem = filesystem or OwnFiles()
     segments = Segments(filesystem, OpenFiles(filesystem, 4), root, file_units * UNIT_BYTES)
     return ConsumeQueue("T", 0, segments)
 
