@@ -38,6 +38,7 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.fence import Fences
 from libramq.offsets.journal import OffsetJournal
+from libramq.replication.copies import Copies
 from libramq.replication.ha_client import HAClient
 from libramq.replication.ha_service import HAService
 from libramq.store.message_store import MessageStore
@@ -60,7 +61,7 @@ from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreSh
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
-from libramq.testing.invariants.slaves import SlavesHaveTheLog, SlavesOnlyRead
+from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
 from libramq.testing.node_clock import NodeClock
 from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
@@ -397,6 +398,11 @@ def test_a_slave_that_does_not_come_back_to_its_master_is_caught(monkeypatch: py
 
     monkeypatch.setattr(HAClient, "_give_up", for_good)
     caught(SlavesHaveTheLog, replicated("end_master", "end_master"))
+
+
+def test_answers_before_a_slave_has_the_message_are_caught(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Copies, "wait", lambda self, parked, physical_offset=0: parked.succeed())
+    caught(PromotionsLoseNothing, replicated("part_slave", "end_master", waits_for_slaves=True))
 
 
 def test_slaves_that_are_ahead_of_the_masters_disk_are_caught(monkeypatch: pytest.MonkeyPatch):

@@ -73,9 +73,12 @@ class Cluster(Watcher):
         is_sync: bool,
         name_server_count: int = 1,
         slave_count: int = 0,
+        waits_for_slaves: bool = False,
     ) -> None:
         self.world = world
         self.is_sync = is_sync
+        self.waits_for_slaves = waits_for_slaves
+        as_sync_master = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}
         #: When brokers' machines last lost power, by both clocks.
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
@@ -97,6 +100,7 @@ class Cluster(Watcher):
                 flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH",
                 ha_listen_port=HA_PORT if number <= slave_count else 0,
                 ha_allowed_addresses="10.0.0.0/8",
+                **(as_sync_master if waits_for_slaves and number <= slave_count else {}),
             )
             for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
         }

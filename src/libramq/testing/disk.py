@@ -58,6 +58,14 @@ class MemoryDisk:
         inode = self._platter.get(str(path))
         return bytes(inode.synced) if inode is not None else None
 
+    def copy(self) -> "MemoryDisk":
+        """Return a faultless disk with the same files, as processes see them; all are durable."""
+        other = MemoryDisk(self._time, random.Random(0))
+        other._files = {name: inode.copy() for name, inode in self._files.items()}
+        other._platter = dict(other._files)
+        other._directories = set(self._directories)
+        return other
+
     # Faults.
 
     def cut_power_after(self, calls: int) -> None:

@@ -46,6 +46,7 @@ class Happening(StrEnum):
     # Slaves.
     MASTER_AWAY = "a master with a slave ends"
     SLAVE_APART = "a slave and its master hear nothing of each other"
+    PROMOTED = "the slave of a SYNC_MASTER could take its place"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"

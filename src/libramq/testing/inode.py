@@ -29,6 +29,10 @@ class Inode:
         _resize(self.cached, size)
         self.changes.append((size, None))
 
+    def copy(self) -> "Inode":
+        """Return a file with the same content, which is durable."""
+        return Inode(bytearray(self.cached), bytearray(self.cached), modified_ms=self.modified_ms)
+
     def sync(self) -> None:
         for offset, data in self.changes:
             if data is None:

@@ -25,6 +25,7 @@ SPLITS: Final = ("split_brokers", "split")
 SPLITS_CHANCE: Final = 0.15
 SLAVES: Final = ("end_master", "end_master", "end_slave", "part_slave")
 SLAVES_CHANCE: Final = 0.1
+SYNC_MASTER_CHANCE: Final = 0.5
 #: So often that members find a slave while its master is away.
 ROUTE_REFRESH_MS: Final = 500
 SHORT_SESSIONS_CHANCE: Final = 0.3
@@ -58,6 +59,8 @@ class Scenario:
     name_server_count: int = 1
     #: How many brokers, the first ones, have a slave.
     slave_count: int = 0
+    #: Whether these acknowledge a message only when their slaves have it, too.
+    waits_for_slaves: bool = False
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -67,13 +70,9 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def _with_slaves(scenario: Scenario, seed: int) -> Scenario:
-    """Give the first broker a slave in some scenarios, and have either fail.
-
-    Under ASYNC_FLUSH a power cut takes messages from a master that members have read at its slave; what holds
-    then is not simulated.
-    """
+    """Give the first broker a slave in some scenarios, and have either fail."""
     chance = random.Random(f"{seed}/pairs of the scenario")
-    if not scenario.is_sync or chance.random() >= SLAVES_CHANCE:
+    if chance.random() >= SLAVES_CHANCE:
         return scenario
     duration_ms = scenario.duration_ms + chance.randint(2, 6) * 1_000
     more = [
@@ -86,6 +85,7 @@ def _with_slaves(scenario: Scenario, seed: int) -> Scenario:
         duration_ms=duration_ms,
         groups=tuple(replace(group, route_refresh_ms=ROUTE_REFRESH_MS) for group in scenario.groups),
         actions=tuple(sorted([*scenario.actions, *more])),
+        waits_for_slaves=chance.random() < SYNC_MASTER_CHANCE,
     )
 
 

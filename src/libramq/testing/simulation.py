@@ -92,6 +92,7 @@ class Simulation:
             is_sync=self.scenario.is_sync,
             name_server_count=self.scenario.name_server_count,
             slave_count=self.scenario.slave_count,
+            waits_for_slaves=self.scenario.waits_for_slaves,
         )
         self.invariants = [invariant(self.cluster) for invariant in INVARIANTS]
         self.world.history.watchers += self.invariants

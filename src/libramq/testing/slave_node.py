@@ -1,12 +1,15 @@
 """The simulated slave: a real broker that copies the log of a simulated master, on a machine of its own."""
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from libramq.broker.broker import Broker
 from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.replication.ha_client import State
 from libramq.testing.broker_node import SimulatedBroker
-from libramq.testing.world import World
+from libramq.testing.world import SeededSecretBits, World
 
 _SLAVE_OF: Final = "slave of "
 
@@ -18,6 +21,8 @@ class SimulatedSlave(SimulatedBroker):
         self, world: World, master: SimulatedBroker, ip: str, name_servers: Sequence[str], **options: Any
     ) -> None:
         self.master = master
+        #: Whether a power cut may have taken what our master has, which we have not copied again yet.
+        self.may_lack = False
         as_slave = {
             "broker_name": master.name,
             "broker_id": 1,
@@ -26,7 +31,22 @@ class SimulatedSlave(SimulatedBroker):
         }
         super().__init__(world, f"{_SLAVE_OF}{master.name}", ip, name_servers, **as_slave, **options)
 
+    def promoted(self) -> Broker:
+        """Return what a master would be that is started on a copy of our disk, as it is now."""
+        config = replace(
+            self.config, broker_role="ASYNC_MASTER", broker_id=0, ha_listen_port=0, in_sync_replicas=1
+        )
+        return Broker(
+            config,
+            clock=self.process.clock,
+            filesystem=self.disk.copy(),
+            randomness=random.Random(0),
+            process_id=1,
+            secret_bits=SeededSecretBits(random.Random(0)),
+        )
+
     def _note_end(self, durable_to: int | None) -> None:
+        self.may_lack |= durable_to is not None and self.config.flush_disk_type == "ASYNC_FLUSH"
         self._world.history.note(self.name, "killed" if durable_to is None else "power cut")
 
     def _note_rebalance(self, event: RebalanceEvent) -> None:
@@ -34,6 +54,16 @@ class SimulatedSlave(SimulatedBroker):
 
     def _note_recovery(self, broker: Broker) -> None:
         self._world.history.note(self.name, f"runs, log ends at {broker.store.end}")
+
+    @property
+    def is_copying(self) -> bool:
+        """Return whether it follows its master, after the comparison of the logs, and is not ahead."""
+        ours, theirs = self.broker, self.master.broker
+        if ours is None or theirs is None:
+            return False
+        slave = ours.replication.slave
+        assert slave is not None
+        return slave.client.state is State.COPYING and ours.store.end <= theirs.store.end
 
     @property
     def is_caught_up(self) -> bool:

@@ -20,7 +20,7 @@ from libramq.testing.invariants.ownership import (
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
-from libramq.testing.invariants.slaves import SlavesHaveTheLog, SlavesOnlyRead
+from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
 
 #: All invariants, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -45,6 +45,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     ClocksChangeNothing,
     SlavesOnlyRead,
     SlavesHaveTheLog,
+    PromotionsLoseNothing,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]

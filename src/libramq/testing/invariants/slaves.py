@@ -1,12 +1,21 @@
 """Invariants of slaves: they copy, and let members read on."""
 
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
 
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.messages import messages_in
 
 if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
     from libramq.testing.slave_node import SimulatedSlave
+
+
+#: Many times a round trip of 20 ms.
+LAG_MS_MAX: Final = 1_000
 
 
 class SlavesOnlyRead(Invariant):
@@ -19,21 +28,109 @@ class SlavesOnlyRead(Invariant):
 
 
 class SlavesHaveTheLog(Invariant):
-    """Check that once faults have ended, every slave has its master's log, byte for byte."""
+    """Check that once faults have ended, every slave has its master's log, byte for byte.
+
+    Under load it need not have the last records at any one moment, but what its master had a second ago.
+    """
 
     name = "a slave's log is its master's soon after faults end"
     within_ms = 30_000  # An HA connection that lost bytes unnoticed ends after 20 s of silence.
 
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        #: By master: an end of its log that its slave has not reached, or has just reached, and since when.
+        self._ends: dict[str, tuple[int, MonotonicMs]] = {}
+
+    def step(self) -> None:
+        for name, slave in self.cluster.slaves.items():
+            ours, theirs = slave.broker, slave.master.broker
+            if ours is None or theirs is None:
+                continue
+            end = self._ends.get(name, (0, 0))[0]
+            if end <= ours.store.end or end > theirs.store.end:
+                self._ends[name] = (theirs.store.end, self.cluster.now_ms)
+
     def is_met(self) -> bool:
-        return all(slave.is_caught_up for slave in self.cluster.slaves.values())
+        return all(self._has_followed(slave) for slave in self.cluster.slaves.values())
+
+    def _has_followed(self, slave: "SimulatedSlave") -> bool:
+        if slave.is_caught_up:
+            return True
+        noted = self._ends.get(slave.master.name)
+        return slave.is_copying and noted is not None and self.cluster.now_ms - noted[1] <= LAG_MS_MAX
 
     def finish(self) -> None:
         for slave in self.cluster.slaves.values():
-            if not slave.is_caught_up:
+            if not self._has_followed(slave):
                 self.broken(f"{slave.name} has not caught up with its master")
             difference = _difference(slave)
             if difference is not None:
                 self.broken(f"{slave.name} differs from its master at {difference}")
+
+
+class PromotionsLoseNothing(Invariant):
+    """Check that a slave has what its SYNC_MASTER acknowledged, whenever it is promoted.
+
+    When the master ends, and in the end, a broker is started as a master on a copy of the slave's disk. Under
+    ASYNC_FLUSH a power cut may take from the slave what it has confirmed, until it has copied that again.
+    """
+
+    name = "what a SYNC_MASTER acknowledged survives the promotion of its slave"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        #: By broker and queue: message ids, and when they were sent, by offset.
+        self._stored: dict[str, dict[MessageQueue, dict[int, tuple[str, MonotonicMs]]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+
+    def stored(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        physical_offset: int,
+        message_id: str,
+        requested_ms: MonotonicMs,
+    ) -> None:
+        name = queue.broker_name
+        if not self.cluster.waits_for_slaves or name not in self.cluster.slaves:
+            return
+        if not self.cluster.may_have_lost(name, requested_ms):
+            self._stored[name][queue][offset] = (message_id, requested_ms)
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        stored = self._stored[name]
+        for queue in [queue for queue in stored if queue.topic == topic]:
+            del stored[queue]
+
+    def step(self) -> None:
+        for slave in self.cluster.slaves.values():
+            if slave.may_lack and slave.is_caught_up:
+                slave.may_lack = False
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._promote(name)
+        if durable_to is not None and not self.cluster.is_sync:
+            self._stored.pop(name, None)  # Its slave follows it, and drops what it has lost.
+
+    def finish(self) -> None:
+        for name in self.cluster.slaves:
+            self._promote(name)
+
+    def _promote(self, name: str) -> None:
+        slave, stored = self.cluster.slaves.get(name), self._stored.get(name)
+        if slave is None or not stored or slave.may_lack:
+            return
+        self.cluster.world.history.happened(Happening.PROMOTED, name)
+        promoted = slave.promoted()
+        for queue, messages in stored.items():
+            found = messages_in(promoted, queue)
+            for offset, (message_id, requested_ms) in messages.items():
+                if found.get(offset) != message_id and not self.cluster.was_deleted(queue, requested_ms):
+                    self.broken(
+                        f"{queue}:{offset} was acknowledged for {message_id}; the promoted slave has"
+                        f" {found.get(offset)}"
+                    )
 
 
 def _difference(slave: "SimulatedSlave") -> int | None:
