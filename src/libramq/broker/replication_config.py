@@ -36,6 +36,13 @@ class ReplicationConfig(MessageStoreConfig):
         "At a slave: let consumers read. At a master: send consumers that are further behind than "
         "`accessMessageInMemoryMaxRatio` to a slave (`whichBrokerWhenConsumeSlowly` of their group).",
     )
+    enable_slave_acting_master: bool = option(
+        False,
+        "enableSlaveActingMaster",
+        "While the master is gone, its slave serves locks of queues beside reads and commits. To be set at "
+        "master and slave, with `supportActingMaster` at the name servers. Unlike Apache's slave, ours "
+        "delivers nothing that waits for a time or a commit.",
+    )
     in_sync_replicas: int = option(
         1,
         "inSyncReplicas",

@@ -1,7 +1,7 @@
 """Acting masters: slaves at the address of their master in routes, while that is gone.
 
-Clients then lock queues and commit offsets at the slave with the lowest id, of brokers with Apache's
-enableSlaveActingMaster; ours never act. Upstream: RouteInfoManager.pickupTopicRouteData.
+Clients then lock queues and commit offsets at the slave with the lowest id, of brokers with
+enableSlaveActingMaster. Upstream: RouteInfoManager.pickupTopicRouteData.
 """
 
 from typing import Final

@@ -39,8 +39,8 @@ class NameServerConfig:
     support_acting_master: bool = _option(
         "supportActingMaster",
         False,
-        "While a master is gone, routes name the slave with the lowest id as the master, if it has Apache's "
-        "`enableSlaveActingMaster` (no broker of ours has).",
+        "While a master is gone, routes name the slave with the lowest id as the master, if it has "
+        "`enableSlaveActingMaster`.",
     )
     enable_all_topic_list: bool = _option(
         "enableAllTopicList", True, "Clients may list all topics (`mqadmin topicList`)."

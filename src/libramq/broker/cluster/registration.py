@@ -70,8 +70,9 @@ def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: D
         ha_server_addr=f"{config.broker_ip}:{config.ha_listen_port or config.listen_port + 1}",
     )
     header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
-    if config.is_slave:  # As Apache's: so a name server that has just started takes its topics, too.
-        header.enable_acting_master = False
+    if config.is_slave or config.enable_slave_acting_master:
+        # A slave's as Apache's: so a name server that has just started takes its topics, too.
+        header.enable_acting_master = config.enable_slave_acting_master
     return register_broker(header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
 
 

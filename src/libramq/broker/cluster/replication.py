@@ -73,8 +73,11 @@ class Replication:
 
     def refuse(self, processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor]) -> None:
         """Have a slave refuse what only a master does."""
-        if self.slave is not None:
-            refuse_at_slave(processors, batch_processors, is_readable=self._is_readable)
+        slave = self.slave
+        if slave is not None:
+            refuse_at_slave(
+                processors, batch_processors, is_readable=self._is_readable, is_acting=lambda: slave.is_acting
+            )
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""

@@ -60,6 +60,8 @@ class Slave:
         self._offsets = offsets
         self._durability = durability
         self._name_server = self._master = ""
+        #: Whether the name server that answered last knows a master.
+        self._has_master = True
         self.client = HAClient(
             self._store, kernel, compare=self._compare, may_cut=self._may_cut, was_cut=offsets.cut
         )
@@ -77,11 +79,18 @@ class Slave:
 
     def registered(self, name_server: str, master: Master | None) -> None:
         """Take a name server's answer to our registration: it names the master, while there is one."""
+        self._has_master = master is not None
         if master is None:
             return
         self._name_server, self._master = name_server, master.address
         self.client.follow(self._config.ha_master_address or master.ha_address)
         self._copies.follow(master.address)
+
+    @property
+    def is_acting(self) -> bool:
+        """Return whether this slave is to act for a master that is gone."""
+        is_enabled = self._config.enable_slave_acting_master
+        return is_enabled and not self._has_master and self.client.state is not State.COPYING
 
     def settle(self) -> None:
         """Report what was stored; have the tables copied if a topic is new."""

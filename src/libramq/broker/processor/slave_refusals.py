@@ -4,13 +4,14 @@
     changes of topics, groups and offsets    SYSTEM_ERROR, for the operator
     recalls of timer messages                SLAVE_NOT_AVAILABLE
     pulls, unless slaveReadEnable            SYSTEM_BUSY
-    pops, locks, assignments, openings, coordinators: SYSTEM_BUSY; ours: a slave must not own any of these
+    pops, locks, assignments, openings, coordinators: SYSTEM_BUSY; ours: a slave must not own any of these;
+    an acting master locks queues
 
 Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
 AdminBrokerProcessor.validateSlave, resetOffsetInner.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from libramq.codes import RequestCode as R
@@ -77,15 +78,31 @@ _REFUSED: Final[Mapping[int, Reply]] = {
 
 
 def refuse_at_slave(
-    processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor], *, is_readable: bool
+    processors: dict[int, Processor],
+    batch_processors: dict[int, BatchProcessor],
+    *,
+    is_readable: bool,
+    is_acting: Callable[[], bool],
 ) -> None:
-    """Replace the processors of requests that a slave refuses. is_readable: pulls are served."""
+    """Replace the processors of requests that a slave refuses.
+
+    is_readable: pulls are served. is_acting: whether the slave acts for a master that is gone.
+    """
+    lock = processors[R.LOCK_BATCH_MQ]
     refused = dict(_REFUSED)
     if not is_readable:
         refused |= {R.PULL_MESSAGE: _UNREADABLE, R.LITE_PULL_MESSAGE: _UNREADABLE}
     for code, reply in refused.items():
         processors[code] = _refusing(reply)
         batch_processors.pop(code, None)
+    processors[R.LOCK_BATCH_MQ] = _if_acting(is_acting, lock, processors[R.LOCK_BATCH_MQ])
+
+
+def _if_acting(is_acting: Callable[[], bool], serve: Processor, refuse: Processor) -> Processor:
+    def handle(request: Request) -> Outcome:
+        return serve(request) if is_acting() else refuse(request)
+
+    return handle
 
 
 def _refusing(reply: Reply) -> Processor:
