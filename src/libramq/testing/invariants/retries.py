@@ -54,7 +54,8 @@ class RetriesAreExact(Invariant):
             if outcome is not HandlerOutcome.SUCCESS:
                 self._failed[key].add(times)
             if times >= member.retries_max:
-                self._is_dead[key] = outcome is not HandlerOutcome.SUCCESS
+                # One that was frozen and lost its queue may fail after the next owner has succeeded.
+                self._is_dead[key] = self._is_dead.get(key, True) and outcome is not HandlerOutcome.SUCCESS
 
     def is_met(self) -> bool:
         return not self._missing()
