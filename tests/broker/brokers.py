@@ -28,7 +28,7 @@ from tests.store.stores import Disk
 
 
 class QuestionKeeper(Performer):
-    """A performer that keeps the questions of its engine, for a test to answer."""
+    """A performer that keeps the questions of its engine for a test to answer."""
 
     asked: list[Question]
 
@@ -92,7 +92,7 @@ class Conversation:
     # What the world does.
 
     def advance(self, milliseconds: int) -> None:
-        """Time passes: held pulls expire, due messages are delivered, silent members leave."""
+        """Let time pass: held pulls expire, due messages are delivered, silent members leave."""
         end_ms = self.clock.monotonic_ms() + milliseconds
         engine = self.broker.engine
         while (due_ms := engine.next_due_ms) is not None and due_ms <= end_ms:
@@ -101,17 +101,17 @@ class Conversation:
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     def extend_deadlines(self, milliseconds: int) -> None:
-        """Time passes in which this process does nothing; then it goes on, timers first."""
+        """Stall the process for a while, then run it on: timers that fell due meanwhile fire first."""
         self.clock.advance(milliseconds)
         self.tick()
 
     def tick(self) -> None:
-        """What is due is done."""
+        """Run what is due now."""
         self.broker.engine.tick()
         self.performer.follow()
 
     def coordinate(self) -> None:
-        """What is due now is done, until nothing is."""
+        """Run what is due now, until nothing more is due."""
         engine = self.broker.engine
         engine.mark_changed()  # A test may have answered a question by itself.
         self.performer.follow()
@@ -119,7 +119,7 @@ class Conversation:
             self.tick()
 
     def flush(self) -> None:
-        """The disk confirms everything, and who waited for that is answered."""
+        """Flush everything to the disk, and answer the requests that waited for that."""
         self.threads.run_all(Thread.FLUSH)
         plan = self.broker.store.plan_flush(self.clock.monotonic_ms(), thorough=True)
         if plan is not None:
@@ -128,7 +128,7 @@ class Conversation:
         self.performer.follow()
 
     def read_cold(self) -> None:
-        """The threads have read what was not in memory."""
+        """Run the threads that read what was not in memory."""
         self.threads.run_all(Thread.READ)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Conversation:
             self.broker.close()
 
     def kill(self) -> None:
-        """The process is gone; what it wrote is with the kernel."""
+        """Kill the process; what it wrote is in the kernel's page cache."""
         self.is_killed = True
         self.broker.store._release()
         self.disk.close_all()
@@ -145,7 +145,7 @@ class Conversation:
     # What clients do.
 
     def give(self, peer: FakePeer, *commands: Command) -> None:
-        """One read brings these commands."""
+        """Deliver these commands in one read."""
         self.performer.received(peer, list(commands))
 
     def command(
@@ -159,13 +159,13 @@ class Conversation:
     def ask(
         self, peer: FakePeer, code: int, header: h.Header | dict[str, str] | None = None, body: object = b""
     ) -> Command:
-        """Make a request and return its answer; what else the peer was sent stays in its replies."""
+        """Make a request and return its answer; anything else that the peer was sent stays in its replies."""
         command = self.command(code, header, body)
         self.give(peer, command)
         return find_answer(peer, command) or self.answer_later(peer, command)
 
     def answer_later(self, peer: FakePeer, command: Command) -> Command:
-        """The answer to a request that is large: a thread works for it, or it takes several turns."""
+        """Return the answer to a large request, which a thread works on or which takes several turns."""
         self.turns = 0
         while True:
             self.threads.run_all(Thread.COMPUTE)
@@ -200,7 +200,7 @@ class Conversation:
         return self.command(RequestCode.PULL_MESSAGE, header)
 
     def pull(self, peer: FakePeer, group: str = "G", topic: str = "T", **fields: object) -> Command | None:
-        """Pull; None while the broker holds the answer back."""
+        """Pull, and return the answer, or None while the broker holds the pull."""
         command = self.pull_command(group, topic, **fields)
         self.give(peer, command)
         return find_answer(peer, command)
@@ -208,7 +208,7 @@ class Conversation:
     def beat(
         self, peer: FakePeer, client_id: str, group: str = "G", *, stock: bool = True, **fields: object
     ) -> Command:
-        """A consumer's heartbeat. stock: it does not know of coordinators."""
+        """Send a consumer's heartbeat. stock: the client does not know of coordinators."""
         ext = {} if stock else {"libraGroups": "1"}
         return self.ask(peer, RequestCode.HEART_BEAT, ext, heartbeat(client_id, group, **fields))
 
@@ -225,7 +225,7 @@ class Conversation:
         return answer(peer, command)
 
     def messages(self, topic: str, queue_id: int = 0) -> list[MessageExt]:
-        """What a queue has, as a reader with all rights sees it."""
+        """Return the messages of a queue, as a reader with all permissions sees them."""
         store = self.broker.store
         found: list[MessageExt] = []
         offset = store.min_offset(topic, queue_id)
@@ -294,7 +294,7 @@ def heartbeat(
 
 
 def find_answer(peer: FakePeer, command: Command) -> Command | None:
-    """The answer to a command, taken out of what the peer was sent."""
+    """Remove the answer to a command from the peer's replies and return it, or None."""
     for position, reply in enumerate(peer.replies):
         if reply.is_response and reply.opaque == command.opaque:
             return peer.replies.pop(position)
@@ -308,7 +308,7 @@ def answer(peer: FakePeer, command: Command) -> Command:
 
 
 def notifications(peer: FakePeer) -> list[str]:
-    """The groups whose change the peer was told of, taken out of what it was sent."""
+    """Remove the notifications from the peer's replies and return the groups that they name."""
     told = [reply for reply in peer.replies if reply.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
     peer.replies[:] = [reply for reply in peer.replies if reply not in told]
     assert all(reply.is_oneway and not reply.is_response for reply in told)

@@ -29,7 +29,7 @@ SESSION_MS = 1_000
 
 
 def group_at(broker_name: str, names: list[str], *, besides: str | None = None) -> str:
-    """A group that lives at a broker, of these; and at another one where there is one besides."""
+    """Return a group that lives at this broker of these, and at the broker `besides` once it has joined."""
     for number in range(1_000):
         group = f"g{number}"
         with_it = coordinator_of(group, [*names, besides]) if besides is not None else None
@@ -39,7 +39,7 @@ def group_at(broker_name: str, names: list[str], *, besides: str | None = None) 
 
 
 class Member:
-    """A consumer, what it handled and what its listener heard. delay: how long its handler takes."""
+    """A consumer, what it handled and what its listener received. delay: how long its handler takes."""
 
     def __init__(self, cluster: "Cluster", group: str, name: str, **options: object) -> None:
         self.name = name
@@ -83,8 +83,9 @@ class Member:
 
 
 class Cluster:
-    """queues: how many of the topic each broker has. credentials: what brokers sign with.
+    """A cluster with one topic.
 
+    queues: how many queues of the topic each broker has. credentials: what brokers sign requests with.
     copied: the brokers that may have a slave.
     """
 
@@ -166,7 +167,7 @@ class Cluster:
         return server
 
     async def copied(self, name: str) -> None:
-        """Until the slave of a broker has what the broker has."""
+        """Wait until the slave of a broker has everything that the broker has."""
         master, slave = self.servers[name].broker.store, self.slaves[name].broker.store
         await until(lambda: slave.visible_offset == master.end)
 
@@ -182,7 +183,7 @@ class Cluster:
         await self.start(name)
 
     async def kill(self, name: str) -> None:
-        """As SIGKILL leaves it: connections end, nobody is told anything, files stay as they are."""
+        """Kill a broker as SIGKILL does: connections end without a goodbye, and files stay as they are."""
         server = self.servers.pop(name)
         server._performer.stop()
         for listener in server._servers:
@@ -196,18 +197,18 @@ class Cluster:
         self._files[server].close_all()
 
     def sees_all(self) -> bool:
-        """Whether all brokers that run see each other, and nobody else."""
+        """Return whether all running brokers see each other, and no other broker."""
         views = [server.broker.cluster.view.names for server in self.servers.values()]
         return all(view == self.names for view in views)
 
     def is_routed(self) -> bool:
-        """Whether the name server has every broker's topic, which is announced after it was made."""
+        """Return whether the name server has every broker's topic, which is announced after its creation."""
         route = self.namesrv.route_info.route(TOPIC)
         routed = {each.broker_name for each in route.queue_datas} if route is not None else set()
         return routed == {name for name in self.names if self._queues[name]}
 
     def queues(self, *names: str) -> list[MessageQueue]:
-        """The topic's queues, of these brokers; of all that run, if none are named."""
+        """Return the topic's queues at these brokers, or at all running ones if none are named."""
         return [
             MessageQueue(TOPIC, name, number)
             for name in names or self.names
@@ -215,7 +216,7 @@ class Cluster:
         ]
 
     def group(self, group: str):
-        """The group as its coordinator sees it, and the broker where that is; it lives at one only."""
+        """Return the one broker at which a group lives, and the group as that coordinator sees it."""
         found = {
             name: view
             for name, server in self.servers.items()
@@ -225,7 +226,7 @@ class Cluster:
         return next(iter(found.items()), (None, None))
 
     def events(self) -> list[BrokerEvent]:
-        """What all brokers have recorded of rebalances."""
+        """Return the rebalance events that all brokers have recorded."""
         return [
             BrokerEvent(name, decode_event(message.body))
             for name, server in self.servers.items()
@@ -251,7 +252,7 @@ class Cluster:
         await self.producer.start()
 
     async def send(self, count: int, *names: str) -> None:
-        """So many messages to each queue, of all brokers that run or of these."""
+        """Send so many messages to each queue of these brokers, or of all that run."""
         for queue in self.queues(*names) * count:
             body = b"%d" % len(self.sent)
             self.sent.append(body)
@@ -260,7 +261,7 @@ class Cluster:
     # What is so.
 
     def is_even(self, *members: Member) -> bool:
-        """Whether these have all queues of all brokers that run, their loads within one."""
+        """Return whether these members hold all queues of all running brokers, with loads within one."""
         loads = [len(member.queues) for member in members]
         held = [queue for member in members for queue in member.queues]
         return sorted(held) == sorted(self.queues()) and max(loads) - min(loads) <= 1
@@ -272,7 +273,7 @@ class Cluster:
         await until(lambda: len(self.handled) == len(self.sent))
 
     async def all_committed(self, group: str, count: int) -> None:
-        """Until so many messages of each queue are committed."""
+        """Wait until so many messages of each queue are committed."""
 
         def committed(queue: MessageQueue) -> int | None:
             offsets = self.servers[queue.broker_name].broker.offsets

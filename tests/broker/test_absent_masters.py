@@ -33,7 +33,7 @@ def of(member: Member, broker_name: str) -> set[MessageQueue]:
 
 
 async def all_but_the_first_unread(cluster: Cluster, group: str, *names: str) -> list[Member]:
-    """Members whose handlers wait for the gate with what they prefetched, while the slave has everything."""
+    """Return members whose handlers wait with what they prefetched, while the slave has everything."""
     members = [
         await cluster.join(
             group,
@@ -56,18 +56,18 @@ async def all_but_the_first_unread(cluster: Cluster, group: str, *names: str) ->
 
 
 def read_of(queues: list[MessageQueue], *members: Member) -> set[MessageQueue]:
-    """The queues of which handlers have something: `Cluster.send` numbers its messages in turn."""
+    """Return the queues of which handlers have a message. `Cluster.send` numbers messages in turn."""
     return {queues[int(body) % len(queues)] for member in members for body in member.begun}
 
 
 async def absent(cluster: Cluster) -> None:
-    """Until the other broker knows that the master is gone."""
+    """Wait until the other broker knows that the master is gone."""
     await until(lambda: cluster.servers[B].broker.cluster.view.absent == {A})
 
 
 @pytest.mark.parametrize("coordinator", [A, B])
 async def test_members_read_on_from_the_slave_under_their_old_openings(cluster: Cluster, coordinator) -> None:
-    """Nobody else gets these queues; commits wait for the master, and nothing comes twice."""
+    """No other member gets these queues; commits wait for the master, and nothing is redelivered."""
     group = group_at(coordinator, cluster.names)
     one, two = await all_but_the_first_unread(cluster, group, "one", "two")
     before = of(one, A), of(two, A)
@@ -89,9 +89,10 @@ async def test_members_read_on_from_the_slave_under_their_old_openings(cluster: 
 
 
 async def test_a_member_that_joins_takes_no_queue_of_an_absent_master(cluster: Cluster) -> None:
-    """Its holder could not commit, and the new one could not open it.
+    """The old holder could not commit the queue, and the new one could not open it.
 
-    It may move when the master is back, maybe before its holder has committed: some of it comes again.
+    The queue may move once the master is back, maybe before its holder has committed, so some messages
+    may be redelivered.
     """
     group = group_at(B, cluster.names)
     (one,) = await all_but_the_first_unread(cluster, group, "one")
@@ -109,7 +110,7 @@ async def test_a_member_that_joins_takes_no_queue_of_an_absent_master(cluster: C
 
 
 async def test_the_queue_of_a_member_that_ends_is_opened_when_the_master_is_back(cluster: Cluster) -> None:
-    """And those that the other member reads meanwhile stay with it."""
+    """The queues that the other member reads meanwhile stay with that member."""
     group = group_at(B, cluster.names)
     one, two = await all_but_the_first_unread(cluster, group, "one", "two")
     before = of(one, A)
@@ -129,7 +130,7 @@ async def test_the_queue_of_a_member_that_ends_is_opened_when_the_master_is_back
 async def test_what_a_masters_disk_lost_and_its_slave_delivered_makes_nobody_skip_what_takes_its_place(
     cluster: Cluster, tmp_path
 ) -> None:
-    """Under ASYNC_FLUSH a slave has the half second that a power cut takes from its master."""
+    """Under ASYNC_FLUSH a slave may have the last half second, which a power cut takes from its master."""
     group = group_at(B, cluster.names)
     one = await cluster.join(group, "one", session_ms=SESSION_MS, pull_threshold_for_queue=PREFETCHED)
     await cluster.even(one)

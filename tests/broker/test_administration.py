@@ -120,7 +120,7 @@ def test_all_topics_include_the_brokers_own(talk, peer):
 
 
 def test_topics_and_groups_survive_a_kill_and_a_stop(tmp_path, peer):
-    """A topic made by itself, one made by hand, one deleted again, a group: all are there."""
+    """An automatically created topic, one created by hand, a deleted one and a group are all restored."""
     talk = Conversation(tmp_path)
     talk.send(peer, "Auto")
     talk.create_topic("Made", queues=3)
@@ -331,7 +331,7 @@ def test_the_earliest_message_and_yesterdays_counts_are_real(talk, peer):
 
 
 def test_every_request_answers_an_empty_header_and_a_torn_body(talk, peer):
-    """Whatever is missing or broken: one answer with a code, and the next request is served."""
+    """Whatever is missing or broken, there is one answer with a code, and the next request is served."""
     codes = [*talk.broker.processors(), *talk.broker.batch_processors()]
     for code in codes:
         for body in (b"", b"{", b"\x00" * 40):
@@ -349,7 +349,7 @@ def test_an_unknown_request_is_not_supported(talk, peer):
 
 
 def test_messages_sent_and_not_committed_are_in_flight(talk, peer):
-    """As Apache's brokers: up to where the last pull was answered, whoever pulls."""
+    """As with Apache's brokers, they count up to where the last pull was answered, whichever client pulls."""
     for _ in range(4):
         talk.send(peer, queue_id=1)
 

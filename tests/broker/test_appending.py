@@ -56,7 +56,7 @@ def test_nothing_is_stored_if_one_of_several_messages_is_refused(talk, refused, 
 
 
 def test_the_handle_of_a_pop_is_stored_with_no_protocols_messages(talk):
-    """A header of a Kafka record may have any name; a consumer would acknowledge what the handle names."""
+    """A Kafka record's header may have any name; a consumer would acknowledge what a forged handle names."""
     waiter = Waiting()
     draft = Draft("T", 0, b"x", "POP_CK\x011 2 3\x02a\x01b\x02")
     clock = talk.clock

@@ -1,4 +1,4 @@
-"""Members that ask for their queues, over several brokers: real brokers, clients that do as Java's does."""
+"""Members that query their assignment over several real brokers, with clients that act as Java's does."""
 
 import asyncio
 import random
@@ -23,9 +23,9 @@ A, B, C = "broker-a", "broker-b", "broker-c"
 
 
 class Asker:
-    """A member that asks a broker drawn at random, another one each time, when it is told to.
+    """A member that queries a randomly drawn broker, another one each time, when it is notified.
 
-    Once it is told nothing it asks no more; Java's would 20 s later.
+    Without a notification it does not query again; Java's client would do so 20 s later.
     """
 
     def __init__(self, group: "Group", name: str) -> None:
@@ -49,7 +49,7 @@ class Asker:
             await self._call(address, broker_calls.heartbeat(data))
 
     async def stop(self) -> None:
-        """As SIGKILL leaves it."""
+        """Stop as SIGKILL does."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self._remotes.aclose()
@@ -71,7 +71,7 @@ class Asker:
             await asyncio.sleep(0.02)  # Java's minInterval, 1 s there.
 
     async def ask_once(self) -> None:
-        """It asks without being told to."""
+        """Query once, without a notification."""
         await self._ask(TOPIC)
 
     async def _ask(self, topic: str) -> bool:
@@ -104,7 +104,7 @@ class Asker:
 
 
 class Group:
-    """A group whose members ask; it lives at a broker. read_by_two: queues that two held at once."""
+    """A group whose members query assignments; it lives at a broker. read_by_two: queues two held at once."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
@@ -113,7 +113,7 @@ class Group:
         self.read_by_two: list[object] = []
 
     def addresses(self) -> list[str]:
-        """The brokers that members know: those that have the topic."""
+        """Return the addresses that members know: those of the brokers that have the topic."""
         return [
             self.cluster.servers[name].address for name in self.cluster.names if self.cluster.queues(name)
         ]
@@ -129,7 +129,7 @@ class Group:
             await asker.stop()
 
     async def even(self) -> None:
-        """Until all queues of all brokers that run are held, loads within one."""
+        """Wait until all queues of all running brokers are held, with loads within one."""
 
         def is_even() -> bool:
             held = sorted(queue for asker in self.askers for queue in asker.queues)
@@ -147,7 +147,7 @@ async def cluster(tmp_path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture(params=[A, B, C])
 async def group(cluster, request) -> AsyncIterator[Group]:
-    """It lives at one that has queues, at the other, and at one that has none and no member either."""
+    """A group that lives, by parameter, at a broker with queues, at the other, or at one without any."""
     group = Group(cluster, group_at(request.param, cluster.names))
     yield group
     await group.stop()
@@ -159,12 +159,12 @@ def held(group: Group) -> dict[str, frozenset[MessageQueue]]:
 
 
 def gained(before: dict[str, frozenset[MessageQueue]], group: Group) -> int:
-    """How many queues have another owner than before."""
+    """Return how many queues have another owner than before."""
     return sum(len(asker.queues - before.get(asker.name, frozenset())) for asker in group.askers)
 
 
 async def test_joins_and_departures_move_the_minimum(group):
-    """4 and 4, then 3, 3 and 2, then one dies; what stays is in each answer."""
+    """Loads are 4 and 4, then 3, 3 and 2, then one member dies; each answer has the queues that stay."""
     one, two = await group.join("one"), await group.join("two")
     await group.even()
     before = held(group)
@@ -183,7 +183,7 @@ async def test_joins_and_departures_move_the_minimum(group):
 
 
 async def test_queues_of_a_broker_that_dies_are_shared_again_when_it_returns(group):
-    """Others stay with their owners as far as loads within one allow, wherever the group lives meanwhile."""
+    """Other queues stay with their owners as far as loads within one allow, whichever broker coordinates."""
     for name in ("one", "two"):
         await group.join(name)
     await group.even()
@@ -220,7 +220,7 @@ async def test_a_new_broker_becomes_coordinator_and_nothing_moves(cluster):
 
 
 async def test_members_keep_their_queues_while_the_assigning_broker_hangs(cluster):
-    """Its process hangs: nobody takes its place, and nothing moves until it goes on."""
+    """No other broker takes the hanging one's place, and nothing moves until it continues."""
     group = Group(cluster, group_at(C, cluster.names))
     one = await group.join("one")
     await group.even()

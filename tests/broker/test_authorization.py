@@ -1,4 +1,4 @@
-"""Requests that name a message by its offset: of which topic it is, only the store knows."""
+"""Requests that name a message by its offset: only the store knows which topic it belongs to."""
 
 from pathlib import Path
 

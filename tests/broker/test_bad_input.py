@@ -1,6 +1,6 @@
 """Every request code with fields that are missing, empty, oversized, of the wrong type, or negative.
 
-Each gets one answer that names what is wrong, and whoever comes next is served as if nothing had been.
+Each gets one answer that names the error, and the next request is served as if nothing had happened.
 """
 
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def body_of(code: R) -> bytes:
 
 
 def numbers_of(code: R) -> list[str]:
-    """The fields of a code's header that are numbers, by their names on the wire."""
+    """Return those fields of a code's header that are numbers, by their names on the wire."""
     kind = REQUESTS[code].header
     annotations: dict[str, object] = {}
     for base in reversed(kind.__mro__):
@@ -64,7 +64,7 @@ def required_of(code: R) -> list[str]:
 
 
 class Asked:
-    """A broker, or a name server, that is asked one request after the other."""
+    """A broker or a name server that gets one request after the other."""
 
     def __init__(self, talk: Conversation) -> None:
         self.talk = talk
@@ -72,7 +72,7 @@ class Asked:
         self.by_broker = {*talk.broker._processors, *talk.broker._batch_processors}
 
     def ask(self, code: R, ext: dict[str, str], body: bytes) -> Command | None:
-        """Return the answer, None if the request is held."""
+        """Return the answer, or None if the request is held."""
         if code not in self.by_broker:
             return self._of_name_server(code, ext, body)
         peer, talk = FakePeer(), self.talk
@@ -96,7 +96,7 @@ class Asked:
         return next((reply for reply in peer.replies if reply.is_response), None)
 
     def check(self) -> None:
-        """Messages are sent and read as before."""
+        """Check that messages can still be sent and read."""
         peer = FakePeer()
         sent = self.talk.send(peer, "Still")
         assert sent.code == C.SUCCESS, sent
@@ -138,7 +138,7 @@ def test_a_number_that_is_none_is_named(asked, code):
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 def test_an_odd_value_gets_an_answer(asked, code):
-    """Or is held, as a pull behind the end may be; what it may not do is raise, or change others' service."""
+    """The request may also be held, as a pull behind the end is, but not raise or affect other clients."""
     ext, numbers = ext_of(code), numbers_of(code)
     for name in ext:
         if name == VERSION_FIELD:

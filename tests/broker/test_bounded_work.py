@@ -62,7 +62,7 @@ def count_calls(monkeypatch, module, name):
 
 
 def test_256_requests_for_all_topics_have_them_encoded_once(many, peer, monkeypatch):
-    """By a thread; nobody waits for it but who asked."""
+    """A thread encodes them, and only the clients that requested them wait for it."""
     encoded = count_calls(monkeypatch, listing, "encode_body")
     commands = [many.command(R.GET_ALL_TOPIC_CONFIG) for _ in range(256)]
     many.give(peer, *commands)
@@ -76,7 +76,7 @@ def test_256_requests_for_all_topics_have_them_encoded_once(many, peer, monkeypa
 
 
 def test_topics_are_listed_in_the_pages_of_javas_client(many, peer):
-    """MQClientAPIImpl.getAllTopicConfig: on and on until it has the total, anew at another version."""
+    """MQClientAPIImpl.getAllTopicConfig requests pages up to the total, and starts again at a new version."""
     version, sequence, found = "", 0, {}
     while True:
         header = h.GetAllTopicsHeader(topic_seq=sequence, data_version=version, max_topic_num=100)
@@ -123,7 +123,7 @@ def test_a_large_body_is_decoded_by_a_thread(talk, peer, monkeypatch):
 
 
 def test_a_small_body_in_fastjsons_dialect_is_decoded_by_a_thread_too(talk, peer, monkeypatch):
-    """4 KiB of it took 5 ms; twenty clients that sent it had everybody else wait 0.1 s."""
+    """4 KiB of it took 5 ms; twenty clients that sent it delayed everyone else by 0.1 s."""
     decoded = count_calls(monkeypatch, request_body, "decode_body")
     loose = talk.command(R.HEART_BEAT, None, b"{clientID:'c'}" + b" " * request_body.INLINE_LOOSE_BYTES_MAX)
     standard = talk.command(R.HEART_BEAT, None, heartbeat("c"))
@@ -185,7 +185,7 @@ def test_a_batch_of_190650_empty_messages_is_refused_before_decoding(talk, peer,
 
 
 def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monkeypatch):
-    """Those of 16,384 messages took 9 ms when the last one was stored."""
+    """Writing the names of 16,384 messages took 9 ms when all were written after the last one was stored."""
     appended: list[int] = []
     named: list[int] = []
     append, write = talk.broker.store.append_batch, AppendResult.offset_id.fget
@@ -232,12 +232,12 @@ def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer)
 
 
 def alive(kind: type) -> int:
-    """How many objects of a type there are."""
+    """Return how many objects of a type are alive."""
     return sum(type(each) is kind for each in gc.get_objects())
 
 
 def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monkeypatch):
-    """Twenty batches of 16,384 messages took 133 MB between their check and their storing."""
+    """Twenty batches of 16,384 messages took 133 MB between being checked and being stored."""
     step = send_message.BATCH_ITEMS_PER_STEP
     monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
     bodies = [b"%d" % number for number in range(10 * step)]
@@ -265,7 +265,7 @@ def test_a_large_batch_whose_last_message_is_bad_stores_nothing(talk, peer, monk
 
 
 def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
-    """The others wait undecoded, and each is answered in the end."""
+    """The others wait undecoded, and each is answered eventually."""
     data = HeartbeatData(
         client_id="c", consumer_data_set=[ConsumerData(group_name=f"{n:0100}") for n in range(600)]
     )
@@ -284,7 +284,7 @@ def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
 
 
 def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
-    """64 batches of 128 messages, 0.2 MB in one read, were one turn of 135 ms."""
+    """64 batches of 128 messages, 0.2 MB in one read, used to be one turn of 135 ms."""
     step = send_message.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * step)
     appended: list[int] = []
@@ -365,7 +365,7 @@ def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, 
 
 
 def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, monkeypatch):
-    """Of 1,000 groups that twenty clients share, 19,000 notifications would be sent in one turn."""
+    """With 1,000 groups that twenty clients share, 19,000 notifications would be sent in one turn."""
     others = [FakePeer() for _ in range(10)]
     for number, other in enumerate(others):
         talk.beat(other, f"client-{number}")
@@ -383,7 +383,7 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
 
 
 def share_groups(talk, count: int) -> list[FakePeer]:
-    """Twenty groups that so many clients share."""
+    """Connect so many clients, which share twenty groups."""
     groups = [ConsumerData(group_name=f"G{number}") for number in range(20)]
     peers = [FakePeer(f"10.0.0.{number}:1") for number in range(count)]
     for number, peer in enumerate(peers):
@@ -392,13 +392,13 @@ def share_groups(talk, count: int) -> list[FakePeer]:
 
 
 def drain(talk) -> None:
-    """Send everything that waits."""
+    """Send all waiting notifications."""
     while talk.broker.consumers.notifications.has_unsent:
         talk.tick()
 
 
 def count_taken(talk, monkeypatch) -> list[int]:
-    """How many notices are sent at a time."""
+    """Return a list that records how many notifications are sent at a time."""
     sizes: list[int] = []
     take = talk.broker.consumers.notifications.take
 
@@ -412,7 +412,7 @@ def count_taken(talk, monkeypatch) -> list[int]:
 
 
 def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
-    """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to make 19,000."""
+    """A heartbeat of 1,000 groups that twenty clients share took 166 ms of one turn to create 19,000."""
     monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 8)
     sizes = count_taken(talk, monkeypatch)
     peers = share_groups(talk, 3)
@@ -424,7 +424,7 @@ def test_the_notifications_of_a_heartbeat_are_sent_in_slices(talk, monkeypatch):
 
 
 def test_a_member_is_notified_of_a_group_once_however_often_it_changes(talk, monkeypatch):
-    """Heartbeats of 1,000 groups made 19,000 notifications each, faster than they were sent: 357 MB."""
+    """Heartbeats of 1,000 groups added 19,000 notifications each, faster than they were sent: 357 MB."""
     monkeypatch.setattr(client_watch, "NOTIFIED_PER_STEP", 1)
     peers = share_groups(talk, 3)
     for peer in share_groups(talk, 4):
@@ -438,7 +438,7 @@ def test_a_member_is_notified_of_a_group_once_however_often_it_changes(talk, mon
 
 
 def test_a_member_that_does_not_read_is_notified_when_it_has_read(talk):
-    """Unread notifications of twenty clients filled 256 MB."""
+    """Notifications that twenty clients did not read used to fill 256 MB."""
     (peer,) = share_groups(talk, 1)
     drain(talk)
     assert len(notifications(peer)) == 20
@@ -452,7 +452,7 @@ def test_a_member_that_does_not_read_is_notified_when_it_has_read(talk):
 
 
 def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeypatch):
-    """1,000 groups took 97 ms; whoever comes meanwhile is a member of what it joins."""
+    """1,000 groups took 97 ms. A client that reconnects meanwhile stays a member of what it joins."""
     monkeypatch.setattr(client_watch, "LEFT_PER_STEP", 4)
     groups = [f"G{number}" for number in range(10)]
     for group in groups:
@@ -472,7 +472,7 @@ def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeyp
 
 
 def test_pending_notifications_are_checked_in_slices(talk, monkeypatch):
-    """20,000 of them took 100 ms, once a second."""
+    """Checking 20,000 of them took 100 ms, once a second."""
     monkeypatch.setattr(notifications_module, "LOOKED_AT_PER_STEP", 6)
     groups = [f"G{number}" for number in range(10)]
     peers = [FakePeer(f"10.0.0.{number}:1000") for number in range(2)]

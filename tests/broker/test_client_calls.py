@@ -1,4 +1,4 @@
-"""Requests of operators that members answer: each passed on to the member, and its answer back."""
+"""Requests of operators that members answer: each is passed on to the member, and its answer passed back."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def member(talk) -> FakePeer:
 
 
 def passed_on(member: FakePeer) -> Command:
-    """The request that the member has got, taken out of what it was sent."""
+    """Remove the request that was passed on from the member's replies and return it."""
     (request,) = [each for each in member.replies if not each.is_response]
     member.replies.remove(request)
     return request
@@ -140,7 +140,7 @@ def test_a_message_that_is_not_there_is_not_processed(talk, peer, member, messag
 
 
 def test_the_offsets_of_all_members_are_collected(talk, peer, member):
-    """One answers, one cannot be read, one is silent: after 5 s the operator has those that there are."""
+    """One answers, one answers unreadably, one is silent: after 5 s the operator gets what there is."""
     others = [FakePeer(f"10.0.0.9:{number}") for number in range(2)]
     for number, other in enumerate(others):
         talk.beat(other, f"other-{number}")
@@ -172,7 +172,7 @@ def test_a_group_without_members_has_no_status(talk, peer):
 
 
 def test_probes_are_still_answered(talk, peer, member):
-    """A silent member's probe has another number than any request that is passed on."""
+    """The probe of a silent member uses another range of numbers than requests that are passed on."""
     talk.advance(76_000)  # Until then it has been notified of its own arrival a few times.
     (probe,) = [each for each in member.replies if each.code == R.GET_CONSUMER_RUNNING_INFO]
     assert probe.opaque < 1 << 30

@@ -1,4 +1,4 @@
-"""Clients that come, stay and go: heartbeats, member lists, notifications, locks, rebalance events."""
+"""Clients that connect, stay and leave: heartbeats, member lists, notifications, locks, rebalance events."""
 
 import pytest
 
@@ -102,7 +102,7 @@ def test_a_client_cannot_be_unregistered_over_another_connection(talk, peer, bob
 
 
 def test_a_client_that_reconnects_causes_no_rebalance(talk, peer, bob):
-    """The new connection comes before the old one is seen to end: no rebalance, one client id."""
+    """The new connection arrives before the old one is seen to end, with the same client id."""
     talk.beat(peer, "alice")
     again = FakePeer("10.0.0.7:2000")
     talk.beat(again, "alice")
@@ -115,7 +115,7 @@ def test_a_client_that_reconnects_causes_no_rebalance(talk, peer, bob):
 
 
 def test_members_of_a_group_whose_configuration_was_deleted_hear_of_those_who_go(talk, peer, bob):
-    """As with Apache's broker; the next heartbeat makes the group anew."""
+    """Apache's broker does the same; the next heartbeat creates the group again."""
     talk.beat(peer, "alice")
     talk.beat(bob, "bob")
     talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G", clean_offset=False))
@@ -193,7 +193,7 @@ def changes(reply) -> tuple[str, str]:
 
 
 def test_heartbeats_of_version_2_carry_fingerprints(talk, peer, bob):
-    """One fingerprint a group: another one than before means that somebody subscribes to other things."""
+    """There is one fingerprint per group: a changed one means that some member has other subscriptions."""
     assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "false")
     assert changes(talk.beat(peer, "alice", fingerprint=11, without_sub=True, subscriptions=[])) == (
         "true",
@@ -272,7 +272,7 @@ def test_only_the_holder_unlocks_and_only_from_its_own_machine(orderly, peer, bo
 
 
 def test_a_client_that_locked_before_its_first_heartbeat_can_unlock(orderly, peer, bob):
-    """The broker has restarted, and the client took its queue before it introduced itself."""
+    """The broker has restarted, and the client locked its queue before its first heartbeat arrived."""
     carol = FakePeer("10.0.0.8:1")
     assert lock(orderly, carol, "carol", 0) == [0]
     lock(orderly, carol, "carol", 0, code=R.UNLOCK_BATCH_MQ)
@@ -280,7 +280,7 @@ def test_a_client_that_locked_before_its_first_heartbeat_can_unlock(orderly, pee
 
 
 def test_the_locks_of_a_client_that_ends_before_its_first_heartbeat_are_free_after_the_grace(orderly, bob):
-    """The broker has restarted, and the client was killed before it introduced itself."""
+    """The broker has restarted, and the client was killed before its first heartbeat."""
     carol = FakePeer("10.0.0.8:1")
     assert lock(orderly, carol, "carol", 0, 1) == [0, 1]
     notifications(bob)
@@ -292,7 +292,7 @@ def test_the_locks_of_a_client_that_ends_before_its_first_heartbeat_are_free_aft
 
 
 def test_a_client_that_is_back_in_time_keeps_its_locks(orderly, bob):
-    """By locking again, as Java's do before their next heartbeat; whichever connection ends last."""
+    """It locks again, as Java's clients do before their next heartbeat, whichever connection ends last."""
     first, second = FakePeer("10.0.0.8:1"), FakePeer("10.0.0.8:2")
     assert lock(orderly, first, "carol", 0) == [0]
     close(orderly, first)
@@ -307,7 +307,7 @@ def test_a_client_that_is_back_in_time_keeps_its_locks(orderly, bob):
 
 
 def test_members_of_a_group_whose_configuration_was_deleted_keep_their_locks(orderly, peer):
-    """The next heartbeat makes the group anew; with Java's client that may take half a minute."""
+    """The next heartbeat creates the group again; with Java's client that may take half a minute."""
     assert lock(orderly, peer, "alice", 0) == [0]
     header = h.DeleteGroupHeader(group_name="G", clean_offset=False)
     orderly.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, header)

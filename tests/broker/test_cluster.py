@@ -35,7 +35,7 @@ async def ask(remotes: AsyncioRemotes, address: str, call, timeout_ms: int = 3_0
 
 
 async def test_members_share_the_queues_of_all_brokers(cluster):
-    """Loads within one at each step, and no queue moves that need not."""
+    """Loads are within one at each step, and no queue moves without need."""
     group = group_at(B, cluster.names)
     await cluster.send(3)
     one = await cluster.join(group, "one")
@@ -60,7 +60,7 @@ async def test_members_share_the_queues_of_all_brokers(cluster):
 
 
 async def test_others_read_the_drained_queues_of_a_member_that_is_still_stopping(cluster):
-    """All but the one of that message; it comes with the goodbye, and no queue moves twice."""
+    """All move but the unfinished message's queue, which follows the goodbye; no queue moves twice."""
     group = group_at(B, cluster.names)
     one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
     await cluster.even(one, two)
@@ -84,7 +84,7 @@ async def test_others_read_the_drained_queues_of_a_member_that_is_still_stopping
 
 
 async def test_every_broker_records_the_rebalance_of_its_queues(cluster):
-    """Put together: one rebalance, its cause once, all moves, and no more than had to be."""
+    """Put together, the records show one rebalance with one cause, all of its moves, and no needless move."""
     group = group_at(B, cluster.names)
     one = await cluster.join(group, "one")
     await cluster.even(one)
@@ -105,7 +105,7 @@ async def test_every_broker_records_the_rebalance_of_its_queues(cluster):
 
 
 async def test_every_broker_names_a_groups_coordinator(cluster):
-    """And one where it does not live sends members there."""
+    """A broker where the group does not live redirects members to the coordinator."""
     remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     addresses = {name: server.address for name, server in cluster.servers.items()}
     for coordinator in cluster.names:
@@ -127,7 +127,7 @@ async def consumer_list(remotes: AsyncioRemotes, address: str, group: str) -> li
 
 
 async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
-    """They are connected to one broker each; also while brokers come and go."""
+    """Each is connected to one broker; the list is the same also while brokers come and go."""
     addresses = [server.address for server in cluster.servers.values()]
     group = group_at(B, [A, B, C])
     told: dict[str, int] = {}
@@ -181,7 +181,7 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
 
 
 async def test_a_handover_survives_the_death_of_its_coordinator(cluster):
-    """Others' queues go on, the handover ends, what was committed does not come again; then it is back."""
+    """Other queues are still read, the handover completes, nothing is redelivered, and the group returns."""
     group = group_at(A, cluster.names)
     loop = asyncio.get_running_loop()
     one = await cluster.join(group, "one")
@@ -211,7 +211,7 @@ async def test_a_handover_survives_the_death_of_its_coordinator(cluster):
 
 
 async def test_a_broker_is_added_while_the_group_consumes(cluster):
-    """Its queues are shared too, and the group goes to live there without a queue that moves for that."""
+    """Its queues are shared too, and the group moves to it without moving any queue for that."""
     group = group_at(A, cluster.names, besides=D)
     one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
     await cluster.even(one, two)
@@ -230,7 +230,7 @@ async def test_a_broker_is_added_while_the_group_consumes(cluster):
 
 
 async def test_a_member_that_left_while_a_broker_was_away_is_not_awaited(cluster):
-    """The broker's fence remembers it; the coordinator before knows better."""
+    """The returning broker's fence remembers the member, but the previous coordinator knows that it left."""
     group = group_at(A, cluster.names)
     one, two = [await cluster.join(group, name, session_ms=600_000) for name in ("one", "two")]
     await cluster.even(one, two)

@@ -1,4 +1,4 @@
-"""What is not in memory is read by a thread: a disk that takes its time keeps nobody else waiting."""
+"""What is not in memory is read by a thread, so that a slow disk delays no other client."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def started(tmp_path: Path, peer: FakePeer) -> Iterator[tuple[Conversation, Cold
 
 
 def ask(talk: Conversation, peer: FakePeer, command: Command) -> Command:
-    """The answer to a request, threads working as long as there is none."""
+    """Return the answer to a request, running the threads until there is one."""
     talk.give(peer, command)
     for _ in range(20):
         found = find_answer(peer, command)
@@ -95,7 +95,7 @@ def ask(talk: Conversation, peer: FakePeer, command: Command) -> Command:
 
 @pytest.mark.parametrize("tags", ["*", "A || B"])
 def test_a_pull_far_behind_waits_in_threads_only(started, peer, tags):
-    """First for units of its queue, then for records."""
+    """The pull waits first for units of its queue, then for records."""
     talk, cold = started
     talk.beat(peer, "client", group="Old")
     offset, count = 0, 0
@@ -131,7 +131,7 @@ def test_looking_a_message_up_waits_in_threads_only(started, peer):
 
 
 def test_a_new_group_of_an_old_queue_waits_in_threads_only(started, peer):
-    """The broker looks whether the queue's first message is in memory."""
+    """The broker checks whether the queue's first message is in memory."""
     talk, cold = started
     header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0)
     assert ask(talk, peer, talk.command(R.QUERY_CONSUMER_OFFSET, header)).ext == {"offset": "0"}
@@ -140,7 +140,7 @@ def test_a_new_group_of_an_old_queue_waits_in_threads_only(started, peer):
 
 
 def test_a_message_sent_back_waits_its_delay_also_if_the_clock_is_set_while_it_is_read(started, peer):
-    """The store's clock counts, not the one of the request's arrival."""
+    """The delay counts from when the message is stored, not from the wall time of the request's arrival."""
     talk, _ = started
     command = talk.command(R.CONSUMER_SEND_MSG_BACK, h.SendBackHeader(group="G", offset=0, delay_level=2))
     talk.give(peer, command)
@@ -188,7 +188,7 @@ def test_delayed_messages_are_read_by_a_thread_and_delivered_once(tmp_path, peer
 
 
 def test_the_progress_of_a_group_waits_in_threads_only(started, peer):
-    """The times of the messages that it has read last, and of the newest ones."""
+    """The statistics need the times of the messages that it read last, and of the newest ones."""
     talk, cold = started
     for queue_id in range(2):
         talk.broker.offsets.commit("G", "T", queue_id, 50)
@@ -206,7 +206,7 @@ def test_the_progress_of_a_group_waits_in_threads_only(started, peer):
 
 @pytest.mark.parametrize("queue_id", [1, -1])
 def test_a_reset_by_time_waits_in_threads_only(started, peer, queue_id):
-    """The searches of all queues, each of some twenty reads, come before any change; -1: all queues."""
+    """All queues are searched, with some twenty reads each, before anything changes; -1 means all queues."""
     talk, cold = started
     header = h.ResetOffsetHeader(
         topic="T", group="G", timestamp=talk.clock.wall_ms(), is_force=True, queue_id=queue_id
@@ -220,7 +220,7 @@ def test_a_reset_by_time_waits_in_threads_only(started, peer, queue_id):
 
 
 def test_an_opening_waits_in_threads_only(started, peer):
-    """A new group begins at 0 if the queue's first message is in memory: its unit is looked at."""
+    """A new group starts at 0 if the queue's first message is in memory, so that message's unit is read."""
     talk, cold = started
     claims = {MessageQueue("T", talk.config.broker_name, 0): Claim("alice", 7)}
     talk.broker.fences.grant(FenceGrant(group="G", epoch=7, claims=claims))
@@ -232,7 +232,7 @@ def test_an_opening_waits_in_threads_only(started, peer):
 
 
 def test_a_brokers_numbers_wait_in_threads_only(started, peer):
-    """mqadmin shows when the oldest message was stored; delayed messages and metrics do not look."""
+    """mqadmin shows when the oldest message was stored; delayed messages and metrics do not read that."""
     talk, cold = started
     cold.warm.clear()
     talk.send(peer, "D", properties={"DELAY": "3"})
@@ -246,7 +246,7 @@ def test_a_brokers_numbers_wait_in_threads_only(started, peer):
 
 
 def test_where_a_queue_is_to_begin_is_read_before_anything_changes(started):
-    """Whoever serves such a request has a thread read the unit, and asks again."""
+    """The handler of such a request has a thread read the unit, and then tries again."""
     talk, cold = started
     store = talk.broker.store
     with pytest.raises(ColdRead) as raised, store.without_waiting():

@@ -117,14 +117,14 @@ def test_the_treatment_of_damage_is_an_argument_and_not_an_option_of_the_file():
     ],
 )  # fmt: skip
 def test_options_that_would_weaken_security_or_durability_are_refused(name, value):
-    """By name, with what the broker does not do and what to write instead."""
+    """The error names the option, says what the broker does not do, and what to write instead."""
     with pytest.raises(ConfigError, match=r"not .* yet") as refused:
         broker_config({name: value})
     assert str(refused.value).startswith(f"{name}={value}: ")
 
 
 def test_extension_files_of_queues_are_not_promised():
-    """They are read, and what Apache's broker left in the units stays; none are written."""
+    """Existing ones are read, and what Apache's broker left in the units stays, but none are written."""
     with pytest.raises(ConfigError, match=r"enableConsumeQueueExt=true: .* writes none"):
         broker_config({"enableConsumeQueueExt": "true"})
     assert broker_config({"enableConsumeQueueExt": "false"})[1] == []
@@ -142,7 +142,7 @@ def test_options_without_effect_are_accepted_silently():
 
 @pytest.mark.parametrize("name", ["enableLmq", "enableMultiDispatch"])
 def test_light_message_queues_are_refused(name):
-    """A message would be stored in its topic's queue only: readers of the others would miss it silently."""
+    """A message would be stored in its topic's queue only; readers of the others would silently miss it."""
     assert broker_config({name: "false"})[0] == broker_config({})[0]
     with pytest.raises(ConfigError, match="light message queues"):
         broker_config({name: "true"})

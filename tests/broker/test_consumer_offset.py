@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit what, what is answered where there is none, and what a crash leaves."""
+"""Committed offsets: who may commit what, the answer where there is none, and what a crash leaves."""
 
 from hashlib import sha256
 
@@ -73,7 +73,7 @@ def test_without_a_commit_a_young_queue_begins_at_0_unless_the_client_declines(f
 
 
 def test_a_queue_whose_first_messages_are_gone_is_not_young(tmp_path, peer):
-    """Else a new group would begin at an offset that is not there."""
+    """Otherwise a new group would start at an offset that no longer exists."""
     talk = Conversation(tmp_path, commit_log_file_bytes=4_096)
     for _ in range(30):
         talk.send(peer, body=bytes(500))
@@ -106,7 +106,7 @@ def test_an_acknowledged_commit_outlives_a_kill(tmp_path, peer):
 
 
 def test_no_commit_is_acknowledged_while_the_disk_refuses_the_journal(tmp_path, peer):
-    """Also not the same one again, which changes nothing in memory."""
+    """Repeating the commit, which changes nothing in memory, is not acknowledged either."""
     talk = Conversation(tmp_path)
     for _ in range(5):
         talk.send(peer)
@@ -208,7 +208,7 @@ def test_a_message_is_viewed_by_its_physical_offset(filled, peer):
 
 
 def test_a_record_of_a_deleted_topic_is_sent_to_a_slave_that_has_the_same(talk, peer):
-    """To nobody else: its content must not be found by its place."""
+    """Other clients do not get it: a deleted topic's content must not be found by its offset."""
     talk.create_topic("T")
     talk.send(peer, body=b"old")
     (message,) = talk.messages("T")

@@ -38,7 +38,7 @@ COLLECT_MS = 20
 
 
 class Client:
-    """A client of ours, one request at a time."""
+    """One of our clients, which makes one request at a time."""
 
     def __init__(
         self, talk: Conversation, name: str, *, instance: str | None = None, tags: str = "*"
@@ -76,7 +76,7 @@ class Client:
         return self
 
     def poll(self, *, duplicates: int = 0) -> "Client":
-        """Say what we hold; `news` has the answer."""
+        """Report what the client holds; `news` has the answer."""
         header = h.GroupPollHeader(consumer_group="G", lb_member=self.member or "", lb_epoch=self.epoch)
         body = GroupPollBody(held=list(self.held.values()), duplicates=duplicates)
         self._poll = self.talk.command(R.GROUP_POLL, header, body)
@@ -84,7 +84,7 @@ class Client:
         return self
 
     def news(self) -> int | None:
-        """The code of the poll's answer; None while it is held."""
+        """Return the code of the poll's answer, or None while it is held."""
         assert self._poll is not None
         reply = find_answer(self.peer, self._poll)
         if reply is None:
@@ -105,7 +105,7 @@ class Client:
         return self.talk.ask(self.peer, code, header, body).code
 
     def release(self, *queue_ids: int, is_committed: bool | None = True) -> None:
-        """Give up queues, the revoked ones if none is named. is_committed: None: it cannot tell."""
+        """Release queues, the revoked ones if none is named. is_committed=None: the client does not know."""
         queues = [self.held.pop(queue_id) for queue_id in queue_ids or self.revoke]
         self.revoke = [queue_id for queue_id in self.revoke if queue_id in self.held]
         uncommitted = None if is_committed is None else [] if is_committed else queues
@@ -128,7 +128,7 @@ class Client:
         return self.talk.ask(self.peer, R.OPEN_QUEUE, header)
 
     def open_all(self) -> list[int]:
-        """Open what we hold; the ids of the queues."""
+        """Open the queues that the client holds, and return their ids."""
         for queue_id in self.held:
             assert self.open(queue_id).code == C.SUCCESS
         return sorted(self.held)
@@ -214,7 +214,7 @@ def committed(talk: Conversation, queue_id: int) -> int | None:
 
 
 def test_a_broker_that_stalled_keeps_its_members(talk):
-    """For longer than their sessions: timers ring before what they sent is read."""
+    """The broker stalls for longer than their sessions; timers fire before what members sent is read."""
     alice, bob = both(talk)
     talk.extend_deadlines(SESSION_MS + 5_000)
     assert (alice.news(), bob.news()) == (C.SUCCESS, C.SUCCESS), "it is time for that"
@@ -372,7 +372,7 @@ def remove(talk: Conversation, name: str) -> Command:
 
 
 def test_an_operator_removes_a_static_member_whose_process_is_gone(tmp_path):
-    """Its queues move at once, its former self is fenced, and not even a restart brings it back."""
+    """Its queues move at once, its old process is fenced, and not even a restart brings it back."""
     talk = Conversation(tmp_path)
     talk.create_topic("T", 4)
     alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
@@ -678,7 +678,7 @@ def test_each_change_is_recorded_once_under_the_groups_epoch(talk):
 
 
 def test_when_members_restart_only_the_queues_of_dynamic_members_move(talk):
-    """The static one comes back under another client id; to the group it is the same member."""
+    """The static member restarts under another client id; to the group it is the same member."""
     alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
     talk.advance(COLLECT_MS)
     alice.news()
@@ -710,7 +710,7 @@ def test_when_members_restart_only_the_queues_of_dynamic_members_move(talk):
 
 
 def test_a_rebalance_settles_only_after_every_release(talk):
-    """Alice's handlers take longer than a rebalance has to be quiet for."""
+    """Alice's handlers take longer than the pause after which a quiet rebalance counts as settled."""
     alice = alone(talk)
     for queue_id in alice.held:
         alice.pull(queue_id)
@@ -730,7 +730,7 @@ def test_a_rebalance_settles_only_after_every_release(talk):
 
 
 def test_a_queue_belongs_to_its_opener_even_before_the_first_pull(talk):
-    """Bob pauses: he has opened his queues, and reads nothing."""
+    """Bob is paused: he has opened his queues, and reads nothing."""
     alice, bob = both(talk)
     for queue_id in alice.held:
         alice.pull(queue_id)
@@ -759,7 +759,7 @@ def test_a_queue_granted_and_never_opened_has_no_owner(talk):
 
 
 def test_a_member_unknown_to_a_restarted_broker_keeps_its_name(tmp_path):
-    """What it has open outlives the broker; its connection may take long to come back."""
+    """Its open queues outlive the broker's restart; its connection may take long to return."""
     talk = Conversation(tmp_path / "data")
     talk.create_topic("T", 4)
     alice, bob = both(talk)
@@ -790,7 +790,7 @@ def test_a_member_unknown_to_a_restarted_broker_keeps_its_name(tmp_path):
 
 
 def handed_over(talk: Conversation, give_up: Callable[[Client], None]) -> RebalanceEvent:
-    """Alice was sent three messages of each queue and has handled and committed one; Bob takes two queues."""
+    """Let alice commit one of three messages per queue, and bob take two queues; return the settled event."""
     alice = alone(talk)
     for queue_id in alice.held:
         alice.pull(queue_id)
@@ -817,7 +817,7 @@ def handed_over(talk: Conversation, give_up: Callable[[Client], None]) -> Rebala
     ids=["on a join", "on a clean stop"],
 )
 def test_queues_handed_over_committed_have_no_redelivery(talk, give_up):
-    """Alice was sent more than she handled; what she did not handle does not come again."""
+    """Alice was sent more than she handled; what she had not handled is not counted as redelivered."""
     assert handed_over(talk, give_up).redelivered_upper_bound == 0
 
 
@@ -836,7 +836,7 @@ def test_redelivery_is_bounded_by_messages_sent_and_not_committed(talk, give_up,
 
 
 def test_a_queue_lost_once_keeps_its_redelivery_bound(talk):
-    """Alice's process is killed, and Bob hands over what he got of her, all that he handled committed."""
+    """Alice's process is killed; Bob commits all that he handled and hands over some of her queues."""
     alice, bob = both(talk)
     for queue_id in alice.held:
         alice.pull(queue_id)
@@ -859,7 +859,7 @@ def test_a_queue_lost_once_keeps_its_redelivery_bound(talk):
 
 
 def all_over_again(talk: Conversation, end: Callable[[Client], None]) -> RebalanceEvent:
-    """Alice was alone, and has handled and committed one of three messages; Bob comes when she is gone."""
+    """Let alice commit one of three messages per queue, and bob join after she is gone; return the end."""
     alice = alone(talk)
     for queue_id in alice.held:
         alice.pull(queue_id)
@@ -880,7 +880,7 @@ def all_over_again(talk: Conversation, end: Callable[[Client], None]) -> Rebalan
 
 
 def test_nothing_is_redelivered_after_a_clean_stop_of_the_group(talk):
-    """It is kept over the time in which nobody is there."""
+    """The committed state is remembered while the group has no members."""
     assert all_over_again(talk, lambda alice: alice.leave(is_committed=True)).redelivered_upper_bound == 0
 
 
@@ -894,7 +894,7 @@ def test_after_a_crash_of_the_group_uncommitted_messages_are_redelivered(talk):
 
 @pytest.mark.parametrize("has_committed", [True, False])
 def test_after_a_brokers_restart_redelivery_is_unknown(talk, tmp_path, has_committed):
-    """What Bob, who does not come back, had been sent is not written anywhere; that is not none."""
+    """What Bob, who does not return, was sent is not recorded; unknown must not be reported as none."""
     alice, bob = both(talk)
     for queue_id in bob.held:
         bob.pull(queue_id)
@@ -948,7 +948,7 @@ def test_simultaneous_joins_are_one_rebalance(talk):
 
 
 def test_a_group_deleted_while_members_consume_is_created_again(talk):
-    """They use it, and so make it again: what they hold stays, its queues are opened again."""
+    """Using the group creates it again: members keep what they hold, and open their queues again."""
     alice = alone(talk)
     assert alice.commit(0, 2) == C.SUCCESS
     held = alice.pull_command(0, 3, hold_ms=10_000)
@@ -1001,7 +1001,7 @@ def commit_command(client: Client, queue_id: int, offset: int) -> Command:
 
 
 def test_a_late_commit_on_an_old_connection_does_not_undo_a_newer_one(talk):
-    """A thread decodes a large body; the commit behind it waits, and its member has connected again."""
+    """A thread decodes a large body; the commit behind it waits, and its member has meanwhile reconnected."""
     alice = alone(talk)
     old, former = alice.peer, commit_command(alice, 0, 1)
     body = encode_body(heartbeat("alice")) + b" " * INLINE_BODY_BYTES_MAX
@@ -1014,14 +1014,14 @@ def test_a_late_commit_on_an_old_connection_does_not_undo_a_newer_one(talk):
 
 
 def test_a_member_may_move_its_offset_back_on_one_connection(talk):
-    """As it does when a broker that lost power has less than was committed."""
+    """It does so when a broker that lost power has less than was committed."""
     alice = alone(talk)
     assert [alice.commit(0, 3), alice.commit(0, 2)] == [C.SUCCESS] * 2
     assert committed(talk, 0) == 2
 
 
 def test_the_next_owner_may_commit_over_an_older_connection(talk):
-    """Connections are compared within one opening only."""
+    """Connections are compared only within one opening."""
     bob = Client(talk, "bob")
     bob.beat()
     alice = alone(talk)

@@ -1,6 +1,6 @@
-"""Records that the disk has damaged: what waits behind them is delivered, asked about and popped.
+"""Records that the disk has damaged: what is queued behind them is delivered, checked and popped.
 
-They themselves are not stored again, with a checksum that would be right.
+The damaged records are not stored again, since that would give them a valid checksum.
 """
 
 from pathlib import Path
@@ -95,7 +95,7 @@ def test_a_damaged_entry_of_pops_journal_does_not_keep_a_broker_from_starting(tm
 
 
 def test_damaged_messages_alone_do_not_end_a_level(tmp_path, peer):
-    """A read of nothing but such messages is not the end of the queue."""
+    """A read that returns only such messages is not the end of the queue."""
     talk = Conversation(tmp_path)
     bodies = [DAMAGED + b" %02d" % number for number in range(32)]
     for body in (*bodies, b"behind"):

@@ -1,6 +1,6 @@
-"""Files of the timers that are missing, empty, cut, zeroed, old, or of another precision.
+"""Timer files that are missing, empty, cut, zeroed, old, or of another precision.
 
-What waits is delivered all the same: twice perhaps, but not never.
+Waiting messages are delivered all the same: perhaps twice, but never not at all.
 """
 
 import shutil
@@ -122,7 +122,7 @@ def test_a_clock_that_was_ahead_for_a_while_loses_no_message(tmp_path, stop, pee
 
 
 def test_a_kill_before_the_checkpoint_was_written_after_the_clock_was_set_back(tmp_path, peer):
-    """The checkpoint still says that everything was delivered up to a time that is to come again."""
+    """The old checkpoint says that everything was delivered up to a time that is now in the future again."""
     talk = Conversation(tmp_path)
     talk.clock.set_wall(by_ms=3_600_000)
     send_at(talk, peer, NOW_MS + 3_602_000, body=b"1")

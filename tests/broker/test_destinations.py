@@ -1,4 +1,4 @@
-"""Messages that waited, and whose topic or queue is gone by then: where they are stored, who reads them."""
+"""Delayed messages whose topic or queue is gone when they are due: where they are stored, who reads them."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def bodies(talk: Conversation, queue_id: int) -> list[bytes]:
 
 @pytest.mark.parametrize("properties", WAITS)
 def test_a_message_whose_queue_is_gone_goes_to_another_of_its_topic(talk, peer, properties):
-    """The topic has 2 queues instead of 8: nobody would look into queue 5."""
+    """The topic has 2 queues instead of 8, so no consumer would read queue 5."""
     talk.create_topic("T", 8)
     talk.send(peer, "T", queue_id=5, properties=properties)
     talk.send(peer, "T", queue_id=0, body=b"stays", properties=properties)
@@ -51,7 +51,7 @@ def test_the_commit_of_a_message_whose_queue_is_gone_goes_to_another(talk, peer)
 def test_messages_for_a_deleted_topic_are_reported_and_read_once_it_exists_again(
     talk, peer, properties, caplog
 ):
-    """They are stored all the same: a slave that became master may only not know the topic yet."""
+    """They are stored all the same: a slave that became master may simply not know the topic yet."""
     talk.create_topic("T", 1)
     for _ in range(2):
         talk.send(peer, "T", queue_id=0, properties=properties)

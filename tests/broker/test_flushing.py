@@ -83,7 +83,7 @@ class Nobody:
 
 
 class Flushes:
-    """The durability of a store under a performer with real threads; what it does can be waited for."""
+    """The durability of a store under a performer with real threads; its progress can be awaited."""
 
     def __init__(self, store: MessageStore, disk: Disk) -> None:
         kernel = Kernel(SystemClock())
@@ -109,7 +109,7 @@ class Flushes:
 
 @asynccontextmanager
 async def flushing(root: Path, disk: Disk) -> AsyncIterator[tuple[MessageStore, Flushes]]:
-    """A store under SYNC_FLUSH, and who flushes it; the minute's flush of all queues is due at once."""
+    """A store under SYNC_FLUSH and its flushes; the flush of all queues, once a minute, is due at once."""
     config = StoreConfig(
         root=root,
         flush_disk_type=FlushDiskType.SYNC_FLUSH,
@@ -131,7 +131,7 @@ async def flushing(root: Path, disk: Disk) -> AsyncIterator[tuple[MessageStore, 
 
 
 async def acknowledged(store: MessageStore, flushes: Flushes, text: str) -> bool:
-    """Store a message and wait until the disk has it, or the answer is that it has not."""
+    """Store a message, wait for the answer, and return whether the disk has the message."""
     waiting = Waiting()
     result = store.append_batch([message(text)])[0]
     assert result.is_ok, store.failure
@@ -142,7 +142,7 @@ async def acknowledged(store: MessageStore, flushes: Flushes, text: str) -> bool
 
 
 async def test_an_acknowledgement_does_not_wait_for_the_flush_of_consume_queues(tmp_path):
-    """4,096 queues took 5.2 s each minute, in which every send ended with FLUSH_DISK_TIMEOUT."""
+    """Flushing 4,096 queues took 5.2 s each minute, during which every send ended with FLUSH_DISK_TIMEOUT."""
     disk = SlowDisk()
     async with flushing(tmp_path, disk) as (store, flushes):
         assert await acknowledged(store, flushes, "first")
@@ -171,7 +171,7 @@ class LogFlushes(Disk):
 
 
 async def test_sends_that_are_ready_together_share_one_flush(tmp_path):
-    """The first one's flush began at once, and contended for the interpreter with the work on the others."""
+    """The first one's flush used to begin at once, competing for the interpreter with the other sends."""
     disk = LogFlushes()
     async with flushing(tmp_path, disk) as (store, flushes):
         assert await acknowledged(store, flushes, "before")
@@ -191,7 +191,7 @@ async def test_sends_that_are_ready_together_share_one_flush(tmp_path):
 
 
 async def test_a_disk_that_cannot_be_flushed_keeps_nobody_busy(tmp_path):
-    """Events that find no flush to begin bring about no more events."""
+    """Events that find no flush to begin cause no further events."""
     disk = Disk()
     async with flushing(tmp_path, disk) as (store, flushes):
         assert await acknowledged(store, flushes, "before")
@@ -212,7 +212,7 @@ async def test_a_disk_that_cannot_be_flushed_keeps_nobody_busy(tmp_path):
 
 
 async def test_a_lack_of_descriptors_is_not_taken_for_a_failed_fsync(tmp_path):
-    """1,100 connections stopped all writes until a restart: `open` had failed, not `fsync`."""
+    """With 1,100 connections all writes stopped until a restart: `open` had failed, not `fsync`."""
     disk = SlowDisk()
     disk.release.set()
     async with flushing(tmp_path, disk) as (store, flushes):
@@ -229,7 +229,7 @@ async def test_a_lack_of_descriptors_is_not_taken_for_a_failed_fsync(tmp_path):
 
 
 async def test_a_flush_whose_files_cannot_be_opened_is_tried_again_by_the_poll_alone(tmp_path):
-    """Each attempt was an event that brought about the next: a thread and the loop had no rest."""
+    """Each attempt used to cause the next one, so that a thread and the loop never rested."""
     disk = SlowDisk()
     disk.release.set()
     async with flushing(tmp_path, disk) as (store, flushes):
@@ -251,7 +251,7 @@ async def test_a_flush_whose_files_cannot_be_opened_is_tried_again_by_the_poll_a
 
 
 async def test_files_that_could_not_be_opened_are_flushed_later(tmp_path):
-    """The directories and files of a flush that was put off belong to the next one."""
+    """The directories and files of a postponed flush belong to the next one."""
     disk = SlowDisk()
     disk.release.set()
     async with flushing(tmp_path, disk) as (store, flushes):

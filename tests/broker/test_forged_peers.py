@@ -52,7 +52,7 @@ async def attacker():
 
 
 class Raw:
-    """A connection from another address of this machine, to a server at an address."""
+    """A connection from another address of this machine to a server."""
 
     def __init__(self, address: str) -> None:
         self._host, _, self._port = address.partition(":")
@@ -84,7 +84,7 @@ def forged(code: R) -> Command:
 
 
 async def test_a_single_broker_accepts_no_peer(tmp_path, attacker):
-    """Before, every program on its host was one of its peers."""
+    """Every program on its host used to count as one of its peers."""
     async with Cluster(tmp_path, {A: 2}) as cluster:
         for code in FORGED:
             reply = await attacker.call(cluster.servers[A].address, forged(code))
@@ -101,7 +101,7 @@ async def test_a_peer_that_uses_a_brokers_own_name_is_refused(tmp_path, attacker
 
 
 async def test_requests_not_signed_for_a_broker_change_nothing_there(tmp_path, attacker):
-    """Unsigned, signed with another secret, for another broker, for another request, or without a purpose."""
+    """They are unsigned, or signed with another secret, for another broker or request, or for no purpose."""
     async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
         member = await cluster.join(GROUP, "victim")
         await cluster.even(member)
@@ -139,7 +139,7 @@ async def test_requests_not_signed_for_a_broker_change_nothing_there(tmp_path, a
 
 
 async def test_brokers_with_credentials_form_a_cluster(tmp_path):
-    """A group that lives at one broker has the queues of both, and goes on as its broker restarts."""
+    """A group that lives at one broker has the queues of both, and continues when its broker restarts."""
     async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
         one, two = await cluster.join(GROUP, "one"), await cluster.join(GROUP, "two")
         await cluster.even(one, two)
@@ -152,7 +152,7 @@ async def test_brokers_with_credentials_form_a_cluster(tmp_path):
 
 
 async def test_a_forged_epoch_locks_no_group_out(tmp_path, attacker):
-    """On a host with two brokers and without credentials everybody is a peer; 2^63 - 1 ended the group."""
+    """On a host with two brokers and no credentials every program is a peer; 2^63 - 1 ended the group."""
     async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
         one = await cluster.join(GROUP, "one")
         await cluster.even(one)
@@ -168,7 +168,7 @@ async def test_a_forged_epoch_locks_no_group_out(tmp_path, attacker):
 
 
 async def test_a_forged_broker_takes_no_route_and_no_place(tmp_path, attacker):
-    """It comes from an address of its own, as broker-a and as a third broker of the cluster."""
+    """The forger comes from its own address, as broker-a and as a third broker of the cluster."""
     async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
         elsewhere = Raw(cluster.namesrv.address)
         await elsewhere.open()
@@ -187,7 +187,7 @@ async def test_a_forged_broker_takes_no_route_and_no_place(tmp_path, attacker):
 
 
 async def test_a_broker_that_comes_back_over_another_connection_is_registered(tmp_path):
-    """Its old connection has ended; nobody waits for the second of a probe."""
+    """Its old connection has ended, so nothing waits for a probe, which takes a second."""
     async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
         for _ in range(3):
             cluster.servers[A]._remotes.close_connection(cluster.namesrv.address)

@@ -1,4 +1,4 @@
-"""A disk that takes no more: consumers go on."""
+"""A full disk: consumers continue."""
 
 import random
 
@@ -17,7 +17,7 @@ from tests.fakes import FakePeer, ManualClock
 
 
 def test_a_new_group_pulls_from_a_full_disk(tmp_path):
-    """The pull creates the group, which cannot be recorded; nobody asked for that."""
+    """The pull creates the group implicitly; that this cannot be recorded must not fail the pull."""
     talk, peer = Conversation(tmp_path), FakePeer()
     assert talk.send(peer, body=b"before").code == ResponseCode.SUCCESS
     talk.disk.bytes_left = 0
@@ -64,7 +64,7 @@ def test_producers_are_refused_before_the_disk_is_full_and_consumers_are_not(tmp
 
 @pytest.mark.parametrize("end", ["clean stop", "kill", "power cut"])
 def test_a_broker_starts_on_a_full_disk_and_serves_what_it_has(end):
-    """A restart ended with "No space left"."""
+    """A restart used to end with "No space left"."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(5)), ManualClock()
     broker = open_on(disk, clock)
     for number in range(200):  # Several files of consume queues.
@@ -103,7 +103,7 @@ def open_on(disk: MemoryDisk, clock: ManualClock) -> Broker:
 
 
 def test_the_log_may_have_a_disk_of_its_own(tmp_path, peer):
-    """storePathCommitLog: files are deleted, and producers refused, by what fills either disk."""
+    """With storePathCommitLog, either disk filling up makes the broker delete files and refuse producers."""
     log = tmp_path / "disk2" / "log"
     config, unknown = broker_config(
         {"storePathRootDir": str(tmp_path / "store"), "storePathCommitLog": str(log)}

@@ -1,6 +1,6 @@
-"""Messages whose properties fill all the room there is, or have odd values.
+"""Messages whose properties fill all available room, or have odd values.
 
-What the broker adds must not lose them, and they must not stop those behind them.
+What the broker adds must not lose them, and they must not block the messages behind them.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def send_full(
     bytes_max: int = PROPERTIES_BYTES_MAX,
     **fields: object,
 ) -> Command:
-    """Send a message that has, where it is stored first, as many bytes of properties as are allowed."""
+    """Send a message with as many bytes of properties as are allowed where it is stored first."""
 
     def send(filler: int) -> Command:
         named = {**properties, "FILL": "x" * filler}
@@ -124,7 +124,7 @@ def test_a_full_half_message_with_a_delay_is_delivered_after_its_commit(talk, pe
 
 
 def test_a_half_message_without_room_for_its_copies_is_asked_about_once(talk, peer, producer):
-    """Apache's broker takes such messages, and a store may come from there."""
+    """Apache's broker accepts such messages, and a store may come from one."""
     prepare(talk, peer, b"x")
     (first,) = talk.messages(TRANS_HALF_TOPIC)
     text = encode_properties(first.properties | {"FILL": "x"})
@@ -162,7 +162,7 @@ def test_a_full_message_that_is_popped_again_fits_and_has_its_handle(talk, peer)
 
 
 def test_a_smaller_max_message_size_loses_nothing_that_waits(tmp_path, peer):
-    """It is a limit for producers: what was accepted is delivered, committed, popped again and sent back."""
+    """The limit is for producers: accepted messages are still delivered, committed, popped and sent back."""
     talk = Conversation(tmp_path)
     talk.create_topic("Popped", 1)
     large = b"x" * 5_000

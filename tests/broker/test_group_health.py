@@ -1,4 +1,4 @@
-"""What a broker notices about its groups, and to whom it says so."""
+"""What a broker diagnoses about its groups, and where it reports that."""
 
 from libramq.broker.groups.group_health import LOOK_MS, SETTLING_MS
 from libramq.codes import RequestCode as R
@@ -14,7 +14,7 @@ from tests.fakes import FakePeer
 
 
 def kinds(talk: Conversation) -> list[tuple[str, str]]:
-    """As libra groups asks; the tick before it is the next that looks."""
+    """Return the diagnoses as `libra groups` requests them, after time for the next check."""
     talk.advance(LOOK_MS)
     reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
     return [(one.kind, one.about) for one in decode_body(reply.body, ConsumerConnection).diagnoses]
@@ -66,7 +66,7 @@ def test_members_with_different_subscriptions_are_reported(talk):
 
 
 def test_different_tags_in_a_coordinated_group_are_reported(talk):
-    """Each loses the group what the other wants. It is recorded, and so is its end."""
+    """Each member makes the group lose what the other subscribes to. The start and the end are recorded."""
     talk.create_topic("T", 4)
     _, bob = join(talk, "alice", "bob", stock=False, subscriptions=[subscription("T", "a")])
     assert kinds(talk) == []
@@ -90,7 +90,7 @@ def test_different_kinds_of_filter_in_a_coordinated_group_are_reported(talk):
 
 
 def test_different_topics_in_a_coordinated_group_are_fine(talk):
-    """Its coordinator gives queues to members that subscribe to their topic only."""
+    """Its coordinator assigns queues only to members that subscribe to their topic."""
     talk.create_topic("T", 4)
     talk.create_topic("U", 4)
     _, bob = join(talk, "alice", "bob", stock=False)
@@ -120,7 +120,7 @@ def test_heartbeats_a_minute_apart_are_reported(talk, peer):
 
 
 def test_two_readers_of_one_queue_are_reported(talk):
-    """Both have looked at the list; then both pull queue 0, in turn."""
+    """Both have fetched the list; then both pull queue 0 in turn."""
     talk.create_topic("T", 2)
     peers = join(talk, "alice", "bob")
     talk.clock.advance(ROUND_GAP_MS)

@@ -1,4 +1,4 @@
-"""A broker whose commit log is gone: its groups lose what is lost, and not one message more."""
+"""A broker whose commit log is gone: its groups lose what was lost, and not one message more."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.fakes import FakePeer
 
 
 def consumed(root: Path) -> None:
-    """A stopped broker with ten messages of a queue, all of them committed by G."""
+    """Leave a stopped broker's files: a queue with ten messages, all of them committed by G."""
     talk = Conversation(root)
     for number in range(10):
         talk.send(FakePeer(), body=b"%d" % number)

@@ -19,7 +19,7 @@ ONE, TWO, THREE = "127.0.0.1:9876", "127.0.0.1:9877", "127.0.0.1:9878"
 
 
 class Listed(Conversation):
-    """A broker, and the page, which a test writes. page: None: it cannot be read."""
+    """A broker, and the page, which a test writes. page=None: the page cannot be read."""
 
     def __init__(self, root: Path, page: tuple[str, ...] | None) -> None:
         self.page = page
@@ -39,7 +39,7 @@ class Listed(Conversation):
         return self.page
 
     def look(self, after_ms: int = 0) -> None:
-        """Let time pass, and the threads do what is due then: fetch the page, encode registrations."""
+        """Let time pass, and run the threads' due work: fetching the page, encoding registrations."""
         if after_ms:
             self.advance(after_ms)
         self.coordinate()
@@ -48,7 +48,7 @@ class Listed(Conversation):
         self.threads.run_all(Thread.COMPUTE)
 
     def registered_at(self) -> list[str]:
-        """Return where the broker has registered since the last call; each answers."""
+        """Return where the broker has registered since the last call, and answer each registration."""
         found: list[Question] = [each for each in self.performer.asked if each.call.code == R.REGISTER_BROKER]
         self.performer.asked = [each for each in self.performer.asked if each not in found]
         for question in found:
@@ -68,7 +68,7 @@ def test_a_broker_registers_at_the_name_servers_of_the_page(tmp_path: Path):
 
 
 def test_a_broker_follows_the_page(tmp_path: Path):
-    """It registers at what is new, no longer at what is gone, and nobody waits for that any more."""
+    """It registers at new name servers and no longer at removed ones, which delay no answers any more."""
     talk = Listed(tmp_path, (ONE, TWO))
     talk.registered_at()
     talk.page = (TWO, THREE)

@@ -1,4 +1,4 @@
-"""A broker deletes old files: when it looks, what it keeps, and how groups go on."""
+"""A broker deletes old files: when it checks, what it keeps, and how groups continue."""
 
 import os
 from datetime import datetime
@@ -26,7 +26,7 @@ FULL = DiskUsage(used_bytes=1 << 60, available_bytes=0)
 
 @pytest.fixture
 def talk(tmp_path):
-    """A broker that looks for nothing but space: hours differ between machines."""
+    """A broker that deletes only for lack of space, as the local hour differs between machines."""
     talk = Conversation(tmp_path, commit_log_file_bytes=4_096, disk_max_used_space_ratio=100)
     yield talk
     talk.close()
@@ -39,7 +39,7 @@ def fill(talk: Conversation, peer: FakePeer, count: int = 30) -> None:
 
 
 def clean(talk: Conversation) -> None:
-    """The next look at old files, with what it leads to."""
+    """Run the next check for old files, with everything that follows from it."""
     talk.advance(CLEAN_MS)
     talk.threads.run_all(Thread.DISK)
     talk.performer.follow()
@@ -162,7 +162,7 @@ def test_without_forced_cleaning_messages_stay_for_their_time(tmp_path, peer):
 
 
 def free_disk(talk: Conversation, peer: FakePeer, code: R) -> Command:
-    """The answer to an operator, who may have to wait for the disk."""
+    """Return the answer to an operator, which may have to wait for the disk."""
     command = talk.command(code)
     talk.give(peer, command)
     for _ in range(20):
@@ -182,7 +182,7 @@ def rounds(talk: Conversation, count: int) -> None:
 
 
 def test_an_operator_deletes_expired_files_at_any_hour(tmp_path, peer):
-    """mqadmin deleteExpiredCommitLog: for twenty rounds each hour is one of deleteWhen."""
+    """After mqadmin deleteExpiredCommitLog the next twenty rounds count as in an hour of deleteWhen."""
     clock = ManualClock()
     hour = datetime.fromtimestamp(clock.wall_ms() / 1000).astimezone().hour
     talk = Conversation(
@@ -218,7 +218,7 @@ def test_an_operator_removes_the_queues_of_topics_that_are_gone(talk, peer):
 
 
 def test_an_operator_removes_files_of_queues_that_lead_nowhere(tmp_path, peer):
-    """A kill came after the log's files were removed, and before those of the queue."""
+    """The broker was killed after it removed files of the log, and before it removed those of the queue."""
     options: dict[str, Any] = {
         "commit_log_file_bytes": 4_096, "consume_queue_file_bytes": 200, "disk_max_used_space_ratio": 100,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Fences at work: openings, pulls and commits of a group whose coordinator is elsewhere."""
+"""Fences at work: openings, pulls and commits of a group whose coordinator is at another broker."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def bob() -> FakePeer:
 
 
 def grant(talk: Conversation, member: str, epoch: int, queue_id: int = 0, **fields: object) -> None:
-    """A coordinator elsewhere grants a queue."""
+    """Grant a queue, as a coordinator at another broker does."""
     claims = {MessageQueue("T", talk.config.broker_name, queue_id): Claim(member, epoch)}
     talk.broker.fences.grant(FenceGrant(group="G", epoch=epoch, claims=claims, **fields))  # type: ignore[arg-type]
 
@@ -80,7 +80,7 @@ def test_without_a_committed_offset_the_member_chooses_where_an_old_queue_begins
 
 
 def test_under_epochs_only_the_member_that_opened_a_queue_owns_it(talk, peer, bob):
-    """A pull without an epoch is served: of a member that has not heard yet that the group is coordinated."""
+    """A pull without an epoch is served: its member may not know yet that the group is coordinated."""
     fill(talk)
     talk.beat(peer, "alice", stock=False)
     talk.beat(bob, "bob", stock=False)
@@ -94,7 +94,7 @@ def test_under_epochs_only_the_member_that_opened_a_queue_owns_it(talk, peer, bo
 
 
 def test_a_member_learns_whether_it_is_still_the_last_that_opened_the_queue(talk, peer, bob):
-    """Not after another member, nor after its topic was deleted and made again."""
+    """It is not after another member opened the queue, nor after its topic was deleted and created again."""
 
     def former_epoch(member, epoch, who=peer):
         grant(talk, member, epoch)
@@ -179,7 +179,7 @@ def test_a_commit_without_an_epoch_is_refused_under_epochs_and_only_there(talk, 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_a_restarted_broker_knows_which_groups_allocate_for_themselves(tmp_path, peer, bob, end):
-    """Their coordinator is elsewhere, and the link to it may take its time."""
+    """Their coordinator is at another broker, and the link to it may take a while."""
     talk = Conversation(tmp_path)
     talk.create_topic("T", 4)
     fill(talk)

@@ -1,4 +1,4 @@
-"""Queues that are opened with the answer that grants them: the coordinator is at the broker of the queues."""
+"""Queues opened by the answer that grants them: the coordinator is at the broker of the queues."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.fakes import FakePeer
 
 
 class Member:
-    """A member that takes openings. held: the queues of its last answer."""
+    """A member that accepts openings. held: the queues of its last answer."""
 
     def __init__(self, talk: Conversation, name: str) -> None:
         self.talk, self.name = talk, name
@@ -61,7 +61,7 @@ class Member:
         return command
 
     def opened(self, request: Command) -> dict[int, int | None]:
-        """The offsets of the queues that were opened with an answer, which is taken."""
+        """Return the offsets of the queues that an answer opened; the member takes over its contents."""
         reply = answer(self.peer, request)
         assert reply.code == C.SUCCESS, reply.remark
         self.member = (reply.ext or {}).get("lbMember", self.member)
@@ -93,7 +93,7 @@ class Member:
 
 
 def filled(talk: Conversation, queues: int = 4) -> Conversation:
-    """A broker with a message in each queue."""
+    """Create a topic with a message in each queue."""
     talk.create_topic("T", queues)
     for queue_id in range(queues):
         talk.send(FakePeer(), queue_id=queue_id)
@@ -115,7 +115,7 @@ def joined(talk: Conversation, name: str = "alice") -> tuple[Member, dict[int, i
 
 
 def test_one_answer_brings_a_new_member_its_queues_opened(talk):
-    """It pulls and commits next; a topic that is new begins at 0."""
+    """It pulls and commits next; it reads a new topic from 0."""
     alice, opened = joined(talk)
     assert opened == dict.fromkeys(range(4), 0)
     assert [alice.pull(queue_id) for queue_id in range(4)] == [C.SUCCESS] * 4
@@ -123,7 +123,7 @@ def test_one_answer_brings_a_new_member_its_queues_opened(talk):
 
 
 def test_an_opening_after_that_is_a_repetition(talk):
-    """A member that has missed the answer, or forgotten it, opens the queue again under the same grant."""
+    """A member that missed the answer, or forgot it, opens the queue again under the same grant."""
     alice, _ = joined(talk)
     alice.commit(2, 1)
     header = h.OpenQueueHeader(
@@ -138,7 +138,7 @@ def test_an_opening_after_that_is_a_repetition(talk):
 
 
 def test_the_answer_to_a_poll_brings_what_others_released(talk):
-    """Where the former owner's commit said; nobody reads a queue before."""
+    """It starts at the former owner's commit, and no member reads the queue before."""
     alice, _ = joined(talk)
     alice.commit(3, 1)
     bob, opened = joined(talk, "bob")
@@ -154,7 +154,7 @@ def test_the_answer_to_a_poll_brings_what_others_released(talk):
 
 
 def test_a_queue_that_a_returning_member_lists_is_not_opened_for_it(talk):
-    """Pulls and commits under its claim may be on their way, over another connection."""
+    """Pulls and commits under its claim may be on their way over another connection."""
     alice, _ = joined(talk)
     before = dict(alice.held)
     alice.peer = FakePeer("10.0.0.9:9")
@@ -164,7 +164,7 @@ def test_a_queue_that_a_returning_member_lists_is_not_opened_for_it(talk):
 
 
 def test_a_member_of_the_first_release_is_answered_at_once_and_opens_for_itself(talk):
-    """It does not say that it takes openings."""
+    """It does not announce that it accepts openings."""
     header = h.GroupJoinHeader(consumer_group="G", client_id="alice", lb_session_ms=10_000)
     peer = FakePeer("10.0.0.5:5")
     reply = talk.ask(peer, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"}))
@@ -179,7 +179,7 @@ def test_a_member_of_the_first_release_is_answered_at_once_and_opens_for_itself(
 
 
 def test_more_queues_than_fit_a_turn_are_left_to_the_member(tmp_path, monkeypatch):
-    """The others are granted, and it opens them itself."""
+    """The others are only granted, and the member opens them itself."""
     monkeypatch.setattr(opening, "OPENED_WITH_AN_ANSWER_MAX", 3)
     talk = filled(Conversation(tmp_path))
     alice, _ = joined(talk)
@@ -189,7 +189,7 @@ def test_more_queues_than_fit_a_turn_are_left_to_the_member(tmp_path, monkeypatc
 
 
 def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tmp_path):
-    """A queue that is open for a member stays open for it after a power cut."""
+    """A queue that was opened for a member stays open for it after a power cut."""
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     talk.create_topic("T")
     queue, claim = MessageQueue("T", talk.config.broker_name, 0), Claim("m1", 1)
@@ -206,7 +206,7 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
 
 
 def test_an_opening_is_the_same_with_a_grant_as_with_a_request_of_its_own():
-    """Whatever a fence answers is also in the body."""
+    """Every field of a fence's answer is also in the body."""
     queue, opened = MessageQueue("T", "a", 0), Opened(*range(1, 1 + len(Opened._fields)))
     body = decode_body(encode_body(QueueOpened.of(queue, opened)), QueueOpened)
     assert body.value() == (queue, opened)

@@ -1,4 +1,4 @@
-"""What operators change and ask at a broker, as Apache's mqadmin and admin client ask for it."""
+"""What operators change and query at a broker, as Apache's mqadmin and admin client do it."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_a_list_of_groups_is_created_whole_or_not_at_all(talk, peer):
 
 
 def test_a_large_list_is_acknowledged_when_it_is_recorded(tmp_path, peer):
-    """Its body is decoded by a thread and applied in slices; only then does it wait for the disk."""
+    """Its body is decoded by a thread and applied in slices, before it waits for the disk."""
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     configs = [TopicConfig(topic_name=f"L{number:04}") for number in range(200)]
     command = talk.command(
@@ -155,7 +155,7 @@ def test_cloned_offsets_survive_a_kill(tmp_path, peer):
 
 
 def test_the_slowest_offset_of_each_queue(talk, peer):
-    """Compared with a group that is slower, a queue answers Long.MAX_VALUE; groups can be left out."""
+    """A queue answers Long.MAX_VALUE if the compared group is slower; groups can be left out."""
     create_group(talk, peer, "G", "H", "I")
     talk.create_topic("T")
     for queue_id in (0, 1):

@@ -1,4 +1,4 @@
-"""A broker among others: what it asks name servers and brokers, what it serves them; answers by hand."""
+"""A broker among others: its requests to name servers and brokers, and theirs; tests answer by hand."""
 
 import itertools
 from pathlib import Path
@@ -39,7 +39,7 @@ THERE = group_at(B, [A, B, C_])
 
 
 class Node(Conversation):
-    """Broker a, and what it asks others."""
+    """Broker a, and its requests to others."""
 
     def __init__(self, root: Path, **options: object) -> None:
         super().__init__(root, broker_name=A, namesrv_addr=";".join(NS), **options)
@@ -54,14 +54,14 @@ class Node(Conversation):
         self.performer.asked = questions
 
     def take(self, code: R, address: str | None = None) -> list[Question]:
-        """The questions of a kind, in order, with those of what is due now."""
+        """Remove and return the questions of a kind, in order, including those that are due now."""
         self.coordinate()
         taken = [q for q in self.asked if q.call.code == code and address in (None, q.address)]
         self.asked = [q for q in self.asked if q not in taken]
         return taken
 
     def settle(self) -> None:
-        """What follows from an answer."""
+        """Run what follows from an answer."""
         self.coordinate()
 
     def pass_by(self, milliseconds: int) -> None:
@@ -72,7 +72,7 @@ class Node(Conversation):
         self.settle()
 
     def routes(self, topic: str, route: TopicRouteData | LibraError) -> None:
-        """A name server answers the question for a topic."""
+        """Answer the question for a topic's route, as a name server."""
         self.coordinate()
         (question,) = [
             q for q in self.asked
@@ -82,7 +82,7 @@ class Node(Conversation):
         self.answer(question, route)
 
     def meet(self, *names: str) -> "Node":
-        """These brokers are there, linked, and have told of their members."""
+        """Let these brokers appear, linked, and with their members reported."""
         self.routes(BROKERS_TOPIC, brokers(A, *names))
         for name in names:
             self.told_by(name, [A, *names])
@@ -91,7 +91,7 @@ class Node(Conversation):
         return self
 
     def live(self, seconds: int, *names: str) -> None:
-        """Time passes; name servers and brokers answer what they are asked."""
+        """Let time pass, while name servers and brokers answer."""
         for _ in range(seconds):
             self.pass_by(1_000)
             for question in self.take(R.GET_ROUTEINFO_BY_TOPIC):
@@ -217,7 +217,7 @@ def test_a_peer_that_knows_more_brokers_triggers_another_query(node):
 
 
 def test_a_topics_route_is_queried_when_a_group_needs_it(node):
-    """As it is created nobody knows which other brokers have it; taken for the truth, queues would move."""
+    """At its creation the broker does not know which others have it; a wrong guess would move queues."""
     node.meet(B, C_)
     node.create_topic("T", 1)
     assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
@@ -271,7 +271,7 @@ def test_a_broker_reports_for_itself_only(node):
 
 
 def settled_group(node: Node) -> QueueGrant:
-    """A group of one member, which holds a queue here and one at b; what it was granted at b."""
+    """Settle a group of one member, which holds a queue here and one at b; return its grant at b."""
     node.create_topic("T", 1)
     node.meet(B, C_)
     member = FakePeer()
@@ -289,7 +289,7 @@ def settled_group(node: Node) -> QueueGrant:
 
 
 def test_queues_of_other_brokers_are_granted_there(node):
-    """Nothing is assigned before their queues are known."""
+    """Nothing is assigned before the queues of other brokers are known."""
     grant = settled_group(node)
     assert grant.member == node.broker.coordination.group(HERE).members[0].member
     assert node.take(R.PEER_GRANT, ADDRESSES[C_]) == [], "it has no queue of the group"
@@ -323,7 +323,7 @@ def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):
 
 @pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
 def test_a_fence_with_an_impossible_epoch_is_left_out_of_a_gathering(node, epoch):
-    """It was believed, and the coordinator's next epoch was one that no message can carry."""
+    """It used to be believed, and the coordinator's next epoch was one that no message can carry."""
     settled_group(node)
     before = node.broker.coordination.group(HERE).epoch
     node.answer(node.granted, before + 1)
@@ -375,7 +375,7 @@ def test_peers_are_notified_of_deletions_at_once(node):
 
 
 def test_a_broker_too_old_for_removals_stays_a_peer(node):
-    """0.1.0 does not know the request; it is owed nothing more than before."""
+    """0.1.0 does not know the request; nothing more is pending for it than before."""
     node.create_topic("T", 1)
     node.meet(B, C_)
     node.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
@@ -388,7 +388,7 @@ def test_a_broker_too_old_for_removals_stays_a_peer(node):
 
 
 def test_a_topic_deleted_at_another_broker_is_granted_anew_on_its_return(node):
-    """The name server is asked at once; before it answers, the queue is nobody's."""
+    """The name server is queried at once; until it answers, the queue has no owner."""
     grant = settled_group(node)
     node.answer(node.granted, 1)
     body = bodies.PeerRemovedBody(broker_name=B, topic="T")
@@ -435,7 +435,7 @@ def test_a_fence_that_does_not_answer_is_left_out_after_a_second(node):
 
 
 def test_a_fence_that_does_not_know_us_yet_is_queried_again(node):
-    """Brokers that start together see each other one after the other; its readers once lost their queues."""
+    """Brokers that start together see each other at different times; readers there once lost their queues."""
     node.create_topic("T", 1)
     node.meet(B)
     assert node.join(FakePeer(), HERE).code == C.SUCCESS
@@ -454,7 +454,7 @@ def test_a_fence_that_does_not_know_us_yet_is_queried_again(node):
 
 
 def test_a_broker_that_refuses_us_is_left_out_after_a_second(node):
-    """It has other credentials perhaps."""
+    """It may have other credentials."""
     node.create_topic("T", 1)
     node.meet(B)
     assert node.join(FakePeer(), HERE).code == C.SUCCESS
@@ -468,7 +468,7 @@ def test_a_broker_that_refuses_us_is_left_out_after_a_second(node):
 
 
 def test_groups_that_moved_to_another_coordinator_are_dropped(node):
-    """Their members are told where."""
+    """Their members are redirected to the new coordinator."""
     grant = settled_group(node)
     (queue,) = (queue for queue in node.broker.coordination.group(HERE).owners if queue.broker_name == A)
     held = [grant, QueueGrant.of(queue, grant.epoch)]
@@ -484,7 +484,7 @@ def test_groups_that_moved_to_another_coordinator_are_dropped(node):
 
 
 def test_brokers_that_meet_take_no_queue_from_its_reader(node):
-    """Until name servers have said which queues the others have, theirs are held as they are."""
+    """Until name servers have reported which queues the others have, those stay with their readers."""
     node.create_topic("T", 1)
     node.routes(BROKERS_TOPIC, brokers(A))
     member = FakePeer()
@@ -508,7 +508,7 @@ def test_brokers_that_meet_take_no_queue_from_its_reader(node):
 
 @pytest.mark.parametrize("others", [(), (B, C_)])
 def test_a_single_broker_trusts_its_recorded_groups(tmp_path, others):
-    """Where there are others they may have had its groups meanwhile."""
+    """With other brokers around, one of them may have coordinated its groups meanwhile."""
     node = Node(tmp_path)
     settled_group(node)
     node.close()
@@ -522,7 +522,7 @@ def test_a_single_broker_trusts_its_recorded_groups(tmp_path, others):
 
 
 def test_connected_clients_are_reported_to_their_groups_coordinator(node):
-    """Changes are collected for a moment; a broker that was lost is told all again."""
+    """Changes are collected for a moment; after a lost connection the broker gets a complete report again."""
     node.meet(B, C_)
     stock, ours = FakePeer("10.1.1.1:1"), FakePeer("10.1.1.2:1")
     node.beat(stock, "java", THERE)
@@ -549,7 +549,7 @@ def test_connected_clients_are_reported_to_their_groups_coordinator(node):
 
 
 def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
-    """Everybody's fence is told so; when its broker is silent for too long, it is forgotten."""
+    """The fences of all brokers are notified; a broker that is silent for too long is forgotten."""
     settled_group(node)
     stock = [bodies.PeerMember(client_id="java")]
     assert node.told_by(B, [A, B, C_], complete=False, **{HERE: stock}) == "1"
@@ -563,7 +563,7 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
 
 
 def test_a_fence_left_under_a_later_epoch_hears_of_client_mode_too(node):
-    """Its group has no members of ours any more; it would refuse the commits of stock members for ever."""
+    """The group has no members of ours left; its fence would refuse stock members' commits for ever."""
     node.create_topic("T", 1)
     node.meet(B, C_)
     grants = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=9, member="id")]
@@ -583,7 +583,7 @@ def test_a_fence_left_under_a_later_epoch_hears_of_client_mode_too(node):
 
 
 def test_a_stock_client_that_joins_during_a_journal_write_counts(tmp_path):
-    """The group is gathered when the disk has the join: the clients of then count, not those of before."""
+    """The group is gathered once the disk has the join; the clients connected by then count."""
     node = Node(tmp_path, flush_disk_type="SYNC_FLUSH")
     node.meet()
     header = h.GroupJoinHeader(consumer_group=HERE, client_id="x", lb_session_ms=60_000)
@@ -598,7 +598,7 @@ def test_a_stock_client_that_joins_during_a_journal_write_counts(tmp_path):
 
 
 def test_a_member_list_is_published_when_all_brokers_agree(node):
-    """To those that have members of the group, and to our own; they are notified."""
+    """It goes to the brokers that have members of the group and to local members, who are notified."""
     node.meet(B, C_)
     mine = FakePeer("10.1.1.1:1")
     node.beat(mine, "mine", HERE)
@@ -623,7 +623,7 @@ def test_a_member_list_is_published_when_all_brokers_agree(node):
 
 
 def test_an_edge_serves_its_coordinators_member_list(node):
-    """Its own changes wait for that word, too, so that nobody looks before the list is right."""
+    """Local changes wait for the coordinator too, so that no member fetches the list before it is right."""
     node.meet(B, C_)
     mine = FakePeer("10.1.1.1:1")
     node.beat(mine, "mine", THERE)
@@ -667,7 +667,7 @@ def ask_for_queues(node: Node, member: FakePeer, group: str) -> Command:
     ids=["answered", "timeout", "refused", "no such strategy"],
 )
 def test_an_assignment_query_is_answered_by_the_groups_coordinator(node, outcome, code, body):
-    """Who of the group is connected here is said with the question, as it may not have been told yet."""
+    """The query names the group's members connected here, as they may not have been reported yet."""
     node.meet(B, C_)
     member = FakePeer("10.1.1.1:1")
     node.beat(member, "java", THERE)
@@ -711,7 +711,7 @@ def test_a_broker_decides_nothing_before_all_peers_have_reported(node):
 
 
 def begun_elsewhere(node: Node) -> FakePeer:
-    """The group's coordinator at b has granted both of our queues to one of our clients, which opens one."""
+    """Have b's coordinator grant both local queues to a local client, which opens one; return the client."""
     node.meet(B)
     node.create_topic("T", 2)
     client = FakePeer()
@@ -756,7 +756,7 @@ def test_a_brokers_part_settles_when_the_coordinator_and_the_members_are_done(no
 
 
 def test_a_brokers_part_settles_without_the_coordinators_notice(node):
-    """As one of 0.2.0 does not, or one whose message was lost."""
+    """A coordinator of 0.2.0 sends none, and a notice may get lost."""
     client = begun_elsewhere(node)
     open_as(node, client, 1)
     node.live(UNREPORTED_MS // 1_000 - 1, B)
@@ -766,9 +766,9 @@ def test_a_brokers_part_settles_without_the_coordinators_notice(node):
 
 
 def test_a_brokers_part_goes_by_openings_until_its_fence_does_not(node):
-    """Stock members come while the coordinator is not heard; the queues' topic was made again before.
+    """Stock members join while the coordinator is not heard, after the topic was deleted and created again.
 
-    The fence still refuses everybody without an opening, so nobody owns the new queues.
+    The fence still refuses every member without an opening, so the new queues have no owner.
     """
     client = begun_elsewhere(node)
     open_as(node, client, 1)
@@ -824,7 +824,7 @@ def test_the_coordinator_notifies_peers_when_all_is_granted(node):
 
 @pytest.mark.parametrize("version", [2**62, 2**63 - 1])
 def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
-    """It was believed, and that broker's true lists and tables were old for ever."""
+    """It used to be believed, so that the sender's true lists and tables counted as old for ever."""
     node.meet(B)
     client = FakePeer()
     node.beat(client, "x", THERE)

@@ -10,7 +10,7 @@ from tests.broker.brokers import Conversation
 
 
 def offsets_writes(talk: Conversation) -> list:
-    """The writes of progress that threads have to do; what else they do is done."""
+    """Let progress come due, and return its writes, which the threads have yet to do."""
     talk.advance(10_000)
     talk.flush()
     talk.advance(10_000)
@@ -18,7 +18,7 @@ def offsets_writes(talk: Conversation) -> list:
 
 
 def test_a_topic_that_is_to_have_queues_of_batches_is_refused_without_messages_too(tmp_path):
-    """Sends would have made a plain queue, and Apache's broker does not start on one of the wrong kind."""
+    """Sends would have created a plain queue, and Apache's broker does not start on one of the wrong kind."""
     config = tmp_path / "config"
     config.mkdir()
     topic = {"topicName": "Batched", "attributes": {"queue.type": "BatchCQ"}}

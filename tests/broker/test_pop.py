@@ -29,7 +29,7 @@ def broker(tmp_path: Path):
 
 
 class Popper:
-    """A consumer that pops, as Apache's client does it."""
+    """A consumer that pops the way Apache's client does."""
 
     def __init__(self, broker: Conversation, *, group: str = "G", topic: str = "T") -> None:
         self.broker = broker
@@ -86,7 +86,7 @@ class Popper:
 
 
 def popped(reply: Command) -> list[MessageExt]:
-    """The messages of a reply with their handles, as MQClientAPIImpl makes them."""
+    """Return the messages of a reply with their handles, built as MQClientAPIImpl does."""
     assert reply.code in (ResponseCode.SUCCESS, ResponseCode.POLLING_TIMEOUT), (reply.code, reply.remark)
     if reply.code != ResponseCode.SUCCESS:
         assert not reply.body
@@ -371,7 +371,7 @@ def test_messages_are_filtered_by_sql92(broker: Conversation):
 
 
 def test_a_held_pop_does_not_wait_behind_messages_that_it_does_not_want(broker: Conversation):
-    """More than one read examines: the client pops on at once, and gets the one behind them."""
+    """There are more than one read examines: the client pops again at once, and gets the one behind them."""
     producer, popper = FakePeer(), Popper(broker)
     for _ in range(801):
         broker.send(producer, properties={"TAGS": "A"})
@@ -389,7 +389,7 @@ def test_a_held_pop_does_not_wait_behind_messages_that_it_does_not_want(broker: 
 
 
 def test_a_group_that_pops_settles_and_is_healthy(broker: Conversation):
-    """Nobody owns the queues of a topic that is popped, and nobody has to."""
+    """No member owns the queues of a popped topic, and none has to."""
     mode = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
     assert broker.ask(FakePeer(), RequestCode.SET_MESSAGE_REQUEST_MODE, None, mode).code == 0
     peer = FakePeer()
@@ -574,7 +574,7 @@ def test_a_full_disk_hands_out_nothing_and_loses_nothing(broker: Conversation):
 
 
 def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path):
-    """Messages that are popped, and those that become visible again."""
+    """This holds for messages that are popped, and for those that become visible again."""
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=1)
     sent(broker, b"a", b"b")
@@ -599,7 +599,7 @@ def test_what_is_not_in_memory_is_read_by_a_thread(tmp_path: Path):
 
 
 def test_a_message_wakes_held_pops_at_the_cost_of_one_queue(broker: Conversation, monkeypatch):
-    """A thousand groups that pop a thousand queues would take a second for each message."""
+    """With a thousand groups popping a thousand queues, each message would take a second."""
     broker.create_topic("W", queues=64)
     poppers = [Popper(broker, group=f"G{number}", topic="W") for number in range(8)]
     commands = [popper.command(wait_ms=10_000) for popper in poppers]
@@ -625,7 +625,7 @@ def test_a_message_wakes_held_pops_at_the_cost_of_one_queue(broker: Conversation
 
 
 def test_a_group_that_acknowledges_nothing_leaves_others_room(broker: Conversation, monkeypatch, caplog):
-    """One group has at most half of the check points, two have a third each, and the reply says why."""
+    """One group gets at most half of the check points, two a third each, and the reply says why."""
     monkeypatch.setattr("libramq.pop.in_flight.CHECK_POINTS_MAX", 12)
     greedy, other = Popper(broker), Popper(broker, group="other")
     sent(broker, *(b"%d" % number for number in range(10)))

@@ -1,4 +1,4 @@
-"""POP's requests with bad input: each is answered with its code, and the broker goes on."""
+"""POP's requests with bad input: each is answered with its code, and the broker continues."""
 
 from pathlib import Path
 

@@ -17,7 +17,7 @@ INVISIBLE_MS = 10_000
 
 
 class Witness:
-    """What a group's consumers have seen: which message is invisible until when, and which are done."""
+    """What a group's consumers have seen: until when each message is invisible, and which are done."""
 
     def __init__(self, broker: Conversation) -> None:
         self.broker = broker
@@ -46,7 +46,7 @@ class Witness:
             self.held[body] = message
 
     def in_time(self) -> list[bytes]:
-        """The messages whose invisible time is not over."""
+        """Return the messages whose invisible time is not over."""
         return sorted(body for body in self.held if self.until_ms[body] > self.now_ms)
 
     def ack(self, body: bytes) -> None:
@@ -66,12 +66,12 @@ class Witness:
             self.held[body] = message
 
     def moved_to(self, broker: Conversation) -> None:
-        """Go on with the next process."""
+        """Continue with the next process."""
         self.broker = broker
         self.popper = Popper(broker)
 
     def drain(self) -> None:
-        """Handle whatever comes, until everything that was sent is done."""
+        """Handle every message that arrives, until everything that was sent is done."""
         for _ in range(40):
             self.pop()
             for body in self.in_time():
@@ -83,7 +83,7 @@ class Witness:
 
 
 def work(witness: Witness) -> None:
-    """Take every way that a message can go, once."""
+    """Take messages through every way that one can go, once."""
     for number in range(6):
         witness.send(b"%d" % number)
     witness.pop(max_msg_nums=4)
@@ -110,7 +110,7 @@ def count_writes(root: Path) -> int:
 
 
 def test_a_kill_after_any_write_loses_nothing_and_shows_nothing_twice(tmp_path: Path):
-    """Consumers saw what left before that write; the next process goes on from a copy of the files."""
+    """Consumers saw what was sent before that write; the next process continues from a copy of the files."""
     writes = count_writes(tmp_path / "whole")
     assert writes > 20
     for kill_at in range(1, writes + 1):
@@ -128,11 +128,11 @@ def test_a_kill_after_any_write_loses_nothing_and_shows_nothing_twice(tmp_path: 
 
 
 class Killed(BaseException):
-    """The process is gone: not even its handling of errors runs."""
+    """The process is gone: not even its error handling runs."""
 
 
 def _work_until_killed(broker: Conversation, witness: Witness, kill_at: int, copy: Path) -> ManualClock:
-    """Work until a write is done; what follows in its turn never happens."""
+    """Work until the given write is done; the rest of its turn never happens."""
     write, left = broker.disk.pwrite, kill_at
 
     def counted(file: int, data: bytes, offset: int) -> None:

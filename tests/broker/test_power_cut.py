@@ -1,4 +1,4 @@
-"""A broker whose machine loses power: offsets do not lead what is left."""
+"""A broker whose machine loses power: recorded offsets never run ahead of what is left."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ def open_on(disk: MemoryDisk, clock: VirtualTime | ManualClock | None = None, **
 
 
 def write_progress(broker: Broker, clock: ManualClock) -> list[str]:
-    """As the shell does it, when time has passed; the files that were written."""
+    """Write the progress files that are due after a minute, as the shell does; return their names."""
     clock.advance(60_000)
     due = [file for file in broker.progress if file.is_due(clock.monotonic_ms())]
     for file in due:
@@ -45,7 +45,7 @@ def flush_log(broker: Broker, disk: MemoryDisk, clock: ManualClock) -> None:
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_delayed_message_survives_the_loss_of_its_delivered_copy(seed: int, mode: str):
-    """What says that it was delivered must not outlive what was delivered."""
+    """The record of a delivery must not outlive the delivered message."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
     broker = open_on(disk, clock, flush_disk_type=mode)
     waiting = StoreMessage("T", 0, b"due")
@@ -79,7 +79,7 @@ def test_progress_is_written_as_soon_as_the_log_is_flushed():
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("seed", range(5))
 def test_offsets_of_a_deleted_topic_do_not_return_to_its_successor(seed: int, mode: str):
-    """A topic was made again, and its group passed over as many messages as it had read of the former one."""
+    """A recreated topic's group used to skip as many messages as it had read of the deleted one."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
     broker = open_on(disk, clock, flush_disk_type=mode)
     assert broker.store.append_batch([StoreMessage("T", 0, b"old")] * 5)[0].is_ok
@@ -100,7 +100,7 @@ def test_offsets_of_a_deleted_topic_do_not_return_to_its_successor(seed: int, mo
 
 
 def test_a_lowered_offset_stays_low_after_a_second_power_cut():
-    """Later messages got the lost ones' numbers; the group must not skip them."""
+    """Later messages take the offsets of the lost ones; the group must not skip them."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(3)), ManualClock()
     broker = open_on(disk, clock)
     for _ in range(3):
@@ -122,7 +122,7 @@ def test_a_lowered_offset_stays_low_after_a_second_power_cut():
 
 @pytest.mark.parametrize("power", ["fails", "stays"])
 def test_the_offset_of_a_lost_queue_returns_to_its_beginning(power: str):
-    """Otherwise the group would skip the messages that get the lost ones' numbers."""
+    """Otherwise the group would skip the messages that take the lost ones' offsets."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     broker = open_on(disk)
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_the_offset_of_a_lost_queue_returns_to_its_beginning(power: str):
 
 @pytest.mark.parametrize(("mode", "is_let_read"), [("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)])
 def test_after_a_possible_loss_members_reopen_their_queues(mode: str, is_let_read: bool):
-    """One that had read what was lost went on behind it, and passed over what got those numbers."""
+    """A member that had read lost messages went on behind them, and skipped those that took their offsets."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     broker = open_on(disk, flush_disk_type=mode)
     claim = Claim("m", 2)

@@ -1,4 +1,4 @@
-"""Pulls, check by check, every status, and those that are held."""
+"""Pulls: each check, every status, and held pulls."""
 
 import tracemalloc
 
@@ -96,7 +96,7 @@ def held_pulls(talk: Conversation, connections: int, each: int, **fields) -> lis
 
 
 def count_reads(talk: Conversation) -> list[int]:
-    """Every read of the store from now on adds its offset."""
+    """Return a list to which every later read of the store adds its offset."""
     store, reads = talk.broker.store, []
     read = store.read
 
@@ -325,7 +325,7 @@ def test_held_pulls_end_with_their_connection(talk, peer):
 
 
 def test_deleting_a_topic_answers_its_held_pulls(talk, peer):
-    """At once: if the topic is made again, its messages begin below the offset that the pull waits for."""
+    """If the topic is created again, its messages begin below the offset that the pull waits for."""
     fill(talk, 1)
     command = talk.pull_command(queue_offset=1, suspend_timeout_millis=15_000)
     talk.give(peer, command)
@@ -389,7 +389,7 @@ def test_a_connection_that_ends_while_a_thread_reads_leaves_nothing_behind(tmp_p
 
 
 def test_the_cold_reads_of_one_connection_are_limited(tmp_path, peer):
-    """Other consumers would wait behind all that one has asked for."""
+    """Other consumers would wait behind everything that one client requests."""
     talk = cold_broker(tmp_path)
     commands = [talk.pull_command() for _ in range(20)]
     talk.give(peer, *commands)

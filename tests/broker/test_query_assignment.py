@@ -1,4 +1,4 @@
-"""QUERY_ASSIGNMENT: members that ask for their queues, alone and beside others that do not ask."""
+"""QUERY_ASSIGNMENT: members that query their queues, alone and beside others that do not."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def look(talk: Conversation, peer: FakePeer) -> None:
 
 
 def pass_time(talk: Conversation, milliseconds: int) -> None:
-    """As the shell does 20 times a second."""
+    """Let time pass, and then the 50 ms between two ticks of the shell."""
     talk.clock.advance(milliseconds)
     talk.advance(50)
 
@@ -60,7 +60,7 @@ def test_the_answer_has_the_form_java_reads(talk, peer):
 
 
 def test_a_newcomer_gets_its_share_after_the_old_owners_next_query(talk, peer, bob):
-    """alice has four; bob's first answer has none, alice's next lacks two, and bob is told of them."""
+    """alice has four; bob's first answer is empty, alice's next lacks two, and bob is notified of them."""
     talk.create_topic("T", 4)
     talk.beat(peer, "alice")
     assert assigned(talk, peer, "alice") == {0, 1, 2, 3}
@@ -108,7 +108,7 @@ def test_the_queues_of_a_member_that_left_are_reassigned(talk, peer, bob):
 
 
 def test_beside_a_member_that_allocates_the_named_strategy_counts(talk, peer, bob):
-    """Both compute the same from the same list; alice is told that her answer has changed."""
+    """Both compute the same from the same list; alice is notified that her answer has changed."""
     talk.create_topic("T", 5)
     talk.beat(peer, "alice")
     talk.beat(bob, "bob")
@@ -127,7 +127,7 @@ def test_beside_a_member_that_allocates_the_named_strategy_counts(talk, peer, bo
 
 
 def test_libramq_members_allocate_beside_stock_members_before_their_first_look(talk, peer, bob):
-    """After a restart of the broker they go on with what they have; alice once got all of that, too."""
+    """After a broker's restart they continue with what they have; alice was once assigned that as well."""
     talk.create_topic("T", 5)
     talk.beat(peer, "alice")
     talk.beat(bob, "bob", stock=False)
@@ -192,7 +192,7 @@ def test_a_mode_can_be_set(talk, peer, topic, mode, code):
 
 
 def test_members_of_a_group_that_pops_share_the_broker(talk, peer, bob):
-    """Both get one assignment, for all queues of the broker; a restart does not change that."""
+    """Both get one assignment for all queues of the broker; a restart does not change that."""
     talk.create_topic("T", 4)
     body = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=-1)
     assert talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
@@ -223,7 +223,7 @@ def test_members_of_a_group_that_pops_share_the_broker(talk, peer, bob):
     ],
 )
 def test_members_that_pop_share_queues_with_the_next_ones(talk, share, queues, expected):
-    """As Apache's QueryAssignmentProcessor.allocate4Pop: member by member, in the order of their ids."""
+    """As in Apache's QueryAssignmentProcessor.allocate4Pop: member by member, in the order of their ids."""
     talk.create_topic("T", queues)
     body = MessageRequestModeBody(topic="T", consumer_group="G", mode="POP", pop_share_queue_num=share)
     peers = [FakePeer() for _ in range(4)]
@@ -236,7 +236,7 @@ def test_members_that_pop_share_queues_with_the_next_ones(talk, share, queues, e
 
 
 class Elsewhere:
-    """Queues at another broker, by topic; None: not known yet."""
+    """Queues at another broker, by topic. None: not known yet."""
 
     def __init__(self, talk: Conversation, **counts: int | None) -> None:
         self.counts = counts

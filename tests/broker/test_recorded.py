@@ -1,4 +1,4 @@
-"""Under SYNC_FLUSH what tables say is on the disk before anybody hears of it."""
+"""Under SYNC_FLUSH changes of tables are on the disk before any client sees them."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_a_creation_is_acknowledged_when_its_journal_is_synced(tmp_path, create)
 
 
 def test_members_are_notified_when_their_groups_journal_is_synced(tmp_path):
-    """And of everything after it in its order, by one sync."""
+    """A join is answered only once the journal and what depends on it are synced, by one flush."""
     talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
     talk.give(peer, create_topic(talk))
     talk.flush()

@@ -1,4 +1,4 @@
-"""Messages that come later: delay levels, send-backs, retry topics and dead letters."""
+"""Messages delivered later: delay levels, send-backs, retry topics and dead letters."""
 
 import pytest
 
@@ -137,7 +137,7 @@ def test_the_offset_of_a_level_survives_a_stop(tmp_path, peer):
 
 
 def test_after_a_crash_a_level_continues_at_the_end_of_its_queue(talk, peer):
-    """Else the next messages would be passed over until there are as many as before."""
+    """Otherwise messages would be skipped until there are as many as before the crash."""
     talk.send(peer, properties={"DELAY": "1"})
     schedule = DelaySchedule(
         talk.broker.store,
@@ -167,7 +167,7 @@ def test_a_full_disk_keeps_due_messages_waiting(talk, peer):
 
 
 def test_a_disk_that_is_full_when_a_broker_starts_keeps_due_messages_waiting(tmp_path, peer):
-    """The first look at a level found no room, and nobody looked again until another message came."""
+    """The first check of a level found no room, and the next one came only with another message."""
     talk = Conversation(tmp_path)
     talk.send(peer, properties={"DELAY": "1"})
     talk.close()
@@ -183,7 +183,7 @@ def test_a_disk_that_is_full_when_a_broker_starts_keeps_due_messages_waiting(tmp
 
 
 def test_a_message_with_the_most_properties_is_delivered_and_blocks_nothing(talk, peer):
-    """WAIT=false is added when it is due; a level was blocked for ever when that was too much."""
+    """WAIT=false is added when a message is due; a level was blocked for ever when that did not fit."""
     talk.create_topic("T", queues=1)
     room = 32_767
     for size in range(room, 0, -1):
@@ -224,7 +224,7 @@ def test_a_message_that_is_sent_back_is_redelivered_through_the_retry_topic(fail
 
 
 def test_a_message_is_not_sent_back_for_one_whose_place_it_has_taken(failed, peer):
-    """A power cut took the end of the log, and a member still had a message of it."""
+    """A power cut took the end of the log, and a member still had a message from it."""
     assert send_back(failed, peer, 0, origin_msg_id="LOST") == C.SYSTEM_ERROR
     failed.advance(10_000)
     assert failed.messages("%RETRY%G") == []
@@ -232,7 +232,7 @@ def test_a_message_is_not_sent_back_for_one_whose_place_it_has_taken(failed, pee
 
 @pytest.mark.parametrize("origin", ["K", "", None, "0a0000010000277f" + 16 * "0"])
 def test_a_message_is_sent_back_by_either_of_its_ids(failed, peer, origin):
-    """Or by neither; and by an offset id from before the broker had another address."""
+    """It may name neither, or an offset id from before the broker's address changed."""
     assert send_back(failed, peer, 0, origin_msg_id=origin) == C.SUCCESS
 
 
@@ -301,7 +301,7 @@ def test_a_group_without_retry_queues_drops_what_is_sent_back(talk, peer):
 
 
 def test_a_compressed_body_is_sent_back_as_it_is(talk, peer):
-    """The broker has nothing to do with what is in it."""
+    """The broker has no need to read the body."""
     talk.send(peer, body=b"not really compressed", sys_flag=1)
     assert send_back(talk, peer, 0, level=1) == C.SUCCESS
     talk.advance(1_000)

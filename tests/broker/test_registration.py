@@ -1,4 +1,4 @@
-"""The registration: what name servers hear of a broker."""
+"""The registration: what a broker reports to name servers."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Registering(Conversation):
         self.tried += 1
 
     def encode(self) -> None:
-        """Encode what is due now."""
+        """Encode the registrations that are due now."""
         self.coordinate()
         self.threads.run_all(Thread.COMPUTE)
 
@@ -71,7 +71,7 @@ def talk(tmp_path):
 
 
 def test_a_slaves_topics_count_at_a_name_server_that_has_never_seen_its_master(tmp_path: Path):
-    """Else one that was restarted while the master is away would have no route to the slave."""
+    """Otherwise one that restarted while the master is away would have no route to the slave."""
     config = BrokerConfig(
         broker_role="SLAVE", broker_id=1, namesrv_addr=ONE, store_path=str(tmp_path), broker_name="b"
     )
@@ -85,7 +85,7 @@ def test_a_slaves_topics_count_at_a_name_server_that_has_never_seen_its_master(t
 
 
 def test_a_broker_sends_a_heartbeat_every_second_and_expires_after_ten(talk):
-    """So one that stands still is forgotten by all name servers, and its groups go elsewhere."""
+    """All name servers thus forget a broker that stands still, and its groups move to others."""
     (first,) = talk.take(R.REGISTER_BROKER, ONE)
     assert first.call.ext["heartbeatTimeoutMillis"] == str(HEARTBEAT_TIMEOUT_MS) == "10000"
     assert talk.take(R.BROKER_HEARTBEAT, ONE) == []
@@ -124,7 +124,7 @@ def test_a_change_is_registered_at_once_and_many_changes_together(talk):
 
 
 def test_the_first_heartbeat_of_a_group_is_answered_once_all_name_servers_know_its_retry_topic(talk):
-    """By which tools find the group; later ones, and those of other members, are answered at once."""
+    """Tools find the group by that topic; later heartbeats and other members' are answered at once."""
     talk.answer(ONE)
     talk.answer(TWO)
     peer = FakePeer()
@@ -191,7 +191,7 @@ def test_hanging_name_servers_are_not_awaited_for_long(talk):
 
 
 def test_a_send_that_creates_a_topic_is_answered_once_all_name_servers_know_it(talk, peer):
-    """Who is answered may look the topic up at once, or have a consumer do so."""
+    """The producer may look the topic up at once, or have a consumer do so."""
     talk.answer(ONE)
     talk.answer(TWO)
     creates, follows = talk.begin_send(peer, "T"), talk.begin_send(peer, "T")
@@ -284,7 +284,7 @@ def create(topic: str) -> dict[str, str]:
 
 
 def test_a_registration_that_was_being_encoded_when_the_broker_left_is_not_sent(talk):
-    """Name servers would believe in it again, after its goodbye."""
+    """Name servers would consider the broker alive again, after its goodbye."""
     talk.answer(ONE)
     talk.answer(TWO)
     talk.begin_send(FakePeer(), "late")

@@ -1,6 +1,6 @@
-"""What is deleted while members of a coordinated group live: topics, made again, and the group itself.
+"""Removals while members of a coordinated group live: topics deleted and recreated, and the group itself.
 
-Real brokers, a name server and real consumers in one loop. Afterwards every queue is read by somebody.
+Real brokers, a name server and real consumers in one loop. Afterwards every queue has a reader.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ A, B = "broker-a", "broker-b"
 
 
 async def ask(cluster: Cluster, names: Iterable[str], call) -> None:
-    """Ask brokers one after the other."""
+    """Make a call at brokers, one after the other."""
     remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     try:
         for name in names:
@@ -33,7 +33,7 @@ async def ask(cluster: Cluster, names: Iterable[str], call) -> None:
 
 
 async def make_again(cluster: Cluster, *names: str, after_ms: int = 0) -> None:
-    """Delete the topic at these brokers, and make it again after so long."""
+    """Delete the topic at these brokers, and create it again after a delay."""
     await ask(cluster, names, admin_calls.delete_topic(TOPIC))
     await asyncio.sleep(
         after_ms / 1000
@@ -45,7 +45,7 @@ async def make_again(cluster: Cluster, *names: str, after_ms: int = 0) -> None:
 
 
 def readers(cluster: Cluster, group: str) -> dict:
-    """The members that fences let read, by queue."""
+    """Return the members that fences let read, by queue."""
     return {
         queue: member
         for server in cluster.servers.values()
@@ -55,7 +55,7 @@ def readers(cluster: Cluster, group: str) -> dict:
 
 
 async def all_is_read(cluster: Cluster, group: str, *members: Member) -> None:
-    """Every queue is open to a member that says so, and what is sent to it is handled and committed."""
+    """Check that a member claims every queue, and that what is sent there is handled and committed."""
     await cluster.even(*members)
     await cluster.send(2)
     await cluster.all_handled()
@@ -71,7 +71,7 @@ async def all_is_claimed(cluster: Cluster, *members: Member) -> bool:
 @pytest.mark.parametrize("after_ms", [0, 300])
 @pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
 async def test_a_topic_is_deleted_and_created_again(tmp_path: Path, names: list[str], after_ms: int):
-    """While two members read it: at every broker of the cluster."""
+    """Two members read it meanwhile, and it is deleted at every broker of the cluster."""
     async with asyncio.timeout(60), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
         group = group_at(names[-1], names)
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
@@ -98,7 +98,7 @@ async def test_a_topic_is_deleted_and_created_again_at_one_of_two_brokers(tmp_pa
 async def test_a_group_is_deleted_while_members_consume(
     tmp_path: Path, deleted_at: list[str], clean_offset: bool
 ):
-    """At the broker where it lives (a), at the other one, at both: its members go on reading every queue."""
+    """It is deleted at its coordinator (a), at the other broker, or at both; members keep reading."""
     async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
@@ -113,7 +113,7 @@ async def test_a_group_is_deleted_while_members_consume(
 
 @pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
 async def test_offsets_are_reset_while_members_consume(tmp_path: Path, names: list[str]):
-    """Every message comes again, once; every queue goes on to be read and committed."""
+    """Every message is redelivered once; every queue continues to be read and committed."""
     async with asyncio.timeout(60), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
         group = group_at(names[-1], names)
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
@@ -142,7 +142,7 @@ async def test_offsets_of_a_coordinated_group_without_members_are_reset(tmp_path
 
 
 async def test_members_recover_from_a_fence_that_lost_its_claims(tmp_path: Path):
-    """Whatever the cause: members whose claims are refused say so after 2 s, and get others."""
+    """Whatever the cause, members whose claims are refused report that after 2 s, and get others."""
     async with asyncio.timeout(60), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
         group = group_at(A, [A, B])
         one, two = await cluster.join(group, "one"), await cluster.join(group, "two")

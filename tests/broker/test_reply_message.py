@@ -1,4 +1,4 @@
-"""Replies to requests: pushed to the client that waits, stored, and answered with what became of the push."""
+"""Replies to requests: pushed to the waiting client, stored, and answered with the outcome of the push."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET: the group goes on where the operator says, and nobody undoes it."""
+"""INVOKE_BROKER_TO_RESET_OFFSET: the group continues where the operator says, and no commit undoes it."""
 
 import pytest
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ def offsets_of(reply: Command) -> dict[int, int]:
 
 
 def test_a_reset_moves_the_members_of_a_coordinated_group(talk):
-    """Fenced first: what it commits of before is refused, and cannot undo the reset."""
+    """The member is fenced first, so its commits from before are refused and cannot undo the reset."""
     alice = alone(talk)
     for queue_id in range(4):
         assert alice.commit(queue_id, 3) == C.SUCCESS
@@ -53,7 +53,7 @@ def test_a_reset_moves_the_members_of_a_coordinated_group(talk):
 
 
 def test_one_queue_is_reset_and_the_others_of_the_topic_keep_their_offsets(talk):
-    """They are granted anew all the same, and go on where they are."""
+    """They are granted anew all the same, and continue at their offsets."""
     alice, bob = both(talk)
     for client in (alice, bob):
         for queue_id in client.held:
@@ -63,7 +63,7 @@ def test_one_queue_is_reset_and_the_others_of_the_topic_keep_their_offsets(talk)
 
 
 def mqadmin_sets(talk: Conversation, offset: int, **fields: object) -> Command:
-    """What mqadmin 5.3.3 sends for `resetOffsetByTime -b … -q 3 -o …`: a commit, and then the reset."""
+    """Send the commit that mqadmin 5.3.3 sends before the reset for `resetOffsetByTime -b … -q 3 -o …`."""
     commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=offset)
     command = talk.command(R.UPDATE_CONSUMER_OFFSET, commit)
     admin = FakePeer("10.0.0.99:1")
@@ -73,7 +73,7 @@ def mqadmin_sets(talk: Conversation, offset: int, **fields: object) -> Command:
 
 @pytest.mark.parametrize("offset", [1, 3], ids=["back", "forwards"])
 def test_mqadmin_sets_one_queue_of_a_coordinated_group(talk, offset):
-    """Its first request was refused as a late commit would be, and so the queue could not be set."""
+    """mqadmin's commit was refused as a late commit would be, and so the queue could not be set."""
     alice = alone(talk)
     assert alice.commit(3, 2) == C.SUCCESS
     assert mqadmin_sets(talk, offset).code == C.SUCCESS
@@ -91,7 +91,7 @@ def test_mqadmin_sets_one_queue_of_a_coordinated_group(talk, offset):
 
 
 def test_mqadmin_moves_a_member_to_the_offset_once(talk):
-    """Its commit moved the member and its reset moved it again: a fast one was given the messages twice."""
+    """The commit moved the member, and then the reset did: a fast member received the messages twice."""
     alice = alone(talk)
     assert alice.commit(3, 2) == C.SUCCESS
     assert mqadmin_sets(talk, 1).code == C.SUCCESS
@@ -118,7 +118,7 @@ def test_mqadmin_sets_one_queue_of_a_group_without_members_and_without_a_reset(t
 
 @pytest.mark.parametrize("sent", [{"flag": FLAG_ONEWAY}, {"language": "PYTHON"}], ids=["one way", "ours"])
 def test_a_late_commit_does_not_count_as_an_operators(talk, sent):
-    """Java's clients commit one way as they leave; ours that are no members mirror positions."""
+    """Java's clients commit one-way as they leave; our clients that are no members mirror positions."""
     alice = alone(talk)
     assert alice.commit(3, 2) == C.SUCCESS
     commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=1)
@@ -163,7 +163,7 @@ def test_a_reset_survives_a_restart(talk, tmp_path):
 
 
 def test_members_that_allocate_for_themselves_are_notified_of_a_reset(talk):
-    """They hold the offsets in memory, and would commit them over ours."""
+    """They hold the offsets in memory, and would commit them over the reset."""
     java = FakePeer("10.0.0.9:5000")
     talk.beat(java, "java")
     commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=3)
@@ -229,7 +229,7 @@ def test_a_reset_that_cannot_be_journalled_is_refused(talk):
 
 
 def test_mqadmins_reset_by_time_goes_to_the_time(talk):
-    """Its client sends offset -1, which means none; the group was set to the first message instead."""
+    """mqadmin sends offset -1, which means none; the group used to be set to the first message instead."""
     talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G"))
     ends = {queue_id: talk.broker.store.max_offset("T", queue_id) for queue_id in range(4)}
     assert all(ends.values())

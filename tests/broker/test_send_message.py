@@ -1,4 +1,4 @@
-"""Sends, check by check in the broker's order, and what is stored of them."""
+"""Sends: each check in the broker's order, and what is stored."""
 
 import pytest
 
@@ -134,7 +134,7 @@ def test_a_message_without_a_unique_key_gets_one(talk, peer):
 
 
 def test_a_negative_attempt_count_is_stored_as_zero(talk, peer):
-    """In order, a handler that fails would have kept its queue for 2^31 attempts."""
+    """In orderly consumption a failing handler would have kept its queue for 2^31 attempts."""
     assert talk.send(peer, reconsume_times=-(2**31)).code == C.SUCCESS
     (message,) = talk.messages("T")
     assert message.reconsume_times == 0
@@ -158,7 +158,7 @@ def test_transactions_are_refused_clearly(tmp_path, peer):
 
 @pytest.mark.parametrize("sys_flag", [4, 12], ids=["prepared", "rolled back"])
 def test_a_transaction_by_its_system_flag_alone_is_refused_as_well(talk, peer, sys_flag):
-    """No queue would have it: acknowledged, it could be read by nobody."""
+    """It would be in no queue: acknowledged, but unreadable."""
     reply = talk.send(peer, sys_flag=sys_flag)
     assert (reply.code, "transaction" in reply.remark) == (C.NO_PERMISSION, True)
     batch = talk.command(
@@ -170,7 +170,7 @@ def test_a_transaction_by_its_system_flag_alone_is_refused_as_well(talk, peer, s
 
 
 def test_a_retry_of_what_a_transaction_committed_can_be_read(talk, peer):
-    """Java's clients before 4.6.1 leave the mark of a transaction in what they send to be tried again."""
+    """Java's clients before 4.6.1 leave the transaction flag in messages that they send for a retry."""
     properties = {"TRAN_MSG": "true", "DELAY": "1", "RETRY_TOPIC": "T"}
     reply = talk.send(peer, "%RETRY%G", sys_flag=4, reconsume_times=1, properties=properties)
     assert reply.code == C.SUCCESS
@@ -245,7 +245,7 @@ def test_a_batch_with_a_bad_message_is_refused_whole(talk, peer):
 
 
 def test_a_batch_brings_no_handle_of_a_pop(talk, peer):
-    """Who pops the message would acknowledge whatever the handle names."""
+    """A consumer that pops the message would acknowledge whatever the handle names."""
     named = item(b"1", POP_CK="0 1 1 0 0 broker-a 0 7", a="b")
     talk.give(peer, batch_command(talk, named))
     (message,) = talk.messages("T")
@@ -390,7 +390,7 @@ def test_a_flag_of_both_oneway_and_response_is_no_request(talk, peer):
     "text", ["k\x01\0\x02", "k\0\x01v\x02", "k\x01" + "\0" * 512 + "\x02", "TAGS\x01a\0"]
 )
 def test_a_property_with_a_nul_is_refused_however_it_is_sent(talk, peer, text):
-    """No checksum covers properties, and NULs are what a sector leaves that never reached the disk."""
+    """No checksum covers properties, and NULs are what remains in a sector that never reached the disk."""
     one = talk.ask(peer, R.SEND_MESSAGE_V2, send_header(properties=text), b"x")
     batch = send_header(batch=True)
     several = talk.ask(
@@ -435,7 +435,7 @@ def test_topic_creation_is_limited_across_connections(talk):
 
 
 def test_sends_that_wait_for_the_disk_keep_no_bodies_in_memory(tmp_path, peer):
-    """On a disk that hangs, producers would fill it within the seconds that they are waited for."""
+    """On a disk that hangs, producers would fill the memory before their requests time out."""
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     command = talk.command(R.SEND_MESSAGE_V2, send_header(), b"x" * 1_000)
     talk.give(peer, command)

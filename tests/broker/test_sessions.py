@@ -1,4 +1,4 @@
-"""Silent members: what counts as life, and the question that stock clients answer."""
+"""Silent members: what counts as a sign of life, and the probe that stock clients answer."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def is_member(talk: Conversation) -> bool:
 
 
 def question(peer: FakePeer) -> Command | None:
-    """What the broker asks a silent client, taken out of what it was sent."""
+    """Remove the broker's probe from the peer's replies and return it, or None."""
     for position, sent in enumerate(peer.replies):
         if sent.code == R.GET_CONSUMER_RUNNING_INFO and not sent.is_response:
             return peer.replies.pop(position)

@@ -41,7 +41,7 @@ HOST = "127.0.0.1"
 
 
 class Client:
-    """Makes calls over one set of connections; remembers what it was notified of."""
+    """A client that makes calls over one set of connections, and remembers its notifications."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -90,7 +90,7 @@ def config(data: Path, **options: object) -> BrokerConfig:
 
 @asynccontextmanager
 async def running(settings: BrokerConfig, filesystem: FileSystem | None = None) -> AsyncIterator[Client]:
-    """A broker that listens, and a client of it."""
+    """Run a broker that listens, and yield a client of it."""
     server = BrokerServer(settings, clock=SystemClock(), filesystem=filesystem or LocalFileSystem())
     await server.start()
     client = Client(settings.address)
@@ -163,7 +163,7 @@ def test_a_slave_gets_the_log_at_the_ha_port(loop, tmp_path):
 
 @both
 def test_a_connection_from_elsewhere_is_ended_before_it_reports(loop, tmp_path):
-    """It held a descriptor for two minutes, and there is no limit on how many come from one address."""
+    """It used to hold a descriptor for two minutes, and there is no limit on connections per address."""
 
     async def scenario() -> None:
         port = free_broker_port()
@@ -227,7 +227,7 @@ def test_a_taken_port_is_reported_and_the_data_left_alone(tmp_path):
 
 
 def test_a_failed_start_raises_and_leaves_the_store_unlocked(tmp_path):
-    """No name can be like that, which is no OSError: the start went on without listening."""
+    """An impossible host name raises no OSError, so the start used to go on without listening."""
 
     async def scenario() -> None:
         wrong = config(tmp_path, bind_address="a..b", allow_public=True)
@@ -332,7 +332,7 @@ def test_a_held_pull_is_woken_by_another_connections_send(loop, tmp_path):
 
 
 class SlowDisk(LocalFileSystem):
-    """A file system whose flush of the commit log waits until it is let go, or fails."""
+    """A file system whose flush of the commit log waits until it is released, or fails."""
 
     def __init__(self) -> None:
         self.may_flush = threading.Event()
@@ -394,7 +394,7 @@ def test_after_a_failed_flush_sends_are_refused(tmp_path):
 
 @both
 def test_the_creator_of_a_topic_finds_it_at_the_name_servers(loop, tmp_path):
-    """The answer comes when they know it, so whoever asks next is not told of a topic of another size."""
+    """The answer comes when name servers know the topic, so a client never sees one of another size."""
 
     async def scenario() -> None:
         async with (
@@ -481,7 +481,7 @@ def test_a_hanging_name_server_delays_neither_the_broker_nor_the_others(tmp_path
 
 
 def test_a_start_ends_when_the_broker_listens_however_long_that_takes(tmp_path, monkeypatch):
-    """On a machine at a load of 15, 50 ms after it had given up the name servers, it did not listen yet."""
+    """At a load of 15 the broker did not listen yet 50 ms after it had given up on the name servers."""
     monkeypatch.setattr("libramq.broker.shell.FIRST_ROUND_MS_MAX", 0)
     monkeypatch.setattr("libramq.broker.start_up.LOOK_AROUND_MS_MAX", 1_500)
 
@@ -538,7 +538,7 @@ def test_a_stopping_broker_records_no_departure_of_its_members(tmp_path):
 
 
 def test_acknowledged_writes_survive_a_kill(tmp_path):
-    """Messages, commits, topics and groups of a process that SIGKILL ends while it is at work."""
+    """A process is killed by SIGKILL while messages, commits, topics and groups are being written."""
     data, port, nameserver_port = tmp_path / "data", free_broker_port(), free_port()
     process = start(
         ["up", "--nameserver-port", str(nameserver_port), "--broker-port", str(port), "--data", str(data)]

@@ -148,7 +148,7 @@ def test_a_group_is_served_by_the_expression_of_its_heartbeats(talk, peer):
 
 
 def test_who_is_ahead_of_its_heartbeat_is_not_served_unfiltered(talk, peer):
-    """Clients check tags, and nothing else: what is unfiltered here is handled there."""
+    """Clients check only tags, so they would handle whatever is sent unfiltered."""
     fill(talk, 1, 5)
     subscribed(talk, peer, sql())
     assert talk.pull(peer, sys_flag=0, sub_version=2).code == C.SUBSCRIPTION_NOT_LATEST
@@ -167,7 +167,7 @@ def test_a_group_with_an_expression_that_cannot_be_parsed(talk, peer):
 
 
 def test_a_group_that_comes_back_replaces_what_it_left(talk):
-    """Whatever its version: nobody is left whose expression would count more."""
+    """This holds whatever its version, as no member is left whose expression would take precedence."""
     fill(talk, 1, 5)
     alice = FakePeer()
     subscribed(talk, alice, sql("a > 3", version=9))
@@ -211,7 +211,7 @@ def hold(talk, peer, expression, **fields):
 
 
 def test_a_held_pull_is_looked_at_with_its_expression_before_it_runs_again(talk, peer, monkeypatch):
-    """It moves on where it is: a message that does not pass costs one look, whoever waits for others."""
+    """It advances in place: a message that does not match costs one check, however many clients wait."""
     talk.create_topic("T")
     command = hold(talk, peer, "a > 3")
     other = hold(talk, FakePeer(), "a > 3")
@@ -243,7 +243,7 @@ def test_a_held_pull_whose_time_is_up_goes_on_behind_what_it_has_seen(talk, peer
 
 @pytest.mark.parametrize("kind", ["SQL92", "TAG"])
 def test_a_held_pull_does_not_wait_behind_messages_that_it_has_not_seen(talk, peer, kind):
-    """More messages than one pull examines came at once: the reader must go on before the next one comes."""
+    """More arrive at once than one pull examines: the reader must continue before the next one arrives."""
     fill_many(talk, 1, 1)
     expression = {"SQL92": "a > 3", "TAG": "wanted"}[kind]
     command = hold(talk, peer, expression, expression_type=kind, queue_offset=1)
@@ -260,7 +260,7 @@ def test_a_held_pull_does_not_wait_behind_messages_that_it_has_not_seen(talk, pe
 
 @pytest.fixture
 def slow_steps(talk, monkeypatch):
-    """A step takes as long as a turn may."""
+    """Make each step take as long as a turn may."""
     step = FilteredRead.step
 
     def slow(read):
@@ -271,7 +271,7 @@ def slow_steps(talk, monkeypatch):
 
 
 def test_a_pull_that_filters_many_messages_out_takes_turns_with_others(talk, peer, slow_steps):
-    """Steps of 32 messages: nobody waits for all 800 that a pull examines."""
+    """Steps have 32 messages, so other clients do not wait for all 800 that a pull examines."""
     fill_many(talk, 900, 1)
     command = talk.pull_command(subscription="a > 3", expression_type="SQL92", sys_flag=PULL_SUBSCRIPTION)
     talk.give(peer, command)
@@ -290,7 +290,7 @@ HEAVY = " OR ".join(f"a > {number}" for number in range(8, 72))
 
 
 def test_a_pop_passes_over_a_bounded_number_of_messages_and_the_next_one_goes_on(talk, peer):
-    """All of its steps are one turn, so that there are fewer where each message costs more."""
+    """All of its steps are one turn, so there are fewer steps where each message costs more."""
     talk.create_topic("T", queues=1)
     fill_many(talk, 900, 1)
     fill(talk, 9)
@@ -308,7 +308,7 @@ def test_a_pop_passes_over_a_bounded_number_of_messages_and_the_next_one_goes_on
 
 
 def test_a_heartbeat_with_many_expressions_takes_turns_with_others(talk, peer):
-    """Each may take 10 ms to be parsed; those that are known take none."""
+    """Each may take 10 ms to parse; known ones take none."""
     talk.create_topic("T")
     many = [sql(f"a > {number}", topic=f"T{number}") for number in range(300)]
     beat = talk.command(R.HEART_BEAT, None, heartbeat("alice", "G", subscriptions=many))
@@ -430,7 +430,7 @@ def test_a_filter_of_a_group_that_left_is_forgotten_after_a_day(tmp_path, peer):
     "text", ["{", '{"filterDataByTopic":{"T":{"groupFilterData":{"G":{"expression":1}}}}}']
 )
 def test_a_broken_file_does_not_keep_a_broker_from_starting(tmp_path, peer, text):
-    """The members' heartbeats bring everything that it had."""
+    """The members' heartbeats restore everything that the file had."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "consumerFilter.json").write_text(text)
     talk = Conversation(tmp_path)

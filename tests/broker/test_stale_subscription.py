@@ -1,4 +1,4 @@
-"""A pull that is ahead of its client's heartbeat, as Apache's Java client makes them at a rebalance."""
+"""Pulls that are ahead of their client's heartbeat, as Apache's Java client makes them at a rebalance."""
 
 import json
 from collections.abc import Iterator
@@ -72,7 +72,7 @@ def pull(talk: Conversation, peer: FakePeer, version: int) -> Command:
 
 
 def test_a_pull_ahead_of_the_heartbeat_gets_everything_for_the_client_to_filter(talk: Conversation) -> None:
-    """What the newer subscription says is unknown, so nothing is left out; to wait for it costs 30 s."""
+    """The newer subscription is unknown, so nothing is filtered out; waiting for it would cost 30 s."""
     peer = FakePeer()
     send(talk, peer, "A")
     send(talk, peer, "B")

@@ -1,4 +1,4 @@
-"""When records were stored by the monotonic clock, whatever was done to the wall clock."""
+"""When records were stored by the monotonic clock, however the wall clock was set."""
 
 from libramq.broker.messages.stored_moments import SETTINGS_MAX, UNNOTICED_MS, StoredMoments
 from libramq.clock import Now
@@ -8,7 +8,7 @@ WALL_MS = 1_700_000_000_000
 
 
 def now(monotonic_ms: int, *, set_by_ms: int = 0) -> Now:
-    """The wall clock began at WALL_MS when the monotonic one was at nought, and was set since."""
+    """Return the time on a wall clock that read WALL_MS at monotonic zero, and was set since."""
     return Now(wall_ms=WALL_MS + monotonic_ms + set_by_ms, monotonic_ms=monotonic_ms)
 
 

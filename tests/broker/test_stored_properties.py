@@ -1,4 +1,4 @@
-"""What the broker does to the text of properties equals what taking it apart would do."""
+"""The broker's edits to the text of properties equal those made by parsing it."""
 
 from hypothesis import given
 from hypothesis import strategies as st

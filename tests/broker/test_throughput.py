@@ -1,4 +1,4 @@
-"""How much topics were sent and groups were given lately, as tools ask for it."""
+"""How many messages topics received and groups were sent lately, as tools query it."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def consume_tps(talk: Conversation, group: str = "G", **asked: str) -> float:
 
 @pytest.fixture
 def old(talk: Conversation) -> Conversation:
-    """A broker that has been there for longer than a minute."""
+    """A broker that has been running for longer than a minute."""
     talk.create_topic("T", 2)
     talk.create_topic("U", 2)
     talk.advance(2 * WINDOW_MS)
@@ -68,7 +68,7 @@ def test_a_young_broker_divides_by_its_age(talk, peer):
 
 
 def test_counters_cover_one_minute_and_wake_no_idle_broker(old):
-    """One bucket for each 10 s in which something was stored or read."""
+    """There is one bucket for each 10 s in which something was stored or read."""
     throughput = old.broker.runtime.throughput
     old.send(FakePeer())
     assert throughput._deadline.due_ms is not None

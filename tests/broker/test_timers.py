@@ -30,7 +30,7 @@ def bodies(talk: Conversation, topic: str = "T") -> list[bytes]:
 
 
 def advance(talk: Conversation, milliseconds: int) -> None:
-    """Time passes, and the disk keeps up."""
+    """Let time pass, with the disk keeping up."""
     for _ in range(0, milliseconds, 500):
         talk.advance(min(500, milliseconds))
         talk.flush()
@@ -154,7 +154,7 @@ def test_recalls_are_refused_unless_they_are_allowed(talk, peer):
 
 @pytest.mark.parametrize("more", [{}, {"TRAN_MSG": "true", "PGROUP": "P"}])
 def test_a_message_that_is_sent_recalls_no_other(talk, peer, more):
-    """RECALL_MESSAGE has to be allowed, and asks for the right to send to the topic of what it recalls."""
+    """RECALL_MESSAGE must be allowed, and requires the permission to send to the recalled message's topic."""
     send_at(talk, peer, NOW_MS + 3_000, UNIQ_KEY="KEY")
     forged = {"TIMER_DELIVER_MS": str(NOW_MS + 3_000), "TIMER_DEL_UNIQKEY": "T+KEY", **more}
     assert talk.send(peer, "Other", properties=forged).code == C.MESSAGE_ILLEGAL
@@ -322,6 +322,6 @@ def test_what_is_due_does_not_wait_for_what_is_not_on_the_disk(tmp_path, peer):
 
 
 def send_in_flight(talk: Conversation, peer: FakePeer, deliver_ms: int, body: bytes) -> None:
-    """Send without an answer yet: it comes when the log is flushed."""
+    """Send a message whose answer comes only when the log is flushed."""
     header = send_header(properties={"TIMER_DELIVER_MS": str(deliver_ms)})
     talk.give(peer, talk.command(R.SEND_MESSAGE_V2, header, body))

@@ -29,7 +29,7 @@ def producer(talk):
 
 
 def prepare(talk, peer, body=b"order", **properties):
-    """Send a half message; return what a producer needs to end it."""
+    """Send a half message, and return what a producer needs to end it."""
     named = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": f"KEY{body.decode()}"} | properties
     born = int(talk.clock.wall_ms())
     reply = talk.send(peer, body=body, queue_id=2, properties=named, sys_flag=4, born_timestamp=born)
@@ -50,7 +50,7 @@ def bodies(talk, topic="T", queue_id=2):
 
 
 def checks(peer):
-    """The checks that a peer was sent, taken out of what it was sent: their headers and messages."""
+    """Remove the checks from the peer's replies, and return their headers and messages."""
     found = [reply for reply in peer.replies if reply.code == R.CHECK_TRANSACTION_STATE]
     peer.replies[:] = [reply for reply in peer.replies if reply not in found]
     assert all(check.is_oneway for check in found)
@@ -66,7 +66,7 @@ def place_of(check):
 
 
 def progress(talk):
-    """Let the disk confirm what there is, so that how far the checks are is committed."""
+    """Flush until the progress of the checks is committed, and return it."""
     for _ in range(3):
         talk.flush()
         talk.advance(200)
@@ -157,7 +157,7 @@ def test_a_delay_begins_with_the_commit(talk, peer):
 
 @pytest.mark.parametrize("wrong", [{"TIMER_DELAY_MS": "x"}, {"TIMER_DELAY_SEC": "9999999"}])
 def test_a_time_that_can_never_be_is_refused_with_the_half_message(talk, peer, wrong):
-    """Not with the commit, whose answer no producer waits for."""
+    """The answer to the commit would be too late, since no producer waits for it."""
     reply = talk.send(peer, properties={"TRAN_MSG": "true", "PGROUP": "P"} | wrong, sys_flag=4)
     assert reply.code == C.MESSAGE_ILLEGAL, reply.remark
     assert talk.messages(TRANS_HALF_TOPIC) == []
@@ -208,7 +208,7 @@ def test_a_young_message_is_not_asked_about(talk, peer, producer):
 
 
 def test_who_ends_a_message_by_its_first_place_ends_its_copies(talk, peer, producer):
-    """The producer was asked, and its own commit from before arrives after that."""
+    """The producer was checked, and its own commit from before arrives after that."""
     place = prepare(talk, peer)
     talk.advance(2 * INTERVAL_MS)
     (_, (header, _)) = checks(producer)
@@ -234,7 +234,7 @@ def test_a_message_that_nobody_ends_is_given_up(tmp_path, peer):
 
 
 def test_a_message_that_was_given_up_is_looked_at_again(tmp_path, peer):
-    """An operator resumes it, twice by mistake: its producer is asked again, and it is stored once."""
+    """An operator resumes it, twice by mistake: its producer is checked again, and it is stored once."""
     talk = Conversation(tmp_path, transaction_check_max=1)
     producer = FakePeer("10.0.0.7:1")
     talk.beat_producer(producer, "producer")
@@ -270,7 +270,7 @@ def resume(talk, peer, message_id):
 
 
 def test_an_immunity_time_of_its_own(talk, peer, producer):
-    """Nobody is asked before it is over, and afterwards the producer must wait to be asked."""
+    """No producer is checked before it is over; afterwards the producer must wait to be checked."""
     place = prepare(talk, peer, CHECK_IMMUNITY_TIME_IN_SECONDS="70")
     talk.advance(2 * INTERVAL_MS)
     assert checks(producer) == []
@@ -327,7 +327,7 @@ def test_open_transactions_are_continued_after_a_restart(tmp_path, peer, stop):
 
 
 def test_progress_is_committed_once_it_is_durable(tmp_path, peer):
-    """What a power cut could take must be looked at again."""
+    """What a power cut could take must be checked again."""
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
     for place in places[:2]:
@@ -401,7 +401,7 @@ def test_open_transactions_keep_operations_until_their_messages_are_passed():
 
 
 def test_nobody_else_says_how_far_transactions_are_dealt_with(tmp_path, peer):
-    """After a commit for the broker's own group and a restart, nobody was asked about what lay before."""
+    """After a commit for the broker's own group and a restart, earlier transactions were never checked."""
     talk = Conversation(tmp_path)
     for number in range(5):
         prepare(talk, peer, b"%d" % number)
