@@ -1,4 +1,4 @@
-"""Members that ask the broker for their queues: who is told what, and when a queue changes hands."""
+"""Members that query the broker for their queues: who is notified when, and when a queue changes hands."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def queues_of(topic: str, count: int) -> list[MessageQueue]:
 
 
 class Group:
-    """A group whose members ask when told to."""
+    """A group whose members query when they are notified."""
 
     def __init__(self, **topics: int) -> None:
         self.assigned: dict[str, dict[str, list[MessageQueue]]] = {}
@@ -47,7 +47,7 @@ class Group:
         self.update()
 
     def ask(self, *client_ids: str) -> None:
-        """Each asks for all topics, as Java's client does in one round."""
+        """Let each member query all topics, as Java's client does in one round."""
         for client_id in client_ids:
             for topic in self.queues:
                 answer = self.assignment.ask(client_id, topic, now_ms=self.now_ms)
@@ -77,7 +77,7 @@ def test_the_first_member_is_assigned_everything():
 
 
 def test_a_newcomer_gets_a_queue_after_its_owners_query_and_a_rest():
-    """bob asks first and gets nothing; alice asks and lets go of two; bob is told when they have rested."""
+    """bob's first query gets nothing; alice's releases two queues; bob is notified once they have rested."""
     group = Group(T=4)
     group.join("alice")
     group.ask("alice")
@@ -124,7 +124,7 @@ def test_queues_of_a_departed_member_are_reassigned_after_a_rest():
 
 
 def test_loads_are_even_across_topics_and_not_within_each():
-    """Ten topics of one queue each: AVG would give all of them to the first member."""
+    """With ten topics of one queue each, AVG would assign all of them to the first member."""
     group = Group(**{f"T{number}": 1 for number in range(10)})
     group.join("alice", "bob")
     group.ask("alice", "bob")
@@ -167,7 +167,7 @@ def test_a_large_group_is_assigned_at_intervals():
 
 
 def test_queues_assigned_by_another_rule_are_kept_at_first():
-    """The group was in client mode: bob has all by AVG's word, and keeps his half."""
+    """The group was in client mode: bob has all queues by AVG, and keeps his half."""
     group = Group(T=4)
     group.assignment.give("bob", "T", group.queues["T"], now_ms=0)
     group.assigned["bob"] = {"T": group.queues["T"]}
@@ -179,7 +179,7 @@ def test_queues_assigned_by_another_rule_are_kept_at_first():
 
 @given(st.lists(st.tuples(st.sampled_from("jlaat"), st.integers(0, 3)), max_size=40), st.integers(1, 6))
 def test_no_queue_has_two_members_and_every_queue_gets_one(steps, count):
-    """Any order of joins, leaves, asks and time, over up to four members and two topics."""
+    """Joins, leaves, queries and time come in any order, with up to four members and two topics."""
     group = Group(T=count, U=2)
     for step, number in steps:
         who = f"c{number}"

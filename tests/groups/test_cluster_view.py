@@ -1,4 +1,4 @@
-"""The cluster view: who is in it, where groups live, whose queues there are."""
+"""The cluster view: its brokers, where groups live, and which queues exist."""
 
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.groups.cluster_view import ClusterView
@@ -24,7 +24,7 @@ def queues(perm: int = READ_WRITE, **counts: int) -> TopicRouteData:
 
 
 def view_of(*names: str) -> ClusterView:
-    """The view of broker 1."""
+    """Return the view of broker 1."""
     view = ClusterView("1", "10.0.0.1:1")
     view.brokers_reported(brokers(*names), linked=())
     return view
@@ -43,7 +43,7 @@ def test_coordinators_are_unknown_before_a_name_server_has_answered():
 
 
 def test_coordinators_are_known_when_all_brokers_agree():
-    """A broker is in its own view, reported or not; slaves are not, and no addresses of ours are believed."""
+    """A broker is in its own view, reported or not; slaves are not. Its reported addresses are ignored."""
     view = view_of("1", "2", "3")
     other = ClusterView("2", "10.0.0.2:1")
     other.brokers_reported(brokers("1", "3", slave_of="4"), linked=())
@@ -61,7 +61,7 @@ def test_coordinators_are_known_when_all_brokers_agree():
 
 
 def test_a_broker_leaves_when_it_is_neither_reported_nor_reachable():
-    """A name server that has just started knows nobody: who is reached stays, with its queues."""
+    """A name server that has just started knows no broker: reachable brokers stay, with their queues."""
     view = view_of("2", "3")
     view.topic_reported("T", queues(_1=4, _2=1, _3=1))
     assert view.queues("T") == (q("2", 0), q("3", 0))
@@ -77,7 +77,7 @@ def test_a_broker_leaves_when_it_is_neither_reported_nor_reachable():
 
 
 def test_queues_stay_while_a_slave_serves_them_without_its_master():
-    """Which coordinates nothing meanwhile, and is no peer."""
+    """The slave coordinates nothing meanwhile, and is no peer."""
     view = view_of("2", "3")
     view.topic_reported("T", queues(_2=2, _3=1))
     assert view.brokers_reported(brokers("3", slave_of="2"), linked=())
@@ -106,7 +106,7 @@ def test_the_last_other_master_is_absent_and_then_its_slave_goes_too():
 
 
 def test_a_master_that_is_reached_is_not_absent():
-    """Whatever name servers report: it may have lost its connection to them only."""
+    """This holds whatever name servers report: it may have lost only its connection to them."""
     view = view_of("2")
     assert not view.brokers_reported(brokers(slave_of="2"), linked=("2",))
     assert (view.names, view.absent) == (["1", "2"], set())
@@ -127,7 +127,7 @@ def test_queues_of_others_are_unknown_until_reported():
 
 
 def test_after_a_broker_joins_queues_are_unknown_until_reported_again():
-    """Whoever held its queues when we did not know it must not lose them to an old list."""
+    """Members that held its queues before this broker knew it must not lose them to an old list."""
     view = view_of("2")
     view.topic_reported("T", queues(_2=1))
     assert view.brokers_reported(brokers("2", "3"), linked=())

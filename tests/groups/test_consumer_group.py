@@ -1,4 +1,4 @@
-"""Who is a member of a group, and what the group subscribes to."""
+"""Which clients are members of a group, and what the group subscribes to."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def subscribes(topic: str, version: int = 1, expression: str = "*") -> Subscript
 
 
 def remove_peer(groups: ConsumerGroups[Any], peer: object) -> list[tuple[str, Member[Any]]]:
-    """A connection ended: its memberships, which are gone now."""
+    """End a connection, and return its memberships, which end with it."""
     return [(name, gone) for name in groups.groups_of(peer) if (gone := groups.remove(name, peer))]
 
 
@@ -93,7 +93,7 @@ def test_a_connection_leaves_all_its_groups_at_once():
 
 
 def test_a_subscription_is_replaced_only_by_a_newer_one():
-    """Members that were started with different expressions do not fight: the newest stays."""
+    """Members that were started with different expressions do not alternate: the newest one stays."""
     group = joined(member("c1", "alice")).get("G")
     assert group.subscribe("c1", [subscribes("T", 10, "a")])
     assert not group.subscribe("c1", [subscribes("T", 9, "b")])
@@ -172,7 +172,7 @@ def test_subscriptions_beyond_the_limit_are_skipped():
     )
 )
 def test_the_tables_agree_with_a_plain_set_of_memberships(steps):
-    """Any sequence of heartbeats, leaves and closes over a few connections, clients and groups."""
+    """Heartbeats, leaves and closes come in any sequence, over a few connections, clients and groups."""
     groups: ConsumerGroups[int] = ConsumerGroups()
     model: dict[tuple[str, int], str] = {}
     for step, peer, client, number in steps:

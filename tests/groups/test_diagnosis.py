@@ -1,4 +1,4 @@
-"""What is wrong with a group, each in one sentence, noted once."""
+"""What is wrong with a group: each problem in one sentence, recorded once."""
 
 from libramq.groups.diagnosis import (
     HEARTBEAT_GAP_MS_MAX,
@@ -47,7 +47,7 @@ def test_one_client_id_on_two_hosts_is_reported():
 
 
 def test_one_client_id_on_one_host_is_reported_only_when_both_keep_sending_heartbeats():
-    """A client that reconnected beats on its new connection alone."""
+    """A client that has reconnected sends heartbeats only on its new connection."""
     assert found(member("a", joined=0, beat=100), member("a", joined=200, beat=200)) == []
     ((kind, _, text),) = found(member("a", joined=0, beat=300), member("a", joined=200, beat=200))
     assert kind is Kind.DUPLICATE_CLIENT_IDS
@@ -78,7 +78,7 @@ def test_in_a_coordinated_group_different_tags_are_reported_and_different_topics
 
 
 def test_retry_topics_are_not_compared():
-    """Java's client subscribes to %RETRY%group_topic while it has queues, and an idle one does not."""
+    """Java's client subscribes to %RETRY%group_topic only while it has queues."""
     assert found(member("alice"), member("bob", subscriptions={"T": "*", "%RETRY%G_T": "*"})) == []
 
 

@@ -1,4 +1,4 @@
-"""The ledger of handovers: one holder a queue, and when the next one is admitted."""
+"""The ledger of handovers: one holder per queue, and when the next one is admitted."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_under_epochs_the_next_member_is_admitted_at_once():
 
 
 def test_under_server_side_assignment_a_queue_rests_before_the_next_member():
-    """A queue that is held does not rest; what has rested is forgotten."""
+    """A held queue does not rest, and the rest is forgotten when it is over."""
     ledger = held(HandoverLedger(rest_ms=100))
     ledger.free(ONE, 1_000)
     assert [ledger.rest_ms(ONE, at_ms) for at_ms in (1_000, 1_060, 1_100, 2_000)] == [100, 40, 0, 0]

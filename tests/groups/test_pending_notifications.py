@@ -1,4 +1,4 @@
-"""Herding: a change is repeated to whoever has not looked since."""
+"""Pending notifications: a change is repeated to members that have not fetched the list since."""
 
 from libramq.groups.pending_notifications import PENDING_MS_MAX, REPEAT_MS, ROUND_GAP_MS, PendingNotifications
 
@@ -10,7 +10,7 @@ def herd(*members: str, at_ms: int = 10_000) -> PendingNotifications[str]:
 
 
 def test_a_member_that_fetched_the_list_is_not_notified_again() -> None:
-    """alice looks after the change; only bob is told again."""
+    """alice fetches the list after the change; only bob is notified again."""
     group = herd("alice", "bob")
     group.fetched("alice", now_ms=10_100)
     assert group.due(now_ms=10_000 + REPEAT_MS) == ["bob"]
@@ -76,7 +76,7 @@ def test_in_a_large_group_a_member_is_notified_once_a_second_however_many_join()
 
 
 def test_a_delayed_notification_is_sent_when_the_delay_ends() -> None:
-    """carol vanished with locks: the others are told when her locks are free, not to be refused them."""
+    """carol vanished with locks: others are notified once these are free, as they would be refused before."""
     group: PendingNotifications[str] = PendingNotifications()
     assert group.changed(["alice", "bob"], now_ms=10_000, wait_ms=150) == []
     assert group.due(now_ms=10_149) == []
@@ -85,7 +85,7 @@ def test_a_delayed_notification_is_sent_when_the_delay_ends() -> None:
 
 
 def test_a_member_that_fetched_too_early_is_notified_again() -> None:
-    """bob is current, but a queue of his is free only in 100 ms."""
+    """bob is current, but a queue of his becomes free only in 100 ms."""
     group: PendingNotifications[str] = PendingNotifications()
     group.changed(["alice", "bob"], now_ms=10_000)
     group.fetched("alice", now_ms=10_300)

@@ -17,7 +17,7 @@ def test_a_lock_belongs_to_its_client_until_it_expires():
 
 
 def test_members_that_read_under_an_epoch_lock_first():
-    """Until it has let go, or had its time; others' queues and groups are as they were."""
+    """Theirs hold until released, or for a limited time; other queues and groups are unaffected."""
     locks = QueueLocks()
     locks.reserve("G", dict.fromkeys(Q[:3], "alice"), now_ms=0)
     assert not locks.holds_any("G", now_ms=0)

@@ -1,4 +1,4 @@
-"""Rebalances as a broker observes them: who pulls what, and what that cost."""
+"""Rebalances as a broker observes them: which member pulls what, and what that costs."""
 
 from collections import Counter
 from itertools import permutations
@@ -32,7 +32,7 @@ from libramq.message.queue import MessageQueue
 
 
 def at(ms: int) -> Now:
-    """Both clocks began together."""
+    """Return a moment at which both clocks agree."""
     return Now(wall_ms=ms, monotonic_ms=ms)
 
 
@@ -40,7 +40,7 @@ Q = [MessageQueue("T", "b", n) for n in range(4)]
 
 
 class Group:
-    """A group whose members pull when told to; time stands still in between."""
+    """A group whose members pull when the test says so; time stands still in between."""
 
     def __init__(self, queues: list[MessageQueue] = Q) -> None:
         self.rebalance = GroupRebalance("G")
@@ -88,7 +88,7 @@ class Group:
 
 
 def steady(*members: str) -> Group:
-    """A group that has settled with its members sharing the queues in runs."""
+    """Return a settled group whose members share the queues in runs."""
     group = Group()
     for member in members:
         group.join(member)
@@ -154,7 +154,7 @@ def test_a_join_moves_half_and_measures_pause_and_redelivery():
 
 
 def test_a_held_pull_reads_until_the_rebalance_begins():
-    """A consumer that waits at the end of its queue stands by it, however long ago it asked."""
+    """A consumer that waits at the end of its queue still reads it, however old its pull is."""
     group = steady("alice")
     group.now_ms += 14_000
     group.join("bob")
@@ -229,7 +229,7 @@ def test_a_queue_that_returns_did_not_move_but_its_redelivery_counts():
 
 
 def test_the_redelivery_of_a_queue_read_before_the_broker_started_is_unknown():
-    """A restarted broker does not know what the owner before was sent: that is not none."""
+    """A restarted broker does not know what the previous owner was sent; unknown must not count as none."""
     group = Group()
     group.rebalance = GroupRebalance("G", sent_before=lambda queue: None if queue == Q[3] else 0)
     group.join("alice")
@@ -259,7 +259,7 @@ def test_uncommitted_messages_of_an_empty_group_are_redelivered_to_the_next_memb
 
 @pytest.mark.parametrize(("sent", "bound"), [(0, 0), (5, None), (None, None)])
 def test_the_redelivery_of_a_queue_not_yet_read_by_its_new_owner_is_unknown(sent, bound):
-    """It has paused; where nothing was sent before, nothing can come again."""
+    """The new owner is paused; where nothing was sent before, nothing can be redelivered."""
     group = Group()
     group.rebalance = GroupRebalance("G", sent_before=lambda _: sent)
     group.join("alice")
@@ -279,7 +279,7 @@ def test_an_opening_without_a_commit_is_not_the_first():
 
 
 def test_a_member_that_joins_and_leaves_at_once_moves_nothing():
-    """Nobody had the queues before, and nobody has them now."""
+    """The queues had no owner before, and have none afterwards."""
     group = Group()
     group.join("alice")
     group.pull("alice", 0, 1, 2, 3)
@@ -342,7 +342,7 @@ def test_a_pull_by_another_outside_a_rebalance_changes_the_owner_quietly():
 
 
 def test_an_opening_before_its_rebalance_is_known_counts_for_it():
-    """As where a link to the coordinator is blocked: members get their grants sooner than we PEER_STARTED."""
+    """A blocked link to the coordinator causes this: members get their grants before we get PEER_STARTED."""
     rebalance = GroupRebalance("G")
     rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
     for queue in Q:
@@ -372,7 +372,7 @@ def test_an_opening_before_its_rebalance_is_known_counts_for_it():
 
 @pytest.mark.parametrize(("opened_ms", "moved"), [(10_000, 1), (9_999, 0)])
 def test_a_queue_opened_long_before_a_rebalance_has_its_owner(opened_ms: int, moved: int):
-    """It did so in a rebalance that we did not hear of; the next has not moved the queue."""
+    """It was opened in a rebalance that this broker did not see; the next one has not moved the queue."""
     rebalance = GroupRebalance("G")
     rebalance.opened(Q[0], "alice", now_ms=opened_ms)
     started_ms = 10_000 + UNREPORTED_MS
@@ -385,7 +385,7 @@ def test_a_queue_opened_long_before_a_rebalance_has_its_owner(opened_ms: int, mo
 
 
 def test_a_rebalance_settles_only_when_every_opener_is_known():
-    """As where the member's heartbeat is late, and the coordinator, which knows its name, is elsewhere."""
+    """The member's heartbeat may be late, and the coordinator, which knows its name, at another broker."""
     rebalance = GroupRebalance("G")
     rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
     rebalance.opened(Q[0], None, now_ms=10)
@@ -415,7 +415,7 @@ def test_sequence_numbers_have_no_gaps():
 
 
 def fewest(before: list[str | None], loads: dict[str, int]) -> int:
-    """By trying every allocation that gives members these loads, whoever has which."""
+    """Return the fewest moves, by trying every allocation with these loads, however members share them."""
     members = list(loads)
     best = len(before)
     for order in permutations(loads.values()):
@@ -447,7 +447,7 @@ def test_between_even_allocations_the_minimum_is_zero():
 
 @given(st.lists(st.tuples(st.sampled_from("jlkps"), st.integers(0, 3), st.integers(0, 3)), max_size=40))
 def test_loads_and_moves_always_add_up(steps):
-    """Joins, leaves, kills, pulls by members and passing time, in any order."""
+    """Joins, leaves, kills, pulls and passing time come in any order."""
     group = Group()
     for step, who, queue in steps:
         name = f"m{who}"
@@ -529,7 +529,7 @@ def test_only_the_largest_loads_are_kept_where_not_all_fit():
 
 
 def test_double_reading_is_recorded_until_the_former_owner_stops():
-    """bob takes queue 2 at 1,000 ms; alice, who has not looked yet, pulls it once more 300 ms later."""
+    """bob takes queue 2 at 1,000 ms; alice, who has not noticed yet, pulls it once more 300 ms later."""
     group = steady("alice")
     group.join("bob")
     group.now_ms += 1_000
@@ -574,7 +574,7 @@ def test_messages_of_different_seconds_are_not_one_peak():
 
 
 def test_members_that_alternate_on_a_queue_are_double_readers():
-    """Both pull queue 2 in turn: one move may be late, the second taking means two."""
+    """Both pull queue 2 in turn: a single pull may be late, but the second takeover means two readers."""
     group = steady("alice", "bob")
     since_ms = group.now_ms
     for who in ("alice", "bob"):
@@ -600,7 +600,7 @@ def test_unread_queues_of_a_settled_group_are_recorded():
 
 @pytest.mark.parametrize("set_by_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
 def test_setting_the_wall_clock_does_not_change_a_rebalance(set_by_ms):
-    """An hour between its start and its end, and it settles as soon, with the same pauses."""
+    """An hour's shift between start and end changes neither when the rebalance settles nor its pauses."""
     group = steady("alice")
     group.join("bob")
     group.wall_ahead_ms = set_by_ms

@@ -1,10 +1,10 @@
-"""Members as edges tell of them, lists as coordinators publish them and as edges keep them."""
+"""Members as edges report them, and lists as coordinators publish and edges keep them."""
 
 from libramq.groups.roster import EdgeMember, MemberList, Publication, Roster
 
 
 def members(*names: str) -> list[EdgeMember]:
-    """Names in capitals are stock clients."""
+    """Return members; names in capitals are stock clients."""
     return [EdgeMember(client_id=name, stock=name.isupper()) for name in names]
 
 
@@ -17,7 +17,7 @@ def edges_of(**edges: dict[str, list[EdgeMember]]) -> Roster:
 
 
 def test_the_members_of_a_group_are_those_of_all_edges():
-    """Each once; who allocates for itself at one edge, does."""
+    """Each is listed once; a member that allocates for itself at one edge does so everywhere."""
     known = edges_of(b={"g": members("x", "Y")}, a={"g": members("z", "x"), "h": members("x")})
     assert known.client_ids("g") == ["Y", "x", "z"]
     assert known.stock("g") == ["Y"]
@@ -27,7 +27,7 @@ def test_the_members_of_a_group_are_those_of_all_edges():
 
 
 def test_libramq_members_beside_stock_members_allocate_for_themselves():
-    """Also where they have not looked at a list since their broker came."""
+    """This holds also where they have not fetched a list since their broker started."""
     ours = EdgeMember(client_id="x", stock=False)
     asks = EdgeMember(client_id="y", topics=("T",))
     known = edges_of(a={"g": [ours]}, b={"g": [asks]})
@@ -56,7 +56,7 @@ def test_an_edge_agrees_when_it_has_reported_all_members_to_the_same_brokers():
 
 
 def test_a_group_at_one_edge_needs_no_published_list():
-    """Who had one of it hears that it is over."""
+    """Edges that had a list before are notified that it is void."""
     known = edges_of(a={"g": members("x")}, b={}, c={})
     assert known.publish("g") is None
     known.report("b", {"g": members("y")}, complete=False)
@@ -90,7 +90,7 @@ def test_published_lists_of_groups_that_moved_are_dropped():
 
 
 def test_a_list_is_valid_until_a_coordinator_replaces_it():
-    """What comes late does not."""
+    """A list that arrives late does not replace it."""
     known = Roster()
 
     def take(broker: str, version: int, *client_ids: str) -> bool:

@@ -1,4 +1,4 @@
-"""Members that ask for their queues where their group lives, and where it comes to live elsewhere."""
+"""Members that query their queues where their group lives, also after it has moved to another broker."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ A, B = "broker-a", "broker-b"
 
 
 class Cluster:
-    """Two brokers with queues of T; members ask, and the group lives at one of the brokers."""
+    """Two brokers with queues of T. Members query, and the group lives at one of the brokers."""
 
     def __init__(self, count: int = 4) -> None:
         self.queues: dict[str, list[MessageQueue] | None] = {
@@ -39,7 +39,7 @@ class Cluster:
         return ServerAssignedMembers(self.version, dict(self.topics), self.allocates) if self.topics else None
 
     def say(self, word: AssignmentUpdate | None) -> None:
-        """The home tells all brokers."""
+        """Send the coordinator's update to all brokers."""
         if word is not None:
             self.again |= word.ask_again
             for name, broker in self.brokers.items():
@@ -47,7 +47,7 @@ class Cluster:
                     broker.tables.take(word)
 
     def change(self) -> None:
-        """Members or queues are others now, and the home has heard of it."""
+        """Announce changed members or queues to the coordinator."""
         self.version += 1
         self.say(self.brokers[self.coordinator].review("g", now_ms=self.now_ms))
 
@@ -70,7 +70,7 @@ class Cluster:
                 self.holds[client_id] = set(decision.queues)
 
     def ask_until_quiet(self) -> None:
-        """Whoever was told to ask does so, until nobody is."""
+        """Let the notified members query, until none is notified."""
         for _ in range(20):
             if not self.again:
                 return
@@ -79,7 +79,7 @@ class Cluster:
         raise AssertionError(f"{self.again} are still told to ask again")
 
     def move(self, coordinator: str, *, is_dead: bool = False) -> None:
-        """The group comes to live at the other broker; the one before tells what it remembers, or is dead."""
+        """Move the group to the other broker; the previous one passes on what it remembers, or is dead."""
         before, after = self.brokers[self.coordinator], self.brokers[coordinator]
         if is_dead:
             self.brokers[self.coordinator] = self.new_broker(self.coordinator)
@@ -146,7 +146,7 @@ def test_nothing_moves_when_the_coordinator_changes(is_dead):
 
 
 def test_a_handover_continues_at_the_next_coordinator():
-    """alice has not let go of what bob waits for when the broker dies."""
+    """alice has not released what bob waits for when the broker dies."""
     cluster = Cluster()
     cluster.join("alice")
     cluster.ask("alice")
@@ -250,7 +250,7 @@ def ask_all(cluster: Cluster, who: Iterable[str]) -> None:
     st.integers(1, 4),
 )
 def test_no_queue_has_two_members_whichever_broker_coordinates(steps, count):
-    """Any order of joins, leaves, asks, time, moves to the other broker, and its death."""
+    """Joins, leaves, queries, time, moves to the other broker and its death come in any order."""
     cluster = Cluster(count)
     for step, number in steps:
         who = f"c{number}"

@@ -1,4 +1,4 @@
-"""How long members may be silent, and the one question before they are given up."""
+"""How long members may be silent, and the one probe before they are removed."""
 
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroups, Member
@@ -19,7 +19,7 @@ class Sessions(ConsumerGroups[str]):
 
 
 def silent(*peers: str) -> tuple[Sessions, list[AreYouThere[str]]]:
-    """Members of G that were silent from 0 on, just asked."""
+    """Return members of G that were silent from 0 on, just probed, and the probes."""
     sessions = Sessions()
     for peer in peers:
         sessions.heartbeat("G", peer, now_ms=0)

@@ -1,4 +1,4 @@
-"""Members of one group that want different messages of one topic."""
+"""Members of one group that subscribe to different messages of one topic."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A classic group, request by request: who waits for whom, and what each is answered."""
+"""A classic group, request by request: which requests wait for others, and how each is answered."""
 
 import random
 from typing import Any
@@ -44,7 +44,7 @@ class World:
         return f"{name} {self._keys}"
 
     def join(self, name: str = "", member_id: str = "", **fields: Any) -> str:
-        """A member joins; return the key of its request."""
+        """Let a member join, and return the key of its request."""
         key = self.key(name or member_id)
         defaults: dict[str, Any] = {
             "instance_id": None,
@@ -84,7 +84,7 @@ class World:
         self.now_ms = end_ms
 
     def stable(self, *names: str) -> None:
-        """These members have joined and have their shares; the first leads."""
+        """Let these members join and get their shares; the first leads."""
         keys = [self.join(name) for name in names]
         self.advance(2 * INITIAL_DELAY_MS)
         assert [self.joined(key).refusal for key in keys] == [Refusal.NONE] * len(names)
@@ -239,7 +239,7 @@ def test_a_leave_completes_a_rebalance_that_waited_for_the_member(world: World):
 
 
 def test_a_member_without_id_is_given_one_and_comes_back(world: World):
-    """KIP-394: what is lost on the way to the client leaves no member behind."""
+    """KIP-394: an answer lost on its way to the client leaves no member behind."""
     refused = world.join("a", must_come_back=True)
     assert world.joined(refused) == Joined(refused, Refusal.MEMBER_ID_REQUIRED, "a-id")
     assert world.group.status is Status.EMPTY
@@ -425,7 +425,7 @@ def test_groups_without_members_are_forgotten():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_members_do_every_request_is_answered_once_and_others_can_use_the_group(seed: int):
-    """Random members, then silence, then two that follow the protocol."""
+    """Random members act first, then all are silent, then two follow the protocol."""
     rng = random.Random(seed)
     world = World()
     requests: set[str] = set()
@@ -455,7 +455,7 @@ def test_whatever_members_do_every_request_is_answered_once_and_others_can_use_t
 
 
 def check(world: World) -> None:
-    """What holds at any moment."""
+    """Check what holds at any moment."""
     group = world.group
     if group.status is Status.EMPTY:
         assert not group.members

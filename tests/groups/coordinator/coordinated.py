@@ -1,6 +1,6 @@
-"""A coordinator with its surroundings in one thread: honest members, fences that listen, and a clock.
+"""A coordinator with its surroundings in one thread: honest members, fences that accept grants, and a clock.
 
-Members do what ours do: poll, take what they are given, give up what is revoked (at once, or when told to),
+Members do what ours do: poll, take assigned queues, release revoked ones (at once, or when the test says so),
 poll again. Nothing is random but member ids, which come from a seed.
 """
 
@@ -36,8 +36,7 @@ def queues_of(topic: str, count: int, broker: str = "b") -> list[MessageQueue]:
 
 @dataclass
 class Consumer:
-    """One honest member. drains: whether it gives up revoked queues at once; is_leaving: it stops, slowly.
-
+    """One honest member. drains: it releases revoked queues at once. is_leaving: it is stopping slowly.
     waits: its joins are answered with its assignment.
     """
 
@@ -63,7 +62,7 @@ class Consumer:
 
 
 class Surroundings:
-    """The coordinator, its members, and what it had done."""
+    """The coordinator, its members, and the effects that it had."""
 
     def __init__(self, queues: list[MessageQueue] | None = None, *, brokers: tuple[str, ...] = ()) -> None:
         self.states: dict[str, GroupState] = {}
@@ -92,7 +91,7 @@ class Surroundings:
         )
 
     def restart(self) -> None:
-        """The broker's process ends and another one begins; connections are gone."""
+        """Replace the broker's process by a new one; connections are gone."""
         self.coordinator = self.begin()
         self.asked_at.clear()
         for consumer in self.consumers.values():
@@ -113,7 +112,7 @@ class Surroundings:
     # What members do.
 
     def add(self, client_id: str, **fields) -> Consumer:
-        """A consumer starts and joins."""
+        """Start a consumer, and let it join."""
         consumer = Consumer(client_id, peer=f"peer of {client_id}", **fields)
         self.consumers[client_id] = consumer
         self.join(consumer)
@@ -152,7 +151,7 @@ class Surroundings:
         self.do(self.coordinator.poll(ticket, consumer.peer, poll, now_ms=self.now_ms))
 
     def release(self, consumer: Consumer) -> None:
-        """Give up all that is revoked."""
+        """Release everything that is revoked."""
         release = Release(group=GROUP, member=consumer.member or "", queues=dict(consumer.revoked))
         for queue in consumer.revoked:
             consumer.held.pop(queue, None)
@@ -161,12 +160,12 @@ class Surroundings:
         self.do(self.coordinator.release(ticket, consumer.peer, release, now_ms=self.now_ms))
 
     def depart(self, consumer: Consumer, *drained: MessageQueue) -> None:
-        """It stops: these queues are drained already, the others when it is told that they are."""
+        """Let a consumer stop: these queues are drained already, the others when the test says so."""
         consumer.is_leaving, consumer.drains = True, False
         self.give_up(consumer, *drained)
 
     def give_up(self, consumer: Consumer, *queues: MessageQueue) -> None:
-        """Give up some queues, asked back or not."""
+        """Release some queues, whether they are revoked or not."""
         given_up = {queue: consumer.held.pop(queue) for queue in queues}
         release = Release(
             group=GROUP, member=consumer.member or "", queues=given_up, is_leaving=consumer.is_leaving
@@ -180,7 +179,7 @@ class Surroundings:
         self.do(self.coordinator.leave(self.ticket(consumer), leave, now_ms=self.now_ms))
 
     def remove(self, name: str, operator: str | None = "olga") -> ResponseCode | None:
-        """An operator takes a member out; the answer comes at once, or later (None)."""
+        """Remove a member as an operator; return the answer's code, or None if it comes later."""
         self.tickets += 1
         remove = Remove(group=GROUP, name=name, operator=operator, host="10.0.0.9")
         effects = self.coordinator.remove(f"/{self.tickets}", remove, now_ms=self.now_ms)
@@ -190,7 +189,7 @@ class Surroundings:
         return answers[0] if answers else None
 
     def kill(self, consumer: Consumer) -> None:
-        """Its process ends, and its connection with it."""
+        """End a consumer's process, and its connection with it."""
         self.consumers.pop(consumer.client_id)
         self.do(self.coordinator.closed(consumer.peer, now_ms=self.now_ms))
 
@@ -204,7 +203,7 @@ class Surroundings:
     # What happens.
 
     def run(self, ms: int) -> None:
-        """Let time pass, everybody doing what is to be done at once."""
+        """Let time pass, while all members do at once what is due."""
         end_ms = self.now_ms + ms
         self.work()
         while (due_ms := self.coordinator.next_due_ms) is not None and due_ms <= end_ms:
@@ -214,7 +213,7 @@ class Surroundings:
         self.now_ms = end_ms
 
     def work(self) -> None:
-        """Every consumer that has no poll waiting gives up what it can and polls."""
+        """Let every consumer without a waiting poll release what it can, and poll."""
         for _ in range(50):
             idle = [each for each in self.consumers.values() if not each.polls and not each.is_silent]
             if not idle:
@@ -291,7 +290,7 @@ class Surroundings:
         return view
 
     def owners(self) -> dict[int, str]:
-        """Client ids by queue id; for groups of one topic at one broker."""
+        """Return client ids by queue id; this is for groups of one topic at one broker."""
         names = {member.member: member.client_id for member in self.view.members}
         return {queue.queue_id: names[held.member] for queue, held in sorted(self.view.owners.items())}
 
@@ -299,7 +298,7 @@ class Surroundings:
         return {member.client_id: len(member.owned) for member in self.view.members}
 
     def take(self, kind: type) -> list:
-        """The effects of that kind since they were taken last."""
+        """Remove and return the effects of this kind."""
         taken = [effect for effect in self.effects if isinstance(effect, kind)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return taken

@@ -28,7 +28,7 @@ from tests.groups.coordinator.coordinated import (
 
 
 def group_of(*client_ids: str, queues: list[MessageQueue] | None = None, **fields) -> Surroundings:
-    """A group that has settled."""
+    """Return a group that has settled."""
     group = Surroundings(queues)
     for client_id in client_ids:
         group.add(client_id, **fields)
@@ -62,7 +62,7 @@ def test_the_first_member_gets_all_queues_and_the_second_half_of_them():
 
 
 def test_drained_queues_of_a_leaving_member_are_reassigned_before_it_is_gone():
-    """Each queue moves once, none comes back to it, and there is one rebalance with one reason."""
+    """Each queue moves once, none returns to the member, and there is one rebalance with one reason."""
     group = group_of("alice", "bob", "carol", queues=queues_of("T", 9))
     alice = group.consumers["alice"]
     mine = sorted(alice.held)
@@ -173,7 +173,7 @@ def test_a_member_that_does_not_release_a_queue_loses_it():
 
 @pytest.mark.parametrize(("requested_ms", "waits_ms"), [(30_000, 30_000), (2_000, 2_000), (0, 1_000)])
 def test_a_member_has_its_own_revoke_timeout(requested_ms, waits_ms):
-    """Each its own time; those that asked for none have 10 s."""
+    """Each member has its own timeout; members that request none have 10 s."""
     group = Surroundings()
     group.add("alice", revoke_timeout_ms=requested_ms, session_ms=60_000)
     group.run(100)
@@ -213,7 +213,7 @@ def test_a_member_that_stays_after_all_has_its_revoke_timeout_from_the_revocatio
 
 @pytest.mark.parametrize("session_ms", [1_000, 3_000])
 def test_a_stalled_coordinator_expels_no_member_that_polled_meanwhile(session_ms):
-    """5 s: what members sent lies in sockets, and timers are due before these are read."""
+    """During 5 s of stall members' polls wait in sockets, and timers fire before these are read."""
     group = Surroundings()
     for name in ("alice", "bob"):
         group.add(name, session_ms=session_ms)
@@ -233,7 +233,7 @@ def test_a_stalled_coordinator_expels_no_member_that_polled_meanwhile(session_ms
 
 
 def test_a_member_silent_beyond_the_stall_is_expelled():
-    """It has what was left of its session, and no other standstill gives it more."""
+    """It has what was left of its session, and further stalls do not extend that."""
     group = group_of("alice", "bob")
     group.consumers["bob"].is_silent = True
     for _ in range(9):
@@ -382,7 +382,7 @@ def test_a_release_under_an_earlier_epoch_is_ignored():
 
 
 def test_a_revoked_queue_missing_from_its_holders_poll_is_free():
-    """It never heard of it, or its release was lost."""
+    """The member never learned of the queue, or its release was lost."""
     group = group_of("alice")
     alice = group.consumers["alice"]
     alice.drains = False
@@ -508,7 +508,7 @@ def test_the_former_process_of_a_static_member_is_refused():
 
 
 def test_a_former_process_gets_its_name_back_when_it_is_free():
-    """It takes nobody's place, whatever it says it was; afterwards it is a new member."""
+    """It takes no other member's place, whichever id it claims; afterwards it is a new member."""
     group = group_of("alice", instance="a")
     alice = group.consumers["alice"]
     former = alice.member
@@ -614,7 +614,7 @@ def test_a_removal_matches_an_instance_id_before_client_ids():
 
 
 def inquiring() -> Surroundings:
-    """A group whose coordinator asks the fences; one of them names a member that does not come."""
+    """Return a group whose coordinator queries the fences; one names a member that does not return."""
     group = group_of("alice", "bob")
     carol = Claim("carol, who does not come", group.view.epoch)
     group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
@@ -624,7 +624,7 @@ def inquiring() -> Surroundings:
 
 @pytest.mark.parametrize("is_disk_full", [False, True])
 def test_a_removal_while_fences_are_asked_is_answered_once_it_is_recorded(is_disk_full: bool):
-    """Nothing is recorded until it is known who holds what; killed before, its coordinator would know bob."""
+    """Nothing is recorded before the holders are known; after an earlier kill, bob would still be known."""
     group = inquiring()
     assert group.remove("bob") is None
     group.run(100)
@@ -718,7 +718,7 @@ def test_removed_queues_need_no_release():
 
 
 def test_queues_of_a_recreated_topic_are_granted_anew():
-    """Nobody has seen that they were gone. Those of other brokers stay, their epochs included."""
+    """No member has noticed that they were gone. Queues of other brokers stay, with their epochs."""
     group = Surroundings([*queues_of("T", 4), *queues_of("T", 4, "c")])
     for name in ("alice", "bob"):
         group.add(name)
@@ -738,7 +738,7 @@ def test_queues_of_a_recreated_topic_are_granted_anew():
 
 
 def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_anew():
-    """The group hears all three, one after the other, before it looks."""
+    """The group gets all three changes, one after the other, before it computes a new target."""
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
     group.do(group.coordinator.queues_changed("T", [], now_ms=group.now_ms))
@@ -750,7 +750,7 @@ def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_anew():
 
 
 def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
-    """Its fence there knows nobody any more; nothing moves."""
+    """Its fence there knows no member any more, yet nothing moves."""
     group = group_of("alice", "bob")
     group.run(1_000)
     before = {queue: holding.member for queue, holding in group.view.owners.items()}
@@ -764,7 +764,7 @@ def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
 
 
 def test_queues_reset_by_an_operator_are_granted_anew():
-    """Those of the one group; of another group of the topic nothing moves."""
+    """Only queues of this group move; those of another group with the topic stay."""
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
     group.take(Grant)
@@ -779,7 +779,7 @@ def test_queues_reset_by_an_operator_are_granted_anew():
 
 
 def test_a_queue_closed_by_an_operator_needs_no_release():
-    """A group is taken over: its claims on that queue are void, the others count."""
+    """In a take-over its claims on that queue are void, while the others count."""
     group = group_of("alice")
     first = min(group.view.owners)
     opened = {
@@ -951,8 +951,8 @@ def test_nothing_is_granted_while_the_disk_refuses_writes():
 
 
 def test_the_gathering_times_out_after_a_failed_write():
-    """Who is due in the past is late at every look: an engine would take it for having stood still, and
-    give everybody, the inquiry too, that time again.
+    """A group whose deadline is in the past is late at every tick: an engine would take that for a stall, and
+    extend everyone's deadlines by it, that of the inquiry too.
     """
     group = group_of("alice", "bob")
     group.is_disk_full = True
@@ -970,7 +970,7 @@ def test_the_gathering_times_out_after_a_failed_write():
 
 
 def test_an_overdue_repeated_answer_is_sent_at_once():
-    """Members learn of the mode once more, under a higher epoch, long after they heard of it first."""
+    """Members are sent the mode once more, under a higher epoch, long after they first got it."""
     group = group_of("alice", "bob")
     group.stock("stock")
     group.run(SESSION_MS // 3 - 100)
@@ -981,7 +981,7 @@ def test_an_overdue_repeated_answer_is_sent_at_once():
 
 
 def test_a_join_during_a_gathering_does_not_wait_for_the_disk():
-    """Nothing is recorded then, so nothing is refused; what is known in the end is recorded."""
+    """Nothing is recorded then, so nothing is refused; the result is recorded in the end."""
     group = group_of("alice", "bob")
     group.is_disk_full = True
     group.tell("T", queues_of("T", 10))
@@ -1011,7 +1011,7 @@ def opened(group: Surroundings) -> FenceReport:
 
 
 def taken_over(group: Surroundings) -> Surroundings:
-    """The same members, and another coordinator that knows nothing."""
+    """Return another coordinator that knows nothing, with the same members."""
     other = Surroundings()
     other.now_ms, other.must_gather = group.now_ms, True
     other.fences = {"b": opened(group)}
@@ -1079,7 +1079,7 @@ def test_a_refused_coordinator_raises_its_epoch_above_the_fences():
 
 
 def test_a_refused_grant_gathers_the_group_although_a_later_one_was_accepted():
-    """The later one is taken, but speaks of other queues."""
+    """The later grant was accepted, but covers other queues."""
     group = group_of("alice", "bob")
     epoch = group.view.epoch
     group.add("carol")
@@ -1092,7 +1092,7 @@ def test_a_refused_grant_gathers_the_group_although_a_later_one_was_accepted():
 
 @pytest.mark.parametrize("first", ["alice", "bob"])
 def test_members_restore_what_the_disk_lost_in_a_power_cut(first):
-    """Coordinator and fence come back as they were before carol came and went: nobody gives up anything."""
+    """Coordinator and fence restart as before carol came and went, and no member has to give up a queue."""
     group = group_of("alice", "bob")
     alice, bob = group.consumers.values()
     states, fence = dict(group.states), opened(group)
@@ -1138,7 +1138,7 @@ def test_impossible_epochs_of_members_are_ignored():
 
 
 def test_in_client_mode_a_higher_epoch_is_exceeded():
-    """Else the member, which goes by a later word, would not listen."""
+    """Otherwise the member, which follows the higher epoch, would ignore the assignment."""
     group = group_of("alice")
     group.stock("java")
     group.run(100)
@@ -1211,7 +1211,7 @@ def test_a_join_beside_stock_members_starts_in_client_mode():
 
 
 def test_the_last_commits_of_a_stock_member_are_awaited_after_it_unregisters():
-    """Until they are here the group stays as it was."""
+    """Until they arrive the group stays in client mode."""
     group = group_of("alice")
     group.stock("java")
     group.run(100)
@@ -1275,7 +1275,7 @@ def test_the_members_of_a_group_are_limited(monkeypatch):
 
 
 def test_a_poll_that_always_lags_is_answered_at_intervals():
-    """A client that never takes its grants up would else keep its coordinator busy."""
+    """Otherwise a client that never takes its grants up would keep its coordinator busy."""
     group = group_of("alice")
     alice = group.consumers["alice"]
     poll = Poll(group=GROUP, member=alice.member, epoch=0)
@@ -1300,7 +1300,7 @@ def test_an_unknown_member_is_refused():
 
 
 def test_removed_queues_are_revoked_in_the_order_they_were_granted():
-    """Not in that of a set, which differs from process to process: one seed has one history."""
+    """The order is not that of a set, which differs between processes: one seed has one history."""
     names = [f"c{number}" for number in range(8)]
     group = group_of(*names, queues=queues_of("T", 8))
     holders = {held.member: None for held in group.view.owners.values()}

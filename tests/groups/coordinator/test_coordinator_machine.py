@@ -1,8 +1,8 @@
 """The coordinator under everything at once: honest members and others, real fences, restarts, take-overs.
 
-After every step: no queue is granted to two, epochs of a queue rise from holder to holder, what an honest
-member is told to hold its fence lets it open, and no poll waits too long. Left alone, the group settles:
-every queue is held and open, loads are even, and no more moved than had to.
+After every step: no queue is granted to two members, a queue's epochs rise from holder to holder, an honest
+member's fence lets it open what it was granted, and no poll waits too long. Left alone, the group settles:
+every queue is held and open, loads are even, and no more queues moved than necessary.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ CONSUMERS_MAX = 5
 
 
 class Cluster(Surroundings):
-    """Surroundings with a real fence at every broker, and members that open what they are given."""
+    """Surroundings with a real fence at every broker, and members that open the queues assigned to them."""
 
     def __init__(self) -> None:
         self.all_fences = {broker: Fences(broker) for broker in BROKERS}
@@ -63,7 +63,7 @@ class Cluster(Surroundings):
         super().depart(consumer, *drained)
 
     def take_over(self) -> None:
-        """Another broker becomes the coordinator; it knows nothing but that."""
+        """Make another broker the coordinator; it knows nothing about the group."""
         self.states.clear()
         self.must_gather = True
         self.restart()
@@ -123,7 +123,7 @@ class Cluster(Surroundings):
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
-    """What may happen to a group."""
+    """Everything that may happen to a group."""
 
     @initialize()
     def begin(self) -> None:
@@ -162,7 +162,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(has_consumers)
     @rule(n=st.integers(0, 9), count=st.integers(0, 4))
     def depart(self, n, count):
-        """It stops, and some of its queues are drained at once."""
+        """Let a member stop; some of its queues are drained at once."""
         consumer = self.pick(n)
         if consumer.member is not None and consumer.client_id not in self.cluster.liars:
             self.cluster.depart(consumer, *list(consumer.held)[:count])
@@ -175,7 +175,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(has_consumers)
     @rule(n=st.integers(0, 9), new_process=st.booleans())
     def reconnect(self, n, new_process):
-        """A connection breaks; the same process or, by its name, another one comes back over a new one."""
+        """Break a connection; the same process, or another one of its name, returns over a new one."""
         consumer = self.pick(n)
         old, consumer.peer = consumer.peer, consumer.peer + "+"
         consumer.polls.clear()
@@ -197,14 +197,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(has_consumers)
     @rule(n=st.integers(0, 9), drains=st.booleans(), is_silent=st.booleans())
     def behave(self, n, drains, is_silent):
-        """Handlers are slow or quick; the process is stopped or goes on."""
+        """Make handlers slow or quick, and stop or continue the process."""
         consumer = self.pick(n)
         consumer.drains, consumer.is_silent = drains, is_silent
 
     @precondition(has_consumers)
     @rule(n=st.integers(0, 9), queues=st.lists(st.integers(0, 6), max_size=4), epoch=st.integers(-1, 30))
     def lie(self, n, queues, epoch):
-        """A member says it holds, or gives up, what it may not even know of."""
+        """Let a member claim to hold, or release, queues that it may not even know of."""
         consumer = self.pick(n)
         self.cluster.liars.add(consumer.client_id)
         consumer.held = dict.fromkeys((MessageQueue("T", "b", each) for each in queues), epoch)
@@ -236,7 +236,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self):
-        """Everybody is honest and quick, nothing else happens: all settles, and a restart moves nothing."""
+        """With honest, quick members and no further events the group settles, and a restart moves nothing."""
         cluster = self.cluster
         cluster.stock()
         for consumer in list(cluster.consumers.values()):

@@ -1,4 +1,4 @@
-"""The inquiry: what a new coordinator makes of what fences and members say."""
+"""The inquiry: what a new coordinator concludes from the reports of fences and members."""
 
 from libramq.fencing import Claim, FenceReport
 from libramq.groups.coordinator.group_inquiry import GroupInquiry
@@ -11,7 +11,7 @@ def q(number: int) -> MessageQueue:
 
 
 def inquiry(*openings: tuple[int, str, int], epoch: int = 5) -> GroupInquiry:
-    """What one fence has: (queue, member, epoch)."""
+    """Return an inquiry after one fence has reported (queue, member, epoch) for its open queues."""
     found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     opened = {q(number): Claim(member, opened_at) for number, member, opened_at in openings}
     found.gathered([FenceReport(epoch=epoch, openings=opened)], {}, now_ms=0)
@@ -26,42 +26,42 @@ def holders(found: GroupInquiry, **claims: dict[int, int]) -> dict[int, tuple[st
 
 
 def test_members_hold_the_queues_they_claim():
-    """Opened, or granted and not opened yet, or the fence has forgotten; not what was never granted."""
+    """They may be open, granted but not opened yet, or forgotten by the fence, but not never granted."""
     found = inquiry((0, "x", 2), (1, "y", 3))
     assert holders(found, x={0: 2, 2: 5, 3: 6}, y={1: 3}) == {0: ("x", 2), 1: ("y", 3), 2: ("x", 5)}
 
 
 def test_a_released_queue_is_free():
-    """Its broker was gone and is back: the opening there is from before."""
+    """Its broker was away and is back, so the opening there is outdated."""
     assert holders(inquiry((0, "x", 2), (1, "x", 2)), x={1: 2}) == {1: ("x", 2)}
 
 
 def test_a_queue_opened_by_another_member_since_is_not_the_claimants():
-    """Neither is it anybody else's, if that one says it is not."""
+    """It has no holder at all if the other member does not claim it."""
     assert holders(inquiry((0, "y", 4), (1, "y", 1)), x={0: 2}, y={1: 1}) == {1: ("y", 1)}
 
 
 def test_of_claims_unknown_to_fences_the_latest_counts():
-    """The power was cut; who was stopped before it was given up does not know."""
+    """After a power cut, a member that was stopped before its queue moved on does not know that it did."""
     found = inquiry((0, "x", 2))
     assert holders(found, x={0: 2}, y={0: 4}, z={0: 3}) == {0: ("y", 4)}
 
 
 def test_a_queue_opened_by_another_under_the_same_epoch_is_not_held():
-    """It was granted by two coordinators."""
+    """Two coordinators granted it."""
     assert holders(inquiry((0, "x", 2)), y={0: 2}, x={0: 2}) == {0: ("x", 2)}
     assert holders(inquiry((0, "x", 2)), y={0: 2}, x={1: 2}) == {1: ("x", 2)}
 
 
 def test_a_member_that_claims_nothing_keeps_its_recorded_queues():
-    """Who is not there does not."""
+    """A member that does not report keeps none."""
     found = inquiry((0, "x", 2), (1, "gone", 2))
     assert list(found.awaited) == ["x", "gone"]
     assert holders(found, x={}) == {0: ("x", 2)}
 
 
 def test_a_member_that_joined_and_left_during_the_gathering_is_not_awaited():
-    """The fences still know what it had open; so may the coordinator before us."""
+    """The fences still know what it had open, and so may the previous coordinator."""
     found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     found.left("gone")
     fence = FenceReport(epoch=5, openings={q(0): Claim("gone", 5), q(1): Claim("x", 5)})
@@ -72,7 +72,7 @@ def test_a_member_that_joined_and_left_during_the_gathering_is_not_awaited():
 
 
 def test_only_the_latest_members_are_awaited():
-    """As the last coordinator said; what another one knew long ago does not count."""
+    """They are those of the last coordinator; members that an earlier one reported do not count."""
     openings = {q(number): Claim(member, 5) for number, member in enumerate(("x", "y", "left"))}
     fence = FenceReport(epoch=5, openings=openings)
     long_ago = FenceReport(epoch=4, members=["left"], members_epoch=4)
@@ -89,7 +89,7 @@ def test_only_the_latest_members_are_awaited():
 
 
 def test_members_of_all_coordinators_of_one_epoch_are_awaited():
-    """Brokers that started together had the group each for themselves, before they saw each other."""
+    """Brokers that started together each coordinated the group before they saw each other."""
     found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     theirs = {q(1): Claim("y", 2), q(2): Claim("z", 2)}
     answers = [

@@ -1,4 +1,4 @@
-"""The table of the coordinated group: each cell by itself, each transition in walks, and as it is drawn."""
+"""The table of the coordinated group: each cell by itself, each transition in walks, and its drawing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
-    """Note every transition of every group, and refuse those that the table does not have."""
+    """Record every transition of every group, and refuse those that the table does not have."""
     seen: Seen = set()
     handle = CoordinatedGroup.handle
 
@@ -91,7 +91,7 @@ def gathering() -> Surroundings:
 
 
 def awaiting() -> Surroundings:
-    """Fences know of somebody who is not there."""
+    """Return a group whose fences report a member that is not connected."""
     group = gathering()
     open_to_zoe = FenceReport(epoch=9, openings={queues_of("T", 1)[0]: Claim("zoe", 9)})
     group.do(group.coordinator.gathered(GROUP, [open_to_zoe], now_ms=group.now_ms))
@@ -112,7 +112,7 @@ def parting() -> Surroundings:
 
 
 def returning() -> Surroundings:
-    """Neither member polls again."""
+    """Return a group whose two members do not poll again."""
     group = parting()
     for consumer in group.consumers.values():
         consumer.is_silent = True
@@ -135,7 +135,7 @@ WAYS: dict[State, Callable[[], Surroundings]] = {
 
 
 def happen(group: Surroundings, kind: type[ev.Event]) -> None:
-    """Have that happen to a group, by the calls and times that bring it about where there are any."""
+    """Make an event happen to a group, by the calls and times that cause it where there are any."""
     coordinator, now_ms = group.coordinator, group.now_ms
     alice = group.consumers.get("alice", Consumer("alice", peer="p"))
     calls: dict[type[ev.Event], Callable[[], object]] = {
@@ -230,7 +230,7 @@ def test_an_unexpected_state_is_kept_and_logged(monkeypatch: pytest.MonkeyPatch,
 
 
 class Walk(Cluster):
-    """A cluster to which anything happens, drawn from a seed; fences answer, or not."""
+    """A cluster to which random events from a seed happen, with fences that may not answer."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -245,10 +245,10 @@ class Walk(Cluster):
         super().do([each for each in effects if self.do_fences_answer or not isinstance(each, Gather)])
 
     def granted(self, grant: FenceGrant) -> None:
-        """Fences that do not answer and members that lie lead a coordinator astray; its fences refuse it."""
+        """Check nothing: silent fences and lying members mislead a coordinator; fences refuse its grants."""
 
     def step(self) -> None:
-        """Time passes more often than anything else."""
+        """Make one event happen; most often, time passes."""
         happenings: list[Callable[[], object]] = [
             *[lambda: self.run(self.random.choice([0, 0, 1, 20, 20, 100, 600, 3_000, 9_000, 11_000]))] * 7,
             self.join_one, self.join_one, self.join_one, self.tell_topic, self.tell_topic,
@@ -261,14 +261,14 @@ class Walk(Cluster):
         self.random.choice(happenings)()
 
     def stock_changes(self) -> None:
-        """A stock member comes or goes, and members may be slow to say what they have then."""
+        """Let a stock member join or leave; members may be slow to report what they hold then."""
         self.stock(*self.random.choice([(), (), ("java",)]))
         for consumer in self.consumers.values():
             consumer.is_silent = self.random.random() < 0.5
         self.run(self.random.choice([0, 490, PARTING_MS]))
 
     def doubt(self) -> None:
-        """The process begins again, or nobody knows a topic's queues, and it is not known who holds what."""
+        """Restart the process, or make a topic's queues unknown, so that the holders are in doubt."""
         if self.random.random() < 0.5:
             self.restart()
         else:
@@ -289,7 +289,7 @@ class Walk(Cluster):
         self.tell("T", queues_of("T", self.random.randrange(6)))
 
     def disturb(self) -> None:
-        """Fences that refuse, forget, or answer late; a process that stood still."""
+        """Let a fence refuse, forget or answer late, or the process stall."""
         coordinator, now_ms, random = self.coordinator, self.now_ms, self.random
         self.do_fences_answer = random.random() < 0.7
         epoch = self.view.epoch if GROUP in coordinator else 0
@@ -306,7 +306,7 @@ class Walk(Cluster):
         self.do(random.choice(calls)())
 
     def change_one(self) -> None:
-        """One member does something, or something is done to it."""
+        """Let one member act, or make something happen to it."""
         random = self.random
         consumer = random.choice(list(self.consumers.values()))
         consumer.drains, consumer.is_silent = random.random() < 0.6, random.random() < 0.2
@@ -338,7 +338,9 @@ class Walk(Cluster):
 
 
 def inquired(state: State, *, with_bob: bool, is_late: bool, is_uneven: bool) -> Surroundings:
-    """Only alice is awaited. is_late: a topic is not known yet; is_uneven: bob has all queues, carol none."""
+    """Return a group that awaits only alice. is_late: a topic is not known yet. is_uneven: bob has all
+    queues, carol none.
+    """
     group = Surroundings()
     alice = group.add("alice")
     bob = group.add("bob") if with_bob else None
@@ -369,7 +371,7 @@ def inquired(state: State, *, with_bob: bool, is_late: bool, is_uneven: bool) ->
 
 
 def end_inquiries() -> None:
-    """What alice does, or what is done to her, ends an inquiry of each kind."""
+    """End an inquiry of each kind, by what alice does or what happens to her."""
     ends: list[Callable[[Surroundings, Consumer], object]] = [
         lambda group, alice: group.poll(alice),
         lambda group, alice: group.join(alice, claims=True),
@@ -386,7 +388,7 @@ def end_inquiries() -> None:
 
 
 def gather_in_vain(*, is_late: bool) -> None:
-    """No fence answers, and members are there already, or have not been heard of since a restart."""
+    """Let no fence answer while members are connected, or silent since a restart."""
     for restarts in (False, True):
         group = stable()
         if restarts:
@@ -398,7 +400,7 @@ def gather_in_vain(*, is_late: bool) -> None:
 
 
 def change_while_reconciling() -> None:
-    """Alice is to give up half of her queues to carol."""
+    """Change a group in which alice has to release half of her queues to carol."""
 
     def group() -> tuple[Surroundings, Consumer]:
         group = Surroundings()
@@ -426,7 +428,7 @@ def change_while_reconciling() -> None:
 
 
 def come_with_a_later_epoch() -> None:
-    """A client joins an empty group that it knows from elsewhere."""
+    """Let a client join an empty group that it knows from another coordinator."""
     group = empty()
     dave = Consumer("dave", peer="p", held=dict.fromkeys(queues_of("T", 2), 9))
     group.consumers["dave"] = dave
@@ -434,7 +436,7 @@ def come_with_a_later_epoch() -> None:
 
 
 def give_up_in_a_large_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that is its holder's is granted to it again, but not at once."""
+    """Release queues to which the holder is entitled: they are granted to it again, but not at once."""
     with monkeypatch.context() as patch:
         patch.setattr(group_balance, "GRANTED_SINGLY_MAX", 1)
         group = stable()
@@ -451,7 +453,7 @@ WALK_STEPS = 60
 
 
 def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
-    """And no other does. What this names is to be taken out of the table, or to be made to happen here."""
+    """No other one does. What this names must be removed from the table, or be made to happen here."""
     with watched(monkeypatch) as seen:
         for kind, row in TABLE.items():
             for state in row:
@@ -468,7 +470,7 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_large_group_with_all_queues_granted_is_not_checked_endlessly(monkeypatch: pytest.MonkeyPatch):
-    """Queues waited for their turn, and a new target gave them away before: the turn stayed due for ever."""
+    """Queues waited for their turn until a new target gave them away; the turn then stayed due for ever."""
     monkeypatch.setattr(group_balance, "GRANTED_SINGLY_MAX", 1)
     group = reconciling()
     group.add("dave")

@@ -1,4 +1,4 @@
-"""Joins that wait for their assignment: members of 0.1.0 are answered at once, and poll for it."""
+"""Joins that wait for their assignment. Members of 0.1.0 are answered at once, and poll for it."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.groups.coordinator.coordinated import Answer, Consumer, Surroundings,
 
 
 def joining(group: Surroundings, client_id: str = "alice", **fields) -> Consumer:
-    """A consumer whose join waits."""
+    """Return a consumer whose join waits."""
     consumer = group.add(client_id, waits=True, **fields)
     assert consumer.member is None
     assert group.take(Answer) == []
@@ -16,7 +16,7 @@ def joining(group: Surroundings, client_id: str = "alice", **fields) -> Consumer
 
 
 def assigned(group: Surroundings, ms: int = COLLECT_MS) -> Answer:
-    """The only answer within a time in which nobody else does anything."""
+    """Return the only answer within a time in which no member acts."""
     group.now_ms += ms
     group.do(group.coordinator.tick(group.now_ms))
     (answer,) = group.take(Answer)
@@ -24,7 +24,7 @@ def assigned(group: Surroundings, ms: int = COLLECT_MS) -> Answer:
 
 
 def test_a_join_is_answered_with_its_assignment():
-    """Its client id is admitted once, and one answer brings member id and queues."""
+    """Its client id is admitted once, and one answer has both the member id and the queues."""
     group = Surroundings()
     alice = joining(group)
     answer = assigned(group)
@@ -45,7 +45,7 @@ def test_a_join_that_changes_nothing_does_not_wait():
 
 
 def test_joins_collected_together_are_answered_together():
-    """The later one waits for less."""
+    """The later join waits for a shorter time."""
     group = Surroundings()
     joining(group)
     group.now_ms += COLLECT_MS - 1
@@ -56,7 +56,7 @@ def test_joins_collected_together_are_answered_together():
 
 
 def test_a_join_does_not_wait_for_a_topic_that_nobody_reports():
-    """Its queues may take a second; the member polls meanwhile, and its session is renewed."""
+    """The queues may take a second; meanwhile the member polls, which renews its session."""
     group = Surroundings()
     joining(group, topics=("Unknown",))
     answer = assigned(group)
@@ -64,7 +64,7 @@ def test_a_join_does_not_wait_for_a_topic_that_nobody_reports():
 
 
 def test_a_join_waits_for_the_fences_and_is_answered_when_they_have_answered():
-    """The first join of a group, where other brokers may have coordinated it."""
+    """It is the first join of a group that other brokers may have coordinated."""
     group = Surroundings()
     group.must_gather = True
     joining(group)
@@ -74,7 +74,7 @@ def test_a_join_waits_for_the_fences_and_is_answered_when_they_have_answered():
 
 
 def test_a_join_does_not_wait_long_for_fences_that_do_not_answer():
-    """A broker is away; the member polls meanwhile."""
+    """Their broker may be away; the member polls meanwhile."""
     group = Surroundings()
     group.must_gather = True
     joining(group)
@@ -112,7 +112,7 @@ def replace(group: Surroundings) -> None:
     ],
 )
 def test_a_waiting_join_is_refused_when_its_member_is_gone(happening, code):
-    """It is removed, another broker coordinates the group, or a second process has its name."""
+    """The member is removed, another broker coordinates the group, or a second process takes its name."""
     group = Surroundings()
     alice = joining(group, instance="one")
     happening(group)
@@ -121,7 +121,7 @@ def test_a_waiting_join_is_refused_when_its_member_is_gone(happening, code):
 
 
 def test_a_waiting_join_is_refused_when_the_disk_is_full():
-    """Nothing is answered that is not recorded."""
+    """No answer is sent for what is not recorded."""
     group = Surroundings()
     alice = joining(group)
     group.is_disk_full = True
