@@ -24,8 +24,8 @@ def step(
     joined: str = "",
     **topics: frozenset[str],
 ) -> Step:
-    """Return a step. joined has one letter for each member of T; topics names those who subscribe to other
-    topics.
+    """Return a step. joined has one letter for each member of T; topics names the members with other
+    subscriptions.
     """
     return Step(at_ms=at_ms, what="", gone=gone or {}, joined=dict.fromkeys(joined, ALL), resubscribed=topics)
 

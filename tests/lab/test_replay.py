@@ -76,7 +76,7 @@ def test_cooperative_sticky_takes_two_rounds():
 
 
 def test_differing_subscriptions_leave_queues_unread_under_client_allocation():
-    """Each client allocates among all members of the group; a coordinator knows who subscribes to what."""
+    """Each client allocates among all members of the group; a coordinator knows each member's topics."""
     other = frozenset({"U"})
     given = history("abc", step(c=other))
     assert played(given, "AVG")[0].unowned == 4
