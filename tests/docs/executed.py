@@ -11,9 +11,8 @@ Of an example, a Python file, the lines behind "It prints:" in its docstring are
 
     python -m tests.docs.executed [--write] FILE...     runs them; with --write it puts in what was printed
 
-Blocks that install something are passed over: whoever runs this has installed it. Nothing tells the documents
-where the servers are, unless `libra up` reports that the usual port is taken; then $NAMESRV_ADDR does, as the
-reader is told.
+Blocks that install something are skipped: it is installed already. Documents find the servers at the usual
+port. If `libra up` reports that it is taken, $NAMESRV_ADDR has the address, as the documents tell readers.
 """
 
 import ast

@@ -71,7 +71,7 @@ def refused_options() -> str:
 
 
 def request_codes() -> str:
-    """Return a table of Apache's request codes, and who serves them here."""
+    """Return a table of Apache's request codes, and which of our programs serve them."""
     return _table(("code", "name", "served by", "why not"), requests.code_rows())
 
 

@@ -212,7 +212,7 @@ COMMANDS: Final = (
 
 
 def served() -> dict[int, list[str]]:
-    """Return who serves each code."""
+    """Return which of our programs serve each code."""
     found: dict[int, list[str]] = {}
     with tempfile.TemporaryDirectory() as directory:
         broker = Broker(

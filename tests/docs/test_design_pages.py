@@ -40,7 +40,7 @@ def test_identifiers_named_on_a_page_exist(page: Path):
 
 
 def codes(page: Path) -> Iterator[str]:
-    """Yield the inline code of a page; of a table that begins with Apache's names, not its first column."""
+    """Yield the inline code of a page, without the column of Apache's names in java-names.md."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     is_apache = page.name == "java-names.md"
     for line in text.splitlines():
@@ -62,7 +62,7 @@ def paths() -> frozenset[str]:
 
 @cache
 def words_of_the_code() -> frozenset[str]:
-    """Return every word of the sources and of the files that name tools."""
+    """Return every word of the sources and of the files that configure tools."""
     files = [*(ROOT / "src").rglob("*.py"), ROOT / "pyproject.toml", ROOT / "mkdocs.yml"]
     words = {word for file in files for word in re.findall(r"\w+", file.read_text())}
     return frozenset(words | {file.stem for file in files} | {file.suffix[1:] for file in files})

@@ -124,7 +124,7 @@ def _written(value: Any) -> str:
 
 
 def option_rows(text: str, heading: str) -> Iterator[tuple[str, str]]:
-    """Return the rows of the tables below a heading: each option and its default."""
+    """Yield the rows of the tables below a heading: each option and its default."""
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
@@ -135,7 +135,7 @@ def option_rows(text: str, heading: str) -> Iterator[tuple[str, str]]:
 
 
 def links(text: str) -> Iterator[str]:
-    """Return the targets of all links and pictures of a page."""
+    """Yield the targets of all links and pictures of a page."""
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         for child in token.children or ():
             target = child.attrGet("href") or child.attrGet("src")
@@ -144,7 +144,7 @@ def links(text: str) -> Iterator[str]:
 
 
 def anchors(text: str) -> Iterator[str]:
-    """Return the anchors of a page's headings, as the site and code hosts generate them."""
+    """Yield the anchors of a page's headings, as the site and code hosts generate them."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     for opening, inline in itertools.pairwise(tokens):
         if opening.type == "heading_open":
