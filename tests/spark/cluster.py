@@ -1,6 +1,6 @@
 """A Spark standalone cluster of processes: a master and two workers, whose Python has no packages at all.
 
-They are started by the lines of docs/clusters.md. Environment variables of Spark's say what a page need not:
+They are started by the lines of docs/clusters.md. Spark's environment variables set what a page need not:
 free ports, and how much of this machine a worker may take.
 """
 

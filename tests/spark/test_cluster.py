@@ -153,7 +153,7 @@ def test_a_session_is_made_as_the_page_makes_it(
     tmp_path: Path,
     run: Callable[..., str],
 ):
-    """The Python block of the page, and a read with the session that it makes."""
+    """The test runs the page's Python block, and then a read with the session that it makes."""
     reads = f"""
 options = {{"namesrv": "{up.namesrv}", "subscribe": "{orders}", "startingOffsets": "earliest"}}
 print(spark.read.format("rocketmq").options(**options).load().count())
@@ -165,7 +165,7 @@ spark.stop()
 
 
 def test_the_page_finds_spark():
-    """The line that names Spark's directory, as for a reader who has PySpark from PyPI."""
+    """The page's line that names Spark's directory works for readers who have PySpark from PyPI."""
     export = page.line("A standalone cluster", "export SPARK_HOME")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     found = subprocess.run(

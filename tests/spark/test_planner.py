@@ -83,7 +83,7 @@ def planner(brokers: Brokers, time: Time, **options: str) -> Planner:
 
 
 def test_latest_is_the_same_however_often_spark_asks(brokers: Brokers, time: Time):
-    """Spark asks again after it has written the offset log. If the answer moved, the messages in between
+    """Spark requests it again after it has written the offset log. If the answer moved, messages in between
     would be lost.
     """
     plan = planner(brokers, time)

@@ -54,7 +54,7 @@ def all_keys(broker: FakeBroker, topic: str = "T") -> list[Key]:
 
 
 class Sink:
-    """Records what foreachBatch gets, batch by batch, and fails when the test says so."""
+    """A sink that records each batch of foreachBatch, and fails when the test says so."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Key]] = {}

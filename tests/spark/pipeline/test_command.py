@@ -62,7 +62,7 @@ def test_a_dry_run_prints_the_plan(up: LibraUp, topic: str, tmp_path: Path):
 
 
 async def test_brokers_without_rebalance_events_are_reported():
-    """Apache's brokers have none, and nobody writes traces either."""
+    """Apache's brokers have none, and no client writes traces either."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
     await server.start()

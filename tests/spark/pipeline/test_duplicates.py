@@ -57,7 +57,7 @@ def test_a_message_without_a_key_is_no_duplicate_by_key(spark: "SparkSession"):
 
 
 def test_duplicates_are_searched_before_and_after_in_the_table(spark: "SparkSession"):
-    """A queue that is read late contains messages older than those in the table."""
+    """A queue that is read late has messages older than those in the table."""
     table = Rows(row(1, 0))
     assert kept(spark, [row(2, -30), row(3, -90, key="k"), row(4, 200)], table) == [3, 4]
     assert table.asked == (date(2026, 4, 30), date(2026, 5, 2))

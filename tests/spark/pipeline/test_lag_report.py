@@ -103,7 +103,7 @@ def test_messages_read_by_two_groups_count_as_produced_once():
 
 
 class Brokers:
-    """Answers for two groups, one of which never committed."""
+    """Brokers that answer for two groups, one of which never committed."""
 
     def topics(self) -> list[str]:
         return ["T", "%RETRY%G", "%RETRY%New"]

@@ -36,7 +36,7 @@ def message_id(number: int, born_ms: int) -> str:
 
 
 class Traced:
-    """Records what clients would have traced; each call is one message handled."""
+    """A record of what clients would have traced; each call is one message handled."""
 
     def __init__(self) -> None:
         self.records: list[TraceRecord] = []
