@@ -37,7 +37,7 @@ def test_a_creation_is_acknowledged_when_its_journal_is_synced(tmp_path, create)
 
 
 def test_members_are_notified_when_their_groups_journal_is_synced(tmp_path):
-    """A join is answered only once the journal and what depends on it are synced, by one flush."""
+    """A join is answered only once its journal is synced, which one flush does."""
     talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
     talk.give(peer, create_topic(talk))
     talk.flush()

@@ -8,7 +8,7 @@ from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 
 class Watch:
-    """Waits for conditions. Code that may have changed one calls `touch`, from any thread."""
+    """A watch waits for conditions. Code that may have changed one calls `touch`, from any thread."""
 
     def __init__(self):
         self._loop = asyncio.get_running_loop()

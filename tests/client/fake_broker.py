@@ -37,8 +37,9 @@ def record(queue: MessageQueue, offset: int, body: bytes, properties: bytes = b"
 
 
 class FakeBroker:
-    """queues: the records of each queue by offset. cap: messages a pull brings at most.
+    """A name server and a broker that share one port.
 
+    queues: the records of each queue by offset. cap: messages a pull brings at most.
     hang_up_after: close the connection instead of answering that pull, counted from now. is_slave: the
     route names it as a slave. committed and members: by group.
     """

@@ -83,7 +83,7 @@ class FakeServer:
 
 
 class FakeNameServer(FakeServer):
-    """Knows brokers, and queries them for their topics at each request."""
+    """A name server that knows brokers, and queries them for their topics at each request."""
 
     def __init__(self, *brokers):
         super().__init__()

@@ -22,7 +22,7 @@ def network_threads():
 
 
 async def test_one_of_two_concurrent_starts_is_refused(namesrv, broker, watch):
-    """Otherwise a member would be left that nobody can stop."""
+    """Otherwise a member would be left that no call can stop."""
     reader = consumer(namesrv)
     reader.subscribe("T", "*", print)
     outcomes = await asyncio.gather(reader.start(), reader.start(), return_exceptions=True)

@@ -148,7 +148,7 @@ async def test_a_member_that_is_killed_loses_nothing(home, watch):
 
 
 async def test_a_sought_position_is_committed_although_it_is_earlier(home, watch):
-    """The fence accepts it."""
+    """The fence accepts the earlier offset."""
     await home.send(10)
     fetcher = Fetcher(home, watch, Counter())
     async with fetcher.consumer:

@@ -21,7 +21,7 @@ def consumer(namesrv, **options):
 
 
 async def test_a_message_does_not_wait_for_a_busy_handler(namesrv, broker, watch):
-    """There are free threads for it, although it arrived long after the first one was taken up."""
+    """Free threads handle it, although it arrived long after the busy handler began."""
     release = threading.Event()
     begun, done = [], []
 
@@ -101,7 +101,7 @@ async def test_the_loop_survives_any_exception_of_a_coroutine(namesrv, broker, w
 
 
 async def test_an_unprintable_exception_is_an_ordinary_failure(namesrv, broker, watch, caplog):
-    """Even its text raises."""
+    """Even converting it to text raises."""
 
     class Mute(Exception):
         def __str__(self):
@@ -132,7 +132,7 @@ async def test_exit_in_a_handler_is_logged_with_a_remedy(namesrv, broker, watch,
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
 async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, broker, watch, kind):
-    """It happens after consume_timeout_ms. Those behind it are handled, although there is one thread only."""
+    """It is redelivered after consume_timeout_ms. Those behind it are handled despite a single thread."""
     release, done = threading.Event(), []
     cancelled = []
 

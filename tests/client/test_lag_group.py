@@ -1,4 +1,4 @@
-"""Tests of a group that nobody consumes with, and whose positions show a display those of another reader."""
+"""Tests of the lag group: it has no members, and its committed offsets show another reader's positions."""
 
 from collections.abc import Iterator
 

@@ -43,7 +43,7 @@ def member(namesrv, handler, **options):
 
 
 class Member:
-    """A member and the queues that its listener was given."""
+    """A member, and the queues that its listener knows to be assigned."""
 
     def __init__(self, namesrv, watch, handler, **options):
         self.owned = set()

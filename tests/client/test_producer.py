@@ -232,7 +232,7 @@ async def test_attempts_are_bounded(namesrv, broker):
 
 
 async def test_timeouts_are_kept(namesrv, broker):
-    """Nobody waits longer than the timeout."""
+    """No send waits longer than its timeout."""
     broker.silence(RequestCode.SEND_MESSAGE_V2, times=10)
     async with producer(namesrv) as sender, asyncio.timeout(60):
         with pytest.raises(RequestTimeout):
@@ -384,7 +384,7 @@ def test_options_are_checked(monkeypatch):
 
 
 async def test_a_start_during_the_stop_is_refused(namesrv):
-    """What the start makes would be closed by the stop, or by nobody."""
+    """Whatever the start opened would be closed by the stop, or never."""
     producer = Producer(namesrv=namesrv.address)
     await producer.start()
     await producer.send(Message("T", b"x"))

@@ -60,7 +60,7 @@ async def test_every_message_is_handled_once(namesrv, broker, watch):
 
 
 async def test_offsets_are_committed_periodically(namesrv, broker, watch):
-    """Each period's request is acknowledged."""
+    """The commit does not wait until the consumer stops."""
     broker.put("T", 0, b"x")
     reader = consumer(namesrv, persist_ms=20)
     reader.subscribe("T", "*", Inbox(watch))
@@ -259,7 +259,7 @@ async def test_a_refused_offset_is_replaced_by_the_brokers(namesrv, broker, watc
     [(ConsumeFrom.LAST_OFFSET, [b"new"]), (ConsumeFrom.TIMESTAMP, [b"2", b"new"])],
 )
 async def test_a_new_group_begins_at_the_configured_position(namesrv, broker, watch, consume_from, expected):
-    """This is the end, or a time."""
+    """The position is the end, or a time."""
     for number in range(3):
         broker.put("T", 0, b"%d" % number)
     inbox = Inbox(watch)
@@ -293,7 +293,7 @@ async def test_a_broker_that_restarts_is_found_again(start, watch):
 
 
 async def test_a_new_topic_is_found(namesrv, broker, watch):
-    """It takes a second after its creation, and no restart."""
+    """The consumer finds it within seconds of its creation, without a restart."""
     inbox = Inbox(watch)
     reader = consumer(namesrv)
     reader.subscribe("New", "*", inbox)

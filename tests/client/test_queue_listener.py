@@ -47,7 +47,7 @@ async def test_hooks_may_be_coroutines_and_are_called_in_order(namesrv, broker, 
 
 
 async def test_a_revoked_queue_waits_for_its_hook(namesrv, broker, watch):
-    """In order, the other member gets the lock only after it."""
+    """In orderly consumption, the other member gets the lock only after the hook has ended."""
     gate, revoking = asyncio.Event(), []
 
     async def revoked(queues):

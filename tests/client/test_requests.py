@@ -50,7 +50,7 @@ async def test_a_request_without_a_reply_times_out(one):
 
 
 async def test_a_reply_to_a_client_that_has_left_is_an_error(one):
-    """The replier learns that nobody received it."""
+    """The replier learns that no client received it."""
     outcome = asyncio.get_running_loop().create_future()
     async with producer(one) as replier:
 
@@ -69,7 +69,7 @@ async def test_a_reply_to_a_client_that_has_left_is_an_error(one):
 
 
 async def test_what_is_no_request_cannot_be_replied_to(one):
-    """Nobody waits for a reply to it."""
+    """No client waits for a reply to it."""
     refused = asyncio.get_running_loop().create_future()
     async with producer(one) as sender:
 

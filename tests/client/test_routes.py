@@ -16,7 +16,7 @@ def route() -> TopicRouteData:
 
 
 class NameServers:
-    """Answers when the test says so, or at once if it `is_gone`."""
+    """Name servers that answer when the test says so, or at once if `is_gone`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, Routed]] = []

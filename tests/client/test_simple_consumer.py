@@ -51,7 +51,7 @@ async def test_messages_are_received_once_until_they_are_acknowledged(one):
 
 
 async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests(one):
-    """All of them once, and all acknowledged by one call."""
+    """All are received once, and one call acknowledges them."""
     bodies = [b"%d" % number for number in range(300)]
     await fill(one.namesrv, *bodies)
     async with simple(one) as consumer:
@@ -66,7 +66,7 @@ async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests
 
 
 async def test_one_call_acknowledges_messages_of_several_pops(one):
-    """Also those whose handle was read, or changed, before: it is no longer like that of the others."""
+    """They include messages whose handle was read or changed before, and so differs from the others'."""
     await fill(one.namesrv, *[b"%d" % number for number in range(40)])
     async with simple(one) as consumer:
         messages = await received(consumer, 40)
@@ -144,7 +144,7 @@ async def test_several_brokers_and_topics_are_asked_in_turn():
 
 @pytest.mark.parametrize("expression", ["x || y", Sql("TAGS IN ('x', 'y')")])
 async def test_messages_are_selected(one, expression):
-    """They are selected by tag or by properties; nobody gets the others."""
+    """They are selected by tag or by properties; the consumer does not get the others."""
     async with Producer(group="P", namesrv=one.namesrv) as producer:
         for tag in "xzy":
             await producer.send(Message(TOPIC, tag.encode(), tags=tag))

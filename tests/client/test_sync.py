@@ -395,7 +395,7 @@ def test_concurrent_starts_make_one_client(cluster):
 
 
 def test_wait_closed_returns_at_a_stop(cluster):
-    """It raises no error then; it raises what keeps the consumer out."""
+    """It raises no error at a stop, and the error of a consumer that is kept out."""
     namesrv, broker = cluster
     consumer = PushConsumer(group="g", namesrv=namesrv.address)
     consumer.subscribe("T", "*", print)

@@ -34,7 +34,7 @@ def _raise(_, error):
 
 
 class Conversation:
-    """Feeds events, keeps the time, and collects the effects of each event."""
+    """A conversation with the core: it feeds events, keeps the time, and collects each event's effects."""
 
     def __init__(self, *, expression="*", topics=("T",), **settings):
         settings = {"takeover_delay_ms": 100, "revoke_drain_ms": 75, "persist_ms": 1_000} | settings

@@ -39,7 +39,7 @@ def _grant(each, epoch):
 
 
 class Member(Conversation):
-    """Answers the requests of a member."""
+    """A conversation with a member of a coordinated group, whose requests the test answers."""
 
     def __init__(self, **settings):
         settings = {"route_refresh_ms": 600_000, "heartbeat_ms": 60_000} | settings
@@ -113,7 +113,7 @@ class Member(Conversation):
         return deliveries
 
     def held(self):
-        """Return the queues that the waiting poll says are held."""
+        """Return the queues that the waiting poll reports as held."""
         return {grant.queue: grant.epoch for grant in self.question.body.held}
 
     def claim(self, epoch=1, member="m1"):

@@ -40,7 +40,7 @@ def test_a_member_takes_every_queue_and_reads_its_own_offsets():
 
 
 def test_without_an_offset_it_starts_at_the_configured_position():
-    """Here that is the end."""
+    """The position is the end of the queue here."""
     talk = Broadcasting(consume_from=ConsumeFrom.LAST_OFFSET).reading(1, offset=None)
     assert [effect.queue for effect in talk.of(fx.MaxOffset)] == [q(0)]
 

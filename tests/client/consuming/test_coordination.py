@@ -51,7 +51,7 @@ def test_granted_queues_are_opened_and_pulled_from_the_committed_offset():
 
 @pytest.mark.parametrize("orderly", [False, True])
 def test_queues_opened_with_their_grant_are_pulled_at_once(orderly):
-    """By the coordinator, which is at their broker; the others are opened by the member."""
+    """The coordinator opens the queues of its own broker; the member opens the others."""
     talk = Member(orderly=orderly).looking()
     talk.found_group()
     talk.group_joined(assigned(q(0), q(1), q(2), epoch=3, opened=[(q(0), 42), (q(1), None)]))
@@ -121,7 +121,7 @@ def test_messages_of_a_former_topic_are_not_taken():
 
 @pytest.mark.parametrize(("topic_start", "is_lost"), [(0, False), (1_000, False), (1_001, True)])
 def test_a_later_beginning_of_the_topic_shows_that_it_was_made_again(topic_start, is_lost):
-    """The offset and the former opening may fit even so. Brokers forget old deletions: none is not later."""
+    """The offset and the former opening may match even so. Brokers forget old deletions: 0 is not later."""
     talk = Member().member()
     talk.polled(assigned(q(0)))
     (request,) = talk.of(fx.OpenQueue)
@@ -157,7 +157,7 @@ def test_a_claim_refused_by_a_fence_is_not_repeated():
 
 
 def released(*queues, epoch=1, is_committed=True):
-    """Return the queues that the coordinator was told are released."""
+    """Return the request that releases these queues."""
     released = grants(*queues, epoch=epoch)
     return fx.ReleaseQueues("a:1", "m1", released, uncommitted=() if is_committed else released)
 
@@ -183,7 +183,7 @@ def stays_refused(talk, code):
 
 @pytest.mark.parametrize("code", [NOT_YET_GRANTED, FENCED, TOPIC_NOT_EXIST])
 def test_a_claim_refused_for_two_seconds_is_released(code):
-    """Whatever the cause, the member does not hold the queue, says so, and the coordinator grants it anew."""
+    """Whatever the cause, the member reports that it no longer holds the queue, and gets a new grant."""
     talk = Member().member()
     assert stays_refused(talk, code) == [released(q(0), is_committed=False)]
     assert 2_000 <= talk.now_ms <= 2_300
@@ -196,7 +196,7 @@ def test_a_claim_refused_for_two_seconds_is_released(code):
 
 
 def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
-    """The coordinator hears that the new claim is refused; meanwhile the queue is read on."""
+    """The coordinator is notified that the new claim is refused; meanwhile the queue is still read."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), epoch=2))
     while not (effects := talk.of(fx.ReleaseQueues)):
@@ -304,7 +304,7 @@ def test_an_idle_queue_is_released_in_the_same_turn():
 
 
 def test_a_revoked_queue_is_released_after_ten_seconds():
-    """Then the queue is released without it."""
+    """The handler still runs then, and the queue is released without its commit."""
     talk = Member(session_ms=60_000).holding(q(0))
     talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
@@ -435,7 +435,7 @@ def test_a_fenced_queue_is_lost_at_once(by):
 
 
 def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
-    """The coordinator has given it to another member."""
+    """The coordinator has granted it to another member."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.handled((delivery, HandlerOutcome.SUCCESS))
@@ -634,7 +634,7 @@ def asleep(session_ms=3_000):
 
 
 def test_a_member_that_wakes_up_starts_no_handler_and_commits_nothing():
-    """The coordinator may have given its queues to others; only its answer can tell."""
+    """The coordinator may have reassigned its queues; only its answer can tell."""
     talk, waiting = asleep()
     assert not waiting.begin()
     talk.handled((waiting, HandlerOutcome.SKIPPED))
@@ -840,7 +840,7 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
 
 
 def test_idle_queues_are_released_while_a_slow_handler_runs():
-    """The notice does not wait for the first of them; the last one goes with the goodbye."""
+    """The notice of leaving does not wait for the first release; the last queue goes with the goodbye."""
     talk = Member().holding(q(0), q(1), q(2))
     busy = [talk.busy(q(number), 0)[0] for number in range(3)]
     talk.stop(timeout_ms=5_000)

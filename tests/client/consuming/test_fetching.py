@@ -284,7 +284,7 @@ def test_a_paused_queue_is_skipped_and_keeps_its_order():
 
 
 def test_nothing_is_returned_without_a_lease():
-    """A process that was suspended returns nothing before it has an answer of its coordinator."""
+    """A process that was suspended returns nothing before it has an answer from its coordinator."""
     talk, program = member(q(0), session_ms=10_000)
     talk.pulled(q(0), found(0, 1))
     assert program.one() == 0

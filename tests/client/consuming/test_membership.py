@@ -83,7 +83,7 @@ def test_a_coordinator_of_another_protocol_version_is_retried_after_a_pause():
 
 
 def test_a_broadcasting_consumer_joins_no_group():
-    """It shares nothing."""
+    """Its members share no queues."""
     talk = Member(broadcasting=True).looking()
     assert talk.question is None
 
@@ -194,7 +194,7 @@ def test_a_replaced_static_member_leaves_the_group():
 
 
 def test_a_replaced_static_member_waits_for_its_name():
-    """It does not replace the other member. Its user is told when it is kept out, and when it is back."""
+    """It does not replace the other member. Its user is notified when it is kept out and when it is back."""
     talk = Member(instance_id="left").holding(q(0))
     talk.polled(refusal(FENCED))
     (trouble,) = talk.of(fx.Trouble)

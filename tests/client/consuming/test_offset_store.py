@@ -18,7 +18,7 @@ def test_offsets_only_advance():
 
 
 def test_a_loaded_offset_needs_no_commit():
-    """It need not be committed again."""
+    """The broker has it already."""
     store = OffsetStore()
     store.loaded(Q, 5)
     assert store.to_persist([Q], all_of_them=False) == []

@@ -46,7 +46,7 @@ def test_every_broker_gets_a_heartbeat_including_slaves():
 
 
 def test_a_topic_without_route_is_queried_again_with_growing_pauses():
-    """The retry topic is created by the first heartbeat, a user's topic by somebody."""
+    """The first heartbeat creates the retry topic; a user's topic may be created at any time."""
     talk = Conversation(route_refresh_ms=5000)
     talk.start()
     for due_ms in (1000, 3000, 7000, 12_000, 17_000):
@@ -58,7 +58,7 @@ def test_a_topic_without_route_is_queried_again_with_growing_pauses():
 
 
 def test_a_single_member_starts_at_once_and_others_wait_for_commits():
-    """The last owner needs a moment to commit; a single member has nobody to wait for."""
+    """The last owner needs a moment to commit; a single member has no other to wait for."""
     alone = Conversation().joined(1)
     assert len(alone.of(fx.QueryOffset)) == 1
     among = Conversation().joined(2, "me", "you")

@@ -12,7 +12,7 @@ from tests.client.consuming.examples import message
 
 
 class Handler:
-    """Keeps the messages that reach it, and fails this many times."""
+    """A handler that keeps the messages that reach it. failures: how its first calls fail."""
 
     def __init__(self, *failures):
         self.offsets = []
@@ -129,7 +129,7 @@ async def test_an_awaitable_returned_by_a_plain_handler_is_awaited(store):
 
 
 async def test_concurrent_calls_handle_a_message_once(wrapped, store):
-    """The other calls ask for a redelivery, or find it done."""
+    """The other calls request a redelivery, or find the message done."""
     handler = Handler()
     call = wrapped(handler)
     answers = await asyncio.gather(*(call(message(1)) for _ in range(8)))

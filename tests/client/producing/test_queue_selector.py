@@ -32,6 +32,6 @@ def test_by_hash_equals_javas(key, code):
 
 
 def test_by_random_reaches_every_queue():
-    """It selects none but the topic's."""
+    """It selects only queues of the topic."""
     select = by_random(random.Random(3))
     assert {select(QUEUES, MESSAGE) for _ in range(2000)} == set(QUEUES)
