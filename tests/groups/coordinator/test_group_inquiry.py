@@ -98,3 +98,18 @@ def test_members_of_all_coordinators_of_one_epoch_are_awaited():
     ]
     found.gathered(answers, {"x": 10_000}, now_ms=0)
     assert list(found.awaited) == ["y"]
+
+
+def test_members_of_a_coordinator_with_a_lower_epoch_are_awaited_where_nobody_followed_it():
+    """Brokers that started together count separately; live members lost queues for it (seed 3016462)."""
+    found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
+    followed = {q(3): Claim("dead", 1)}
+    answers = [
+        FenceReport(
+            epoch=1, openings={q(0): Claim("x", 1), q(1): Claim("y", 1)}, members=["x"], members_epoch=1
+        ),
+        FenceReport(epoch=2, openings={q(2): Claim("z", 2)}, members=["z"], members_epoch=2),
+        FenceReport(epoch=2, openings=followed, members=["dead"], members_epoch=1),
+    ]
+    found.gathered(answers, {}, now_ms=0)
+    assert list(found.awaited) == ["x", "z"]

@@ -195,13 +195,12 @@ class Registration:
         Name servers that do not answer are not waited for.
         """
         now_ms, counter = self._clock.monotonic_ms(), self._topics.data_version.counter
-        awaited = {
-            address for address, each in self._name_servers.items() if each.is_waited_for(counter, now_ms)
-        }
+        waited_for = [each for each in self._name_servers.items() if each[1].is_waited_for(counter, now_ms)]
+        awaited = {address for address, _ in waited_for}
         if not awaited or not self._is_begun or not self._purgatory.has_room(parked.connection):
             parked.succeed()
             return
-        for name_server in map(self._name_servers.__getitem__, awaited):
+        for _, name_server in waited_for:
             if name_server.requested_ms is None:
                 name_server.register.by(now_ms)  # Once the requests of this turn are handled.
         self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX)

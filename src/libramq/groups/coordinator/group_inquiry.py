@@ -58,11 +58,15 @@ class GroupInquiry:
 
         unseen: recorded members that have not been seen yet; they are awaited. Openings of members that
         had already left are remnants, and nobody waits for them. If several coordinators used one epoch, each
-        cut off with a part of the cluster, the members of all of them count.
+        cut off with a part of the cluster, the members of all of them count; so do those of a broker to whose
+        fence no other coordinator has written since, for the queues that they have open there.
         """
+        current: set[str] = set()
         for answer in answers:
             openings = answer.openings.items()
             self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for _, opening in openings)])
+            if answer.members_epoch >= answer.epoch:
+                current.update({opening.member for _, opening in openings} & set(answer.members or ()))
             for queue, opening in openings:
                 known = self.openings.get(queue)
                 if known is None or opening.epoch > known.epoch:
@@ -79,7 +83,7 @@ class GroupInquiry:
             if holding.member  # Else an operator closed the queue.
             and holding.member not in members
             and holding.member not in self.gone
-            and (newest < self.epoch or holding.member in in_the_end)
+            and (newest < self.epoch or holding.member in in_the_end or holding.member in current)
         } | dict.fromkeys(unseen)
 
     def left(self, member: str) -> None:
