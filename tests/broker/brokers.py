@@ -101,7 +101,7 @@ class Conversation:
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     def extend_deadlines(self, milliseconds: int) -> None:
-        """Stall the process for a while, then run it on: timers that fell due meanwhile fire first."""
+        """Stall the process for a while, then let it continue: timers that fell due meanwhile fire first."""
         self.clock.advance(milliseconds)
         self.tick()
 
