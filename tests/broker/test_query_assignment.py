@@ -287,7 +287,7 @@ def test_members_keep_their_queues_while_the_queues_of_others_are_unknown(talk, 
     talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription("U")])
     elsewhere = Elsewhere(talk, U=None)
     assert assigned(talk, peer, "alice", "U") is None
-    assert talk.broker.consumers.server_assigned_topics() == {"T", "U"}  # So somebody will find out.
+    assert talk.broker.consumers.server_assigned_topics() == {"T", "U"}  # Their routes are queried.
     assert assigned(talk, peer, "alice", "T") is None
     elsewhere.counts["U"] = 0
     assert assigned(talk, peer, "alice", "T") == {0, 1}
