@@ -258,7 +258,7 @@ class Cluster:
             self.sent.append(body)
             await self.producer.send(Message(TOPIC, body), queue=queue)
 
-    # What is so.
+    # State.
 
     def is_even(self, *members: Member) -> bool:
         """Return whether these members hold all queues of all running brokers, with loads within one."""

@@ -15,7 +15,7 @@ from tests.transport.loops import until
 A, B = "broker-a", "broker-b"
 QUEUES = {A: 6, B: 4}
 COUNT = 20
-#: So few that most messages have still to be read when the master is gone.
+#: So few that most messages are still unread when the master is gone.
 PREFETCHED = 1
 #: Longer than any stall of a busy machine.
 SESSION_MS = 30_000

@@ -20,14 +20,14 @@ from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server
 from tests.rpc.test_authorization import REQUESTS_MADE
 
-#: Values that a text field may have, however odd; the answer may be an error or not, but it is an answer.
+#: Odd values that a text field may have; the answer may be an error, but there must be one.
 ODD_TEXTS = ("", " ", "x" * 100_000, "\x00", "../../etc/passwd", "%RETRY%", "null", "💥" * 100)
 ODD_NUMBERS = ("-1", "-2147483648", "2147483647", "0")
-#: Values that no number is.
+#: Values that are not valid numbers.
 NO_NUMBERS = ("", "x", "1.5", "0x10", "9" * 30, "-9223372036854775809")
 ODD_BODIES = (b"", b"{", b"[]", b"null", b"{}", b"\xff\xfe", b'{"a":' * 1_000, b"x=y\n")
 
-#: Before the fields are looked at: PEER_… by a broker that is alone, recalls unless they are allowed.
+#: Refused before their fields are checked: PEER_… by a single broker, recalls unless they are allowed.
 REFUSED_FIRST = (C.REQUEST_CODE_NOT_SUPPORTED, C.NO_PERMISSION)
 
 CODES = sorted(REQUESTS_MADE)

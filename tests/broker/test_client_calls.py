@@ -74,7 +74,7 @@ def test_a_member_that_does_not_answer_is_reported_after_ten_seconds(talk, peer,
     assert find_answer(peer, command) is None
     talk.advance(1)
     assert answer(peer, command).code == C.CONSUME_MSG_TIMEOUT
-    respond(talk, member, request)  # It comes too late, and is nobody's.
+    respond(talk, member, request)  # It is too late, and belongs to no request.
     assert peer.replies == []
 
 

@@ -46,7 +46,7 @@ def unregister(talk: Conversation, peer: FakePeer, client_id: str, group: str = 
     return talk.ask(peer, R.UNREGISTER_CLIENT, header)
 
 
-# Membership and who hears of it.
+# Membership and notifications.
 
 
 def test_a_heartbeat_creates_a_member_its_group_and_its_retry_topic(talk, peer):
@@ -217,7 +217,7 @@ def test_a_member_that_omits_its_subscriptions_after_a_restart_must_send_them_ag
     assert members(talk) == ["alice"]
 
 
-# Filters that may be asked for.
+# Filters that clients may check.
 
 
 def test_which_filters_can_be_served(talk, peer):

@@ -160,13 +160,13 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
     await stock.pop("z").aclose()
     await agree("x", "y")
     await until(lambda: set(told) == {"x", "y"})
-    # The coordinator is at the second broker: its word is repeated, then another broker has the group.
+    # The coordinator is at the second broker: its list stays valid, then another broker has the group.
     killing_at = asyncio.get_running_loop().time()
     await cluster.kill(B)
     seen = await consumer_list(stock["x"], addresses[0], group)
     took_ms = 1_000 * (asyncio.get_running_loop().time() - killing_at)
-    # Its clients count while others know it: until it has been silent for so long, of which a beat may have
-    # passed before, or until the name server, which knows at once, was asked next.
+    # Its clients count while other brokers know it: until it has been silent for so long, of which a beat may
+    # have passed before, or until the next query to the name server, which knows at once.
     knew = B in cluster.servers[A].broker.cluster.view.names
     assert seen == ["x", "y"] or not knew or took_ms >= EDGE_SILENCE_MS_MAX - 2 * BEAT_MS
     await until(cluster.sees_all)
@@ -198,7 +198,7 @@ async def test_a_handover_survives_the_death_of_its_coordinator(cluster):
     await until(lambda: cluster.group(group)[1] is not None and cluster.group(group)[1].is_settled)
     assert loop.time() - killed_at <= SESSION_MS / 1000 + 1
     assert cluster.repeated == {}
-    # It comes back: the group goes home, its queues are granted again, and no other queue moves.
+    # The broker restarts: the group returns to it, its queues are granted again, and no other queue moves.
     await until(lambda: cluster.is_even(one, two))
     before = set(one.queues), set(two.queues)
     await cluster.start(A)

@@ -33,7 +33,7 @@ from tests.broker.brokers import (
 from tests.fakes import FakePeer
 
 SESSION_MS = 10_000
-#: Changes of a group are acted upon together, so much later.
+#: Changes of a group are collected for this long, and then handled together.
 COLLECT_MS = 20
 
 
@@ -252,10 +252,10 @@ def test_a_second_member_gets_half_and_opens_it_when_it_is_released(talk):
     assert len(alice.revoke) == 2
     first, second = alice.revoke
     alice.poll()
-    assert alice.pull(first) == C.SUCCESS  # Until it lets go.
+    assert alice.pull(first) == C.SUCCESS  # Until alice releases it.
     assert bob.news() is None
     bob.held = dict(alice.held)
-    assert bob.open(first).code == C.FENCED  # Whoever cheats.
+    assert bob.open(first).code == C.FENCED  # Even if a member cheats.
     bob.held = {}
     alice.release(first)
     assert bob.news() == C.SUCCESS
@@ -285,7 +285,7 @@ def test_a_poll_without_news_is_answered_within_a_third_of_the_session(talk):
     assert alice.news() == C.SUCCESS
 
 
-# Who goes without a word.
+# Members that disappear.
 
 
 def test_a_zombie_is_fenced_with_its_held_pull(talk):

@@ -28,7 +28,7 @@ from tests.broker.clusters import group_at
 from tests.fakes import FakePeer
 
 A, B, C_ = "broker-a", "broker-b", "broker-c"
-#: As many as it takes until one of them has the group that lived at a.
+#: So many that one of them coordinates the group that lived at a.
 MORE = [f"broker-d{number}" for number in range(20)]
 ADDRESSES = {A: "127.0.0.1:10911", B: "10.0.0.2:10911", C_: "10.0.0.3:10911"} | {
     name: f"10.0.1.{number}:10911" for number, name in enumerate(MORE)
@@ -646,7 +646,7 @@ def test_an_edge_serves_its_coordinators_member_list(node):
     assert b"second" in node.ask(mine, R.GET_CONSUMER_LIST_BY_GROUP, header).body
 
 
-# Members that ask for their queues
+# Members that query their assignment
 
 
 def ask_for_queues(node: Node, member: FakePeer, group: str) -> Command:

@@ -30,7 +30,7 @@ def fill(talk: Conversation, count: int, topic: str = "T", **fields) -> None:
         assert talk.send(producer, topic, str(n).encode(), **fields).code == C.SUCCESS
 
 
-# What is found.
+# What a pull finds.
 
 
 def test_a_pull_brings_the_records_as_they_are_stored(talk, peer):
@@ -80,7 +80,7 @@ def test_a_queue_without_messages_has_its_own_status(talk, peer):
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_OFFSET_MOVED, "0")
 
 
-# What it costs to wait.
+# The cost of waiting.
 
 
 def held_pulls(talk: Conversation, connections: int, each: int, **fields) -> list[tuple[FakePeer, object]]:
@@ -420,7 +420,7 @@ def send_to_t():
     return send_header()
 
 
-# Commits by the way.
+# Commits in pulls.
 
 
 def test_a_pull_commits_its_groups_offset_on_request(talk, peer):

@@ -217,7 +217,7 @@ def test_a_taken_port_is_reported_and_the_data_left_alone(tmp_path):
                 filesystem=LocalFileSystem(),
             )
             needed = f"listenPort={settings.listen_port + VIP_DISTANCE} needs it too"
-            with pytest.raises(ConfigError, match=needed):  # Nobody had asked for that port.
+            with pytest.raises(ConfigError, match=needed):  # It is derived, not configured.
                 await above.start()
             async with running(config(tmp_path / "two")) as second:
                 assert await second.bodies("BenchmarkTest") == []

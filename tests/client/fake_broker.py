@@ -58,7 +58,7 @@ class FakeBroker:
         self.registered: set[str] = set()  # Brokers without queues.
         self.subscriptions: list[tuple[str, str]] = []
         self.refuses_sql = False
-        self.parses = True  # The expressions of subscriptions that it is asked to check.
+        self.parses = True  # Whether subscriptions' expressions pass its check.
         self.address = ""
 
     def fill(

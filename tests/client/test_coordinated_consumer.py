@@ -286,7 +286,7 @@ async def test_a_member_that_wakes_up_after_its_session_handles_and_commits_noth
 ):
     """Others have read its queues meanwhile. Only messages whose handling it had begun are handled twice."""
     one = await group.join(session_ms=1_000)
-    # As if in another process: the first one's network goes on.
+    # As in another process: the first one's network thread keeps running.
     monkeypatch.setattr(network_share, "_shared", network_share.SharedThread())
     two = await group.join(session_ms=1_000, threads=1)
     await group.shared(one, two)

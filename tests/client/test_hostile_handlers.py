@@ -11,7 +11,7 @@ from libramq.codes import RequestCode
 
 HOUR_MS = 3_600_000
 
-#: What a handler that returns at once has, also where the machine pauses.
+#: Enough time for a handler that returns at once, even if the machine pauses.
 ENOUGH_MS = 1_000
 
 

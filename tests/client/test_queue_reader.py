@@ -82,7 +82,7 @@ def test_pulls_are_sent_ahead_of_their_answers(broker: FakeBroker, reader: Queue
     stretches = reader.read(Q0, 0, 2000)
     next(stretches)
     next(stretches)
-    # Those in flight leave no gap: each asks from where the one before it will end.
+    # Those in flight leave no gap: each begins where the one before it will end.
     assert offsets(reader, 0, 2000) == list(range(2000))
     assert len(broker.pulls) <= 2 * (2000 / 32 + DEPTH + 2)
 

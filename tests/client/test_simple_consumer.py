@@ -10,7 +10,7 @@ from libramq.errors import BrokerError, ConfigError, LocalProtocolError
 from libramq.testing import Broker
 
 TOPIC = "Popped"
-#: Long enough for any test; what comes earlier comes because it was given back.
+#: Long enough for any test; what is redelivered earlier was made visible again by a call.
 LONG_MS = 600_000
 
 

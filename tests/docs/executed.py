@@ -36,7 +36,7 @@ SERVERS: Final = "libra up"
 #: What is printed for the directory that the reader is in.
 HERE: Final = "/home/you/shop"
 SHELL_SECONDS: Final = 300
-#: The arguments of examples that would go on for ever.
+#: The arguments of examples that would otherwise run for ever.
 ARGUMENTS: Final = {"consume.py": ["3"], "fetch.py": ["3"]}
 _PRINTS: Final = "It prints:\n"
 

@@ -388,7 +388,7 @@ class TestStream:
             before = all_keys(broker)
             for rows in (100, 200):
                 broker.fill("T", 4, 25)
-                # A trigger under way may have asked for the ends before, and says that nothing is new.
+                # A trigger under way may have fetched the ends before, and then reports nothing new.
                 while len(sink.rows) < rows:
                     query.processAllAvailable()
             progress: Any = query.lastProgress

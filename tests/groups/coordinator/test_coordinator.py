@@ -208,7 +208,7 @@ def test_a_member_that_stays_after_all_has_its_revoke_timeout_from_the_revocatio
     assert len(bob.held) == 4
 
 
-# Standing still.
+# Stalls.
 
 
 @pytest.mark.parametrize("session_ms", [1_000, 3_000])
@@ -422,7 +422,7 @@ def test_a_queue_released_unprompted_is_granted_anew():
     assert alice.held[queue] == epoch + 1
 
 
-# Who comes back as whom.
+# Members that return.
 
 
 def test_a_member_that_joins_again_keeps_its_queues():

@@ -115,7 +115,7 @@ def test_rebalances_are_summed_up_by_hour(made: dict[str, list[dict[str, Any]]])
     ten, eleven, twelve = made["hourly"]
     assert ten["hour"] == datetime(2026, 5, 1, 10, tzinfo=UTC)
     assert (ten["rebalances"], ten["interrupted"], ten["moved"], ten["minimum"]) == (3, 0, 8, 4)
-    # Pauses of 10, 20, 30, 40, 100, 5 and 7; the queue that was nobody's did not pause.
+    # Pauses of 10, 20, 30, 40, 100, 5 and 7; the queue without an owner did not pause.
     assert (ten["pause_p50_ms"], ten["pause_max_ms"]) == (20, 100)
     assert ten["pause_p95_ms"] == pytest.approx(40 + 0.7 * 60)
     # 140, 200, and 207 because the second broker began 100 ms later.

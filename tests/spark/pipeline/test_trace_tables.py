@@ -112,7 +112,7 @@ def made(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> Mad
     told = Traced()
     for number in range(10):
         told.handled(number, ALICE, REBALANCE_MS - 30_000 + number, born_ms=REBALANCE_MS - 30_050)
-    for number in range(10, 20):  # Late, because nobody read.
+    for number in range(10, 20):  # Late, because no consumer read.
         told.handled(number, BOB, REBALANCE_MS + 4_000 + number, born_ms=REBALANCE_MS - 4_000)
     for number in range(6, 10):
         told.handled(number, BOB, REBALANCE_MS + 3_000 + number, born_ms=REBALANCE_MS - 30_050)
@@ -249,7 +249,7 @@ def test_the_periods_of_a_group_do_not_overlap():
     assert mine[-1].calm_from_ms == mine[-1].rebalance_ms - CALM_MS
     assert mine[-1].caused_until_ms == mine[-1].rebalance_ms + STABLE_MS + CAUSED_MS
     assert mine[-1].until_ms == mine[-1].rebalance_ms + STABLE_MS + AFTER_MS
-    assert found[-1].caused_until_ms - found[-1].rebalance_ms > CAUSED_MS  # Nobody said when it had settled.
+    assert found[-1].caused_until_ms - found[-1].rebalance_ms > CAUSED_MS  # When it settled is unknown.
 
 
 def test_the_client_of_a_message_is_found_by_its_unique_id():
