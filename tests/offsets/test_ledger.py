@@ -20,6 +20,7 @@ from libramq.formats import fastjson
 from libramq.offsets import OffsetJournal, OffsetLedger, OffsetRecord
 from libramq.offsets.journal import RecordKind, decode_offset_record, encode_offset_record
 from libramq.offsets.ledger import run_persist
+from tests.fakes import OwnFiles
 
 records = st.builds(
     OffsetRecord, st.sampled_from(RecordKind), st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
@@ -27,7 +28,7 @@ records = st.builds(
 )  # fmt: skip
 
 
-class FailingDisk(LocalFileSystem):
+class FailingDisk(OwnFiles):
     """A file system that can refuse to replace a text file."""
 
     is_full = False
@@ -39,7 +40,7 @@ class FailingDisk(LocalFileSystem):
 
 
 def open_ledger(directory: Path, filesystem: LocalFileSystem | None = None) -> OffsetLedger:
-    ledger = OffsetLedger(filesystem or LocalFileSystem(), directory)
+    ledger = OffsetLedger(filesystem or OwnFiles(), directory)
     ledger.open(wall_ms=1)
     return ledger
 

@@ -187,9 +187,14 @@ def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_member_that_ignores_committed_offsets_is_caught(monkeypatch: pytest.MonkeyPatch):
-    opened = Claims.opened
+    opened, granted, from_zero = Claims.opened, Claims.granted, Opened(0)
     monkeypatch.setattr(
-        Claims, "opened", lambda self, request, _, now_ms: opened(self, request, Opened(0), now_ms)
+        Claims, "opened", lambda self, request, _, now_ms: opened(self, request, from_zero, now_ms)
+    )
+    monkeypatch.setattr(
+        Claims,
+        "granted",
+        lambda self, queue, claim, answer, now_ms: granted(self, queue, claim, answer and from_zero, now_ms),
     )
     monkeypatch.setattr(DuplicatesAreExplained, "handled", lambda *_: None)
     group = replace(OURS, handling=Handling(duration_ms_max=40, concurrency=1))
