@@ -818,6 +818,19 @@ def test_a_late_member_list_is_ignored():
     assert talk.notified() == []
 
 
+def test_a_round_that_a_coordinator_interrupts_does_not_keep_later_ones_from_beginning():
+    """Its list arrives while the coordinator allocates. The member used to wait for that list for ever."""
+    talk = Member().looking(2)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.members("me") == []
+    talk.polled(client_mode(4))
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    talk.members("me")
+    assert talk.core.owned() == [q(0), q(1)]
+
+
 # Stopping
 
 

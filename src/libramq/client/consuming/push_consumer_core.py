@@ -219,13 +219,13 @@ class PushConsumerCore:
     ) -> Effects:
         """Handle the group's member list; None if the broker did not answer."""
         if self._phase is not Phase.RUNNING or not self._coordination.allocates:
+            self._rebalancing.abandon()
             return []
         effects: Steps = []
         if client_ids and self._settings.client_id not in client_ids:
             effects += self._presence.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
-        effects += self._rebalancing.end(now_ms)
-        return self._settled(effects, now_ms)
+        return self._settled(effects + self._rebalancing.end(now_ms), now_ms)
 
     def locks_answered(
         self, request: fx.LockQueues, outcome: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
