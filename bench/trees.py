@@ -28,7 +28,8 @@ def source_tree(name: str) -> Path:
             unpacked = Path(directory) / "tree"
             archive = _git("archive", tree.name, "src", check=True).stdout
             with tarfile.open(fileobj=io.BytesIO(archive)) as members:
-                members.extractall(unpacked, filter="data")
+                members.extraction_filter = getattr(tarfile, "data_filter", None)  # From 3.11.4 on.
+                members.extractall(unpacked)
             # Renamed when it is whole, so that an interrupted run leaves nothing that looks like a tree.
             os.rename(unpacked, tree)
     return tree

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.compat.release import OLD_COMMIT, OLD_VERSION, environment, old_release
+from tests.compat.release import OLD_COMMIT, OLD_VERSION, environment, extract, old_release
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 DIRECTORY = VECTORS / f"libramq-{OLD_VERSION}.tar.xz"
@@ -77,7 +77,7 @@ def pack(directory: Path) -> bytes:
 def unpack(directory: Path) -> None:
     """Extract the recorded directory."""
     with tarfile.open(DIRECTORY) as tar:
-        tar.extractall(directory, filter="data")
+        extract(tar, directory)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -61,6 +62,12 @@ def build_wheel(sources: Path, directory: Path) -> Path:
     return wheel
 
 
+def extract(tar: tarfile.TarFile, directory: Path) -> None:
+    """Extract an archive; where Python can, links and paths that lead out of the directory are refused."""
+    tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it from 3.11.4 on.
+    tar.extractall(directory)
+
+
 def _build_old_wheel(directory: Path) -> Path:
     archive, sources = directory / "sources.tar", directory / "sources"
     _run(
@@ -68,7 +75,8 @@ def _build_old_wheel(directory: Path) -> Path:
         f"LibraMQ {OLD_VERSION} is commit {OLD_COMMIT}, which this clone lacks; fetch the whole history:"
         " git fetch --unshallow, or git fetch origin main",
     )
-    shutil.unpack_archive(archive, sources, filter="data")
+    with tarfile.open(archive) as tar:
+        extract(tar, sources)
     return build_wheel(sources, directory)
 
 

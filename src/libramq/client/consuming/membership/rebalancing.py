@@ -56,7 +56,7 @@ class Rebalancing:
         self._due_ms = MonotonicMs(0)
 
     def abandon(self) -> None:
-        """Drop the round under way, as a coordinator allocates; else a later round would wait for its lists."""
+        """Drop the round under way: a coordinator allocates. A later round would wait for its lists."""
         self._lists_awaited.clear()
         self._again = False
 
