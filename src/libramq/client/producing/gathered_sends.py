@@ -7,6 +7,7 @@ other was. Under load a batch's answer wakes its senders together, so the next b
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from libramq.client.producing.accumulator import Waiting, split
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
@@ -17,11 +18,9 @@ from libramq.errors import LibraError
 from libramq.message.message import Message
 from libramq.runtime.seams import Timers
 
-TIMEOUT_SPREAD = 0.1
-"""Share of the first message's timeout by which those of others that travel with it may differ; ours.
-
-What is left of a timeout is counted when a message is sent, and the clock may tick between two sends.
-"""
+#: Ours: by what share of the first message's timeout those of others that travel with it may differ.
+#: What is left of a timeout is counted when a message is sent, and the clock may tick between two sends.
+TIMEOUT_SPREAD: Final = 0.1
 
 
 class _Gathered:
@@ -39,12 +38,6 @@ class _Gathered:
     def takes(self, timeout_ms: int) -> bool:
         """Return whether a message with this timeout may travel with those that are here."""
         return abs(timeout_ms - self._first_timeout_ms) <= self._tolerance_ms
-
-    def add(self, message: Message, sent: Sent, timeout_ms: int) -> None:
-        """Add a message."""
-        self.sends.append((message, sent))
-        if timeout_ms < self.timeout_ms:
-            self.timeout_ms = timeout_ms
 
 
 class GatheredSends:
@@ -75,11 +68,14 @@ class GatheredSends:
         if not self._open:
             self._timers.after(0, self.send_now)
         of_topic = self._open.setdefault(message.topic, [])
-        gathered = next((each for each in of_topic if each.takes(timeout_ms)), None)
-        if gathered is None:
+        for gathered in of_topic:
+            if gathered.takes(timeout_ms):
+                break
+        else:
             gathered = _Gathered(info, timeout_ms)
             of_topic.append(gathered)
-        gathered.add(message, sent, timeout_ms)
+        gathered.sends.append((message, sent))
+        gathered.timeout_ms = min(gathered.timeout_ms, timeout_ms)
 
     def send_now(self) -> None:
         """Send what was gathered."""
