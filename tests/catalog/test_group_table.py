@@ -1,10 +1,13 @@
 """The group table: how groups come to be, and the limits on them."""
 
+import json
+
 import pytest
 
 from libramq.catalog import GroupTable
 from libramq.errors import BrokerError, ConfigError, SubscriptionGroupNotExist
-from libramq.formats.tables import SubscriptionGroupConfig
+from libramq.formats.document import decode_body, encode_body
+from libramq.formats.tables import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from libramq.message.names import SYSTEM_GROUPS
 
 
@@ -90,3 +93,21 @@ def test_attributes_of_groups_are_refused_and_those_that_a_file_has_are_kept():
     changed = table.get("G")
     assert changed is not None
     assert (changed.retry_max_times, changed.attributes) == (4, {"priority.factor": "3"})
+
+
+def test_what_only_apaches_brokers_use_is_kept():
+    """Their tables have retry policies and subscriptions; both used to be lost with the next write."""
+    policy = {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 1000, "max": 9000, "multiplier": 3},
+    }
+    text = (
+        b'{"subscriptionGroupTable":{"G":{"groupName":"G","groupRetryPolicy":%s,'
+        b'"subscriptionDataSet":[{"expression":"*","topic":"T"}]}}}' % json.dumps(policy).encode()
+    )
+    table = GroupTable(loaded=decode_body(text, SubscriptionGroupWrapper))
+    table.put(config("other"), 1)
+    written = decode_body(encode_body(table.wrapper()), SubscriptionGroupWrapper).subscription_group_table
+    assert written["G"].group_retry_policy == policy
+    assert written["G"].subscription_data_set == [{"expression": "*", "topic": "T"}]
+    assert b"groupRetryPolicy" not in encode_body(written["other"])

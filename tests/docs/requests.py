@@ -1,7 +1,7 @@
 """Apache's request codes and mqadmin's commands, and where each stands: the tables in docs/requests.md.
 
 Names and numbers are those of Apache RocketMQ 5.3.3 (RequestCode.java, MQAdminStartup.java). What is
-served follows from the processors of a broker, of a name server and of a consumer.
+served follows from the processors of a broker, of a name server and of clients.
 """
 
 import random
@@ -15,6 +15,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.cli.admin.commands import app as admin
 from libramq.client.consuming.requests.broker_requests import SERVED as SERVED_BY_CLIENTS
 from libramq.clock import SystemClock
+from libramq.codes import RequestCode
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_processors
@@ -88,19 +89,13 @@ _USERS = "users and their rights are not managed by requests; see Security"
 #: Why a code is not served, beside those whose standing other pages describe.
 REASONS: Final[dict[int, str]] = {
     **dict.fromkeys((13, 22, 23, 27, 47, 209, 210, 211, 212, 213, 214, 301, 302), _UNUSED),
-    39: "asked of producers of transactions, which ours is not yet",
-    60: "timer messages are not built yet",
-    61: "timer messages are not built yet",
-    370: "timer messages, and with them their recall, are not built yet",
-    326: "clients that wait for replies are sent it; ours do not send requests as messages yet",
-    353: "groups cannot be forbidden single topics",
+    353: "groups cannot be forbidden single topics; what Apache's broker wrote of it is kept, not enforced",
     354: _ROCKSDB,
     355: _ROCKSDB,
-    402: "slaves do not copy the modes of groups",
     513: _STATIC,
     902: _CONTAINER,
     903: _CONTAINER,
-    905: "brokers do not act for their masters",
+    905: "name servers send it to brokers that may act for their masters; ours ask the name servers",
     906: "slaves find their master by the name server",
     **dict.fromkeys(range(1001, 1014), _CONTROLLER),
     **dict.fromkeys(range(2001, 2005), _COLD),
@@ -122,7 +117,11 @@ COMMANDS: Final = (
     Command("updateTopic", (17,), "attributes and units too; `BatchCQ` and `COMPACTION` are refused"),
     Command("updateTopicList", (18,), "all topics of a list or none"),
     Command("deleteTopic", (215, 216)),
-    Command("updateSubGroup", (200,), "without `groupRetryPolicy`; attributes are refused, as by 5.3.3"),
+    Command(
+        "updateSubGroup",
+        (200,),
+        "`groupRetryPolicy` has no effect, as at Apache's broker; attributes are refused, as by 5.3.3",
+    ),
     Command("updateSubGroupList", (225,), "all groups of a list or none"),
     Command("setConsumeMode", (401,)),
     Command("deleteSubGroup", (207, 215, 216)),
@@ -211,6 +210,13 @@ COMMANDS: Final = (
 )  # fmt: skip
 
 
+#: ProducerNetwork hands the first to the transactions and the second to the requests that wait.
+SERVED_BY_PRODUCERS: Final = {
+    RequestCode.CHECK_TRANSACTION_STATE,
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+}
+
+
 def served() -> dict[int, list[str]]:
     """Return which of our programs serve each code."""
     found: dict[int, list[str]] = {}
@@ -229,6 +235,7 @@ def served() -> dict[int, list[str]]:
         ("broker", by_broker),
         ("name server", set(name_server_processors(NameServerConfig()))),
         ("consumer", set(SERVED_BY_CLIENTS)),
+        ("producer", SERVED_BY_PRODUCERS),
     )
     for who, codes in servers:
         for code in codes:

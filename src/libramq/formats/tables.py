@@ -71,7 +71,10 @@ class MessageRequestMode(Document, frozen=True, kw_only=True):
 
 
 class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
-    """One consumer group at one broker."""
+    """One consumer group at one broker.
+
+    group_retry_policy, subscription_data_set: Apache's, kept as they are; None if there is none.
+    """
 
     group_name: str
     consume_enable: bool = True
@@ -85,6 +88,8 @@ class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
+    group_retry_policy: Any = None
+    subscription_data_set: Any = None
     attributes: dict[str, str] = {}
 
 
