@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.transactions import half
+from libramq.broker.transactions import half, loading
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
@@ -373,6 +373,82 @@ def test_a_commit_that_is_repeated_after_a_restart_is_delivered_once_though_chec
     assert end(again, peer, place).code == C.SUCCESS
     assert bodies(again) == [b"1"]
     again.close()
+
+
+def test_a_commit_older_than_what_a_start_reads_again_is_not_stored_twice(tmp_path, peer, monkeypatch):
+    """Nothing tells any more whether it has ended: it is refused, and if it has not, a check asks."""
+    monkeypatch.setattr(loading, "REMEMBERED", 1)
+    talk = Conversation(tmp_path)
+    places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
+    for place in places:
+        end(talk, peer, place)
+    talk.advance(INTERVAL_MS + 1_000)
+    assert progress(talk) == [3, 3]
+    talk.close()
+    again = Conversation(tmp_path, clock=talk.clock)
+    reply = end(again, peer, places[0])
+    assert (reply.code, "the next check" in reply.remark) == (C.SYSTEM_ERROR, True)
+    assert end(again, peer, places[2]).code == C.SUCCESS
+    assert bodies(again) == [b"0", b"1", b"2"]
+    again.close()
+
+
+def test_a_commit_is_not_stored_twice_while_a_start_still_reads_what_has_ended(tmp_path, peer, monkeypatch):
+    talk = Conversation(tmp_path)
+    places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
+    for place in places[:2]:
+        end(talk, peer, place)
+    talk.close()
+    monkeypatch.setattr(loading, "STRETCHES_AT_START", 0)
+    again = Conversation(tmp_path, clock=talk.clock)
+    assert [end(again, peer, place).code for place in places] == [C.SYSTEM_ERROR] * 3
+    again.advance(100)
+    assert [end(again, peer, place).code for place in places] == [C.SUCCESS] * 3
+    assert bodies(again) == [b"0", b"1", b"2"]
+    again.close()
+
+
+@pytest.mark.parametrize("stop", [Conversation.kill, Conversation.close])
+def test_a_transaction_whose_copy_is_open_is_ended_by_its_first_place_after_a_restart(tmp_path, peer, stop):
+    """Its producer took longer than a check's interval, and the broker was restarted meanwhile."""
+    talk = Conversation(tmp_path)
+    place = prepare(talk, peer)
+    talk.advance(2 * INTERVAL_MS)
+    assert progress(talk)[0] == 2
+    stop(talk)
+    again = Conversation(tmp_path, clock=talk.clock)
+    assert end(again, peer, place).code == C.SUCCESS
+    assert bodies(again) == [b"order"]
+    producer = FakePeer("10.0.0.7:1")
+    again.beat_producer(producer, "producer")
+    again.advance(3 * INTERVAL_MS)
+    assert checks(producer) == []
+    again.close()
+
+
+@pytest.mark.parametrize("delayed", [{}, {"DELAY": "1"}, {"TIMER_DELAY_MS": "3000"}])
+def test_a_commit_whose_operation_message_was_cut_off_counts(tmp_path, peer, delayed):
+    """Its producer was checked, or repeated the commit, and the message was stored a second time."""
+    talk = Conversation(tmp_path)
+    place = prepare(talk, peer, **delayed)
+    end(talk, peer, place)
+    (operation,) = talk.messages(TRANS_OP_HALF_TOPIC)
+    (log,) = talk.broker.store.config.commit_log_directory.iterdir()
+    talk.kill()
+    with log.open("r+b") as file:
+        file.seek(operation.physical_offset)
+        file.write(bytes(1_000))
+    # A kill would let the delivery of the delayed ones be repeated.
+    for stop in (Conversation.close if delayed else Conversation.kill, Conversation.close):
+        again = Conversation(tmp_path, clock=talk.clock)
+        assert len(again.messages(TRANS_OP_HALF_TOPIC)) == 1
+        assert end(again, peer, place).code == C.SUCCESS
+        producer = FakePeer("10.0.0.7:1")
+        again.beat_producer(producer, "producer")
+        again.advance(3 * INTERVAL_MS)
+        assert checks(producer) == []
+        assert bodies(again) == [b"order"]
+        stop(again)
 
 
 def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer, monkeypatch):

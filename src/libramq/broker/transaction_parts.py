@@ -12,8 +12,11 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.processor.end_transaction import EndTransaction, check_request
 from libramq.broker.processor.resume_check import ResumeCheck
-from libramq.broker.transactions.checking import Checking, CheckRules, first_open
+from libramq.broker.transactions.checking import Checking, CheckRules
+from libramq.broker.transactions.loading import first_open, last_committed
 from libramq.broker.transactions.transactions import Transactions
+from libramq.clock import read_clock
+from libramq.errors import BrokerError
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
@@ -70,6 +73,8 @@ class TransactionParts:
             ask=self._ask,
             is_active=not config.is_slave,
         )
+        if not config.is_slave:
+            self._complete_last_commit(files, kernel)
         self.services: list[Any] = [
             EndTransaction(
                 store=files.store,
@@ -80,6 +85,22 @@ class TransactionParts:
             ),
             ResumeCheck(files.store, self.transactions),
         ]
+
+    def _complete_last_commit(self, files: BrokerFiles, kernel: Kernel) -> None:
+        """Store the operation message that is missing where the log ends between the two of a commit.
+
+        It is the first message of this process, so it stands for that at every later start, too.
+        """
+        message = last_committed(files.store)
+        if message is None:
+            return
+        try:
+            stored = self.transactions.complete(message, read_clock(kernel.clock))
+        except BrokerError as error:
+            log.warning("the last commit was cut off, and may be repeated", reason=error.remark)
+        else:
+            if stored is not None:
+                log.info("the log ended amid a commit, which is complete now", id=message.offset_id)
 
     def _ask(self, message: MessageExt) -> None:
         """Ask one of the group's producers, each in its turn."""

@@ -17,8 +17,8 @@ from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.rounds import Rounds
-from libramq.broker.messages.stored_records import undamaged
 from libramq.broker.transactions import half
+from libramq.broker.transactions.loading import Loading, messages_of
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.broker.transactions.transactions import Transactions
 from libramq.clock import MonotonicMs, Now, read_clock
@@ -29,17 +29,11 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.store.message_store import MessageStore
-from libramq.store.reading.read import ReadResult, ReadStatus
 
 log = get_logger(__name__)
 
-#: Ours: operation messages of one read.
-READ_MAX: Final = 32
 #: Ours: messages that one round looks at, so that the loop stays responsive: some 50 µs each.
 CHECKED_PER_ROUND_MAX: Final = 64
-#: Ours: operation messages that a start reads again, some 25 µs each: a producer whose commit had no answer
-#: when the broker was killed repeats it, and rounds may have passed its half message before.
-REMEMBERED: Final = 4_096
 #: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
 AGAIN_MS: Final = 100
 
@@ -122,14 +116,12 @@ class Checking:
         self._rounds = Rounds(store, kernel, self._act, again_ms=rules.interval_ms)
         self._committing = kernel.deadlines.new(self._commit_flushed)
         self._round_end: int | None = None
-        self._load_end = store.max_offset(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID)
-        is_known = open_transactions.op_offset >= self._load_end
-        self._load_offset = None if is_known else open_transactions.op_offset
+        self._loading = Loading(store, open_transactions)
         self._to_commit: tuple[int, int, int] | None = None
         self._is_refused = False
         self._is_active = is_active
         if is_active and store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
-            wait_ms = rules.interval_ms if is_known else 0
+            wait_ms = rules.interval_ms if self._loading.is_done else 0
             self._rounds.by(self._clock.monotonic_ms() + wait_ms)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
@@ -148,10 +140,10 @@ class Checking:
             self._rounds.by(now_ms + AGAIN_MS)
 
     def _go_on(self, now_ms: MonotonicMs) -> None:
-        if self._load_offset is not None:
-            self._load(self._load_offset)
+        if not self._loading.is_done:
+            self._loading.read_on()
             # Producers have to come back first.
-            self._rounds.by(now_ms if self._load_offset is not None else now_ms + self._rules.interval_ms)
+            self._rounds.by(now_ms + self._rules.interval_ms if self._loading.is_done else now_ms)
         elif self._check():
             self._rounds.by(now_ms)
         else:
@@ -159,19 +151,6 @@ class Checking:
             self._want_commit()
             if self._open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
                 self._rounds.by(now_ms + self._rules.interval_ms)
-
-    # What has ended, after a start.
-
-    def _load(self, offset: int) -> None:
-        """Read some operation messages; those that this process writes are noted as they are written."""
-        if offset >= self._load_end:
-            self._load_offset = None
-            return
-        read = self._store.read(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID, offset, READ_MAX)
-        for message in _messages(read):
-            if message.queue_offset < self._load_end:
-                self._open.ended(message.queue_offset, half.ended_offsets(message))
-        self._load_offset = max(read.next_offset, offset + 1)
 
     # The rounds.
 
@@ -188,7 +167,7 @@ class Checking:
                 self._open.passed(offset + 1)
                 continue
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
-            found = _messages(read)
+            found = messages_of(read)
             if not found:  # It was deleted by age, or cannot be read any more.
                 self._open.passed(max(read.next_offset, offset + 1))
             elif not self._settle(found[0], now):
@@ -253,33 +232,3 @@ class Checking:
         ):
             if offset and self._offsets.query(group, topic, queue_id) != offset:
                 self._offsets.commit(group, topic, queue_id, offset)
-
-
-def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:
-    """Return the state after a start: everything between the committed offsets and the end is open."""
-    found = []
-    for topic in (names.TRANS_HALF_TOPIC, names.TRANS_OP_HALF_TOPIC):
-        first = store.min_offset(topic, half.QUEUE_ID)
-        committed = offsets.query(half.TRANSACTION_GROUP, topic, half.QUEUE_ID)
-        found.append(max(first, committed if committed is not None else first))
-    open_transactions = OpenTransactions(*found)
-    _remember_ended(store, open_transactions)
-    return open_transactions
-
-
-def _remember_ended(store: MessageStore, open_transactions: OpenTransactions) -> None:
-    """Read what ended last; waits for the disk."""
-    topic, queue_id = names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID
-    end = store.max_offset(topic, queue_id)
-    offset = max(store.min_offset(topic, queue_id), end - REMEMBERED)
-    while offset < end:
-        read = store.read(topic, queue_id, offset, READ_MAX)
-        for message in _messages(read):
-            open_transactions.remember(half.ended_offsets(message))
-        offset = max(read.next_offset, offset + 1)
-
-
-def _messages(read: ReadResult) -> list[MessageExt]:
-    if read.status is not ReadStatus.FOUND:
-        return []
-    return undamaged(read.data)

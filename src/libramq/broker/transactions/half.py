@@ -122,6 +122,18 @@ def committed(message: MessageExt) -> StoreMessage:
     return copy
 
 
+def is_committed_as(message: MessageExt, stored: MessageExt) -> bool:
+    """Return whether a stored message is what a half message became by its commit."""
+    return (
+        is_half(message)
+        and stored.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+        and stored.prepared_transaction_offset == message.physical_offset
+        and stored.properties.get(p.UNIQ_KEY) == message.properties.get(p.UNIQ_KEY)
+        and stored.born_timestamp_ms == message.born_timestamp_ms
+        and stored.body == message.body
+    )
+
+
 def renewed_properties(message: MessageExt, times_checked: int) -> dict[str, str]:
     """Return the properties of a half message's next copy; it carries its first offset along."""
     return message.properties | {

@@ -10,6 +10,7 @@ the op topic.
 
 from collections import deque
 from collections.abc import Iterable
+from enum import Enum, auto
 from typing import Final
 
 #: Ours: ended half messages that are remembered, so that a second commit stores no second message. One takes
@@ -17,11 +18,23 @@ from typing import Final
 ENDED_MAX: Final = 200_000
 
 
+class Known(Enum):
+    """What is known of a half message that its producer names."""
+
+    OPEN = auto()
+    ENDED = auto()
+    NOTHING = auto()  # It was passed, and may have ended longer ago than is remembered.
+
+
 class OpenTransactions:
-    """The state; offsets are those of the one queue of each topic."""
+    """The state; offsets are those of the one queue of each topic.
+
+    unread_before: half messages before it may have ended, or may be copies: they are still being read.
+    """
 
     def __init__(self, half_offset: int, op_offset: int) -> None:
         self.half_offset = half_offset
+        self.unread_before = 0
         self._op_end = op_offset
         self._ops: deque[tuple[int, int]] = deque()  # Its offset, and the last half message that it names.
         self._ended: dict[int, None] = {}
@@ -47,7 +60,7 @@ class OpenTransactions:
             self._ended[half_offset] = None
 
     def was_renewed(self, first_offset: int, new_offset: int) -> None:
-        """Note that a half message was copied to the end."""
+        """Note that a half message was copied to the end, or given up where it is."""
         self._copies[first_offset] = new_offset
         if len(self._copies) > ENDED_MAX:
             del self._copies[next(iter(self._copies))]
@@ -60,6 +73,14 @@ class OpenTransactions:
     def has_ended(self, half_offset: int) -> bool:
         """Return whether a half message is known to have ended."""
         return half_offset in self._ended
+
+    def known(self, half_offset: int, first_offset: int) -> Known:
+        """Return what is known of a half message, by its offset and the first one that it had."""
+        if half_offset in self._ended or first_offset in self._ended:
+            return Known.ENDED
+        if first_offset in self._copies or half_offset >= max(self.half_offset, self.unread_before):
+            return Known.OPEN
+        return Known.NOTHING
 
     def passed(self, half_offset: int) -> None:
         """Go on behind the half messages before this one: they have ended, were copied or given up."""

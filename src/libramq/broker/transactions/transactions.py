@@ -5,15 +5,17 @@
                               │  └─ nobody ends it ─► CHECK_TRANSACTION_STATE to a producer of its group
                               └── renewed ◄──────────────────────────┘
 
-The committed message and its operation message are one append. Where a power cut leaves the first of them
-only, the producer is asked again, and the message is stored twice rather than never.
+The committed message and its operation message are one append. Where a power cut, or the loss of a master,
+leaves the first of them only, the next start writes the second one again.
 Upstream: TransactionalMessageServiceImpl.java, EndTransactionProcessor.java.
 """
+
+from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.transactions import half
-from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.broker.transactions.open_transactions import Known, OpenTransactions
 from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
 from libramq.clock import Now
@@ -26,6 +28,10 @@ from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.store.log.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
 from libramq.timers.timers import Timers
+
+_NOT_KNOWN: Final = (
+    "too long ago to tell whether this transaction has ended: if it has not, the next check asks about it"
+)
 
 
 class Transactions:
@@ -59,17 +65,29 @@ class Transactions:
         """Commit a half message or roll it back; None: that has happened already. Raises BrokerError.
 
         Producers repeat themselves, and may answer a check after they have ended the transaction: neither
-        stores a message twice, and no rolled-back one.
+        stores a message twice, and no rolled-back one. One of which nothing is known any more is refused: if
+        it is open all the same, its producer is asked about its copy.
         """
+        known = self._open.known(message.queue_offset, half.first_offset(message))
+        if known is Known.ENDED:
+            return None
+        if known is Known.NOTHING:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, _NOT_KNOWN)
+        self.create_topics(now)
+        return self._store_end(message, now, [self._committed(message, now)] if is_commit else [])
+
+    def complete(self, message: MessageExt, now: Now) -> AppendResult | None:
+        """Store the operation message that a commit lacks; None: it lacks none. Raises BrokerError."""
         if self.has_ended(message):
             return None
         self.create_topics(now)
+        return self._store_end(message, now, [])
+
+    def _store_end(self, message: MessageExt, now: Now, before: list[StoreMessage]) -> AppendResult:
+        """Store messages and an operation message by one append."""
         named = self._open.to_end(message.queue_offset, half.first_offset(message))
         key = message.properties.get(p.UNIQ_KEY, "")
-        messages = [half.ended(named, key, self._host, now.wall_ms)]
-        if is_commit:
-            messages.insert(0, self._committed(message, now))
-        results = self._log.append(messages)
+        results = self._log.append([*before, half.ended(named, key, self._host, now.wall_ms)])
         for result in results:
             if not result.is_ok:
                 raise self._log.refused(result)
@@ -128,4 +146,7 @@ class Transactions:
         """Move a half message to the topic of those that were given up; return the store's refusal."""
         self._topics.for_group(names.TRANS_CHECK_MAX_TIME_TOPIC, 1, PERM_READ | PERM_WRITE, now.wall_ms)
         (result,) = self._log.append([half.discarded(message)])
-        return None if result.is_ok else self._log.refused(result)
+        if not result.is_ok:
+            return self._log.refused(result)
+        self._open.was_renewed(half.first_offset(message), message.queue_offset)  # It may end yet.
+        return None
