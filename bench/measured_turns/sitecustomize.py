@@ -29,19 +29,21 @@ def elapsed_us(_: LoopTimers) -> Moment:
 
 def measure(path: Path) -> None:
     """Have all performers of this process measure processor time, too."""
-    record_turn = Performer._record_turn
+    follow = Performer.follow
     longest_us = 0
 
-    def record(self: Performer, began_us: Any) -> None:
+    def followed(self: Performer, began_us: Any = None) -> None:
         nonlocal longest_us
+        follow(self, began_us)
+        if began_us is None:
+            return
         turn_us = thread_time_ns() // 1_000 - began_us.cpu_us
         if turn_us > 1_000 and (turn_us > longest_us or not path.exists()):
             longest_us = turn_us
             path.write_text(str(turn_us))
-        record_turn(self, began_us)
 
     LoopTimers.elapsed_us = elapsed_us  # type: ignore[method-assign]
-    Performer._record_turn = record  # type: ignore[method-assign]
+    Performer.follow = followed  # type: ignore[method-assign]
 
 
 if "LIBRA_TURNS" in os.environ:
