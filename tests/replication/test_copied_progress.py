@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from libramq.broker.cluster import returned_commits
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import LibraError
 from libramq.remoting import headers as h
+from libramq.remoting.command import Command
 from libramq.replication.ha_client import RETRY_MS
 from tests.broker.brokers import Conversation
 from tests.broker.test_pop import Popper
@@ -111,8 +114,10 @@ def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None
     assert pair.slave.broker.offsets.query("G", "T", 0) == 1
 
 
-def commit_at_slave(pair: Pair, offset: int) -> None:
-    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=offset)
+def commit_at_slave(pair: Pair, offset: int, *, topic: str = "T", queue_id: int = 0) -> None:
+    header = h.UpdateConsumerOffsetHeader(
+        consumer_group="G", topic=topic, queue_id=queue_id, commit_offset=offset
+    )
     reply = pair.slave.ask(FakePeer(), RequestCode.UPDATE_CONSUMER_OFFSET, header)
     assert reply.code == ResponseCode.SUCCESS
 
@@ -140,6 +145,40 @@ def test_a_group_that_first_committed_at_the_slave_keeps_its_offset_when_the_mas
     pair.run(ROUND_MS)
     assert pair.master.broker.offsets.query("G", "T", 0) == 1
     assert pair.slave.broker.offsets.query("G", "T", 0) == 1
+
+
+@pytest.mark.parametrize(("topic", "queue_id"), [("T", 1), ("U", 0)])
+def test_commits_that_the_master_does_not_answer_do_not_keep_later_ones_from_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, topic: str, queue_id: int
+) -> None:
+    """Only some are returned at once: those of one queue used to be sent again and again, no others."""
+    monkeypatch.setattr(returned_commits, "RETURNED_AT_ONCE", 1)
+    for name in ("T", "U"):
+        pair.master.create_topic(name, queues=2)
+        for each in range(2):
+            assert pair.master.send(FakePeer(), name, queue_id=each).code == ResponseCode.SUCCESS
+    pair.master.pull(FakePeer(), "G")
+    pair.run(ROUND_MS)
+    answer = pair._answer_of
+
+    def is_busy(address: str, command: Command) -> Command | LibraError:
+        of_first = command.ext.get("topic") == "T" and command.ext.get("queueId") == "0"
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and of_first and pair.is_reachable:
+            return Command(code=ResponseCode.SYSTEM_BUSY)
+        return answer(address, command)
+
+    monkeypatch.setattr(pair, "_answer_of", is_busy)
+    pair.part()
+    pair.run(1_000)
+    commit_at_slave(pair, 1)
+    commit_at_slave(pair, 1, topic=topic, queue_id=queue_id)
+    pair.is_reachable = True
+    pair.run(3 * ROUND_MS)
+    assert pair.master.broker.offsets.query("G", topic, queue_id) == 1
+    assert pair.master.broker.offsets.query("G", "T", 0) is None
+    monkeypatch.setattr(pair, "_answer_of", answer)
+    pair.run(2 * ROUND_MS)
+    assert pair.master.broker.offsets.query("G", "T", 0) == 1, "it was kept, and is sent again"
 
 
 def test_a_master_that_has_a_later_commit_keeps_it(pair: Pair) -> None:

@@ -11,7 +11,6 @@ Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the table of a
 
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -48,8 +47,7 @@ class ReturnedCommits:
 
     def send(self, master: OffsetTables) -> None:
         """Compare with a table that arrived from the master; what is returned is added to it."""
-        kept = list(islice(self._offsets.commits_at_slave(), RETURNED_AT_ONCE))
-        for key, queue_id, offset in kept:
+        for key, queue_id, offset in self._offsets.take_turns_at_slave(RETURNED_AT_ONCE):
             is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
             if is_known or queue_id in master.resets.get(key, {}):
                 self._offsets.forget_at_slave(key, queue_id, offset)
@@ -59,14 +57,17 @@ class ReturnedCommits:
             self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
 
     def _answered(
-        self, master: OffsetTables, key: str, queue_id: int, offset: int, answer: LibraError | None
+        self, master: OffsetTables, key: str, queue_id: int, offset: int, failure: LibraError | None
     ) -> None:
-        if answer is None:
-            master.offsets.setdefault(key, {})[queue_id] = (
-                offset  # It may wait for the log, and is applied then.
-            )
-        elif not isinstance(answer, BrokerError) or answer.response_code == ResponseCode.SYSTEM_BUSY:
-            return  # It is sent again with the next table.
+        if failure is None:
+            master.offsets.setdefault(key, {})[queue_id] = offset  # The copy is applied later, with it.
+        elif _is_final(failure):
+            log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
         else:
-            log.warning("the master refuses an offset committed here", of=key, reason=str(answer))
+            return  # It is sent again after one of the next tables.
         self._offsets.forget_at_slave(key, queue_id, offset)
+
+
+def _is_final(failure: LibraError) -> bool:
+    """Return whether the master would refuse a commit again: it has answered, and is not just busy."""
+    return isinstance(failure, BrokerError) and failure.response_code != ResponseCode.SYSTEM_BUSY

@@ -1,7 +1,8 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
@@ -40,11 +41,21 @@ class OffsetCommits:
             if self._at_slave is not None:
                 self._at_slave.setdefault(change.key, {})[queue_id] = change.offset
 
-    def commits_at_slave(self) -> Iterator[tuple[str, int, int]]:
-        """Yield the key, queue id and offset of each commit here that the master may not have."""
-        for key, queues in (self._at_slave or {}).items():
-            for queue_id, offset in queues.items():
-                yield key, queue_id, offset
+    def take_turns_at_slave(self, count: int) -> list[tuple[str, int, int]]:
+        """Return the key, queue id and offset of some commits here that the master may not have.
+
+        They come after the others in the next call, so that every commit has its turn.
+        """
+        at_slave = self._at_slave or {}
+        taken: list[tuple[str, int, int]] = []
+        for key in list(islice(at_slave, count)):
+            queues = at_slave[key] = at_slave.pop(key)
+            for queue_id in list(islice(queues, count - len(taken))):
+                offset = queues[queue_id] = queues.pop(queue_id)
+                taken.append((key, queue_id, offset))
+            if len(taken) == count:
+                break
+        return taken
 
     def forget_at_slave(self, key: str, queue_id: int, offset: int) -> None:
         """Note that the master has a commit, or refuses it; a later one stays."""
