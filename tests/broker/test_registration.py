@@ -295,3 +295,29 @@ def test_a_registration_that_was_being_encoded_when_the_broker_left_is_not_sent(
     talk.threads.run_all(Thread.COMPUTE)
     assert talk.take(R.UNREGISTER_BROKER, ONE)
     assert talk.take(R.REGISTER_BROKER, ONE) == []
+
+
+def test_the_first_member_of_a_group_waits_although_a_topic_is_deleted_meanwhile(talk):
+    """The number of topics was compared: it is the same then, and tools did not find the group at once."""
+    talk.broker.topics.put(TopicConfig(topic_name="Old"), talk.clock.wall_ms())
+    for address in (ONE, TWO):
+        talk.answer(address)
+    talk.advance(5)
+    talk.encode()
+    for address in (ONE, TWO):
+        talk.answer(address)
+    peer = FakePeer()
+    find = talk.broker.groups.find
+
+    def deleted_meanwhile(*arguments):
+        talk.broker.topics.delete("Old", talk.clock.wall_ms())
+        return find(*arguments)
+
+    talk.broker.groups.find = deleted_meanwhile
+    command = talk.command(R.HEART_BEAT, None, heartbeat("alice", "G"))
+    talk.give(peer, command)
+    assert find_answer(peer, command) is None
+    talk.encode()
+    for address in (ONE, TWO):
+        talk.answer(address)
+    assert find_answer(peer, command).code == ResponseCode.SUCCESS

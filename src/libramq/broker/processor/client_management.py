@@ -88,7 +88,7 @@ class ClientManagement:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
         refused: BrokerError | None = None
-        topics_before = len(self._topics)
+        is_topic_new = False
         is_changed = data.heartbeat_fingerprint == 0  # Version 1 always gets this, and ignores it.
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
@@ -103,6 +103,7 @@ class ClientManagement:
             config = self._groups.find(consumer.group_name, request.wall_ms)
             if config is None:
                 continue  # Upstream skips groups that may not be created.
+            is_topic_new |= names.retry_topic(consumer.group_name) not in self._topics
             self._topics.for_retries(config, request.wall_ms)
             self._consumers.beat(
                 self._member(request, data.client_id),
@@ -129,7 +130,7 @@ class ClientManagement:
         }
         reply = Reply(ext=ext)
         # A new group has a retry topic, by which tools find it. Its first member waits for the name servers.
-        return ReplyWhenAnnounced(reply) if len(self._topics) > topics_before else reply
+        return ReplyWhenAnnounced(reply) if is_topic_new else reply
 
     def unregister(self, request: Request) -> Outcome:
         """Remove a client; only the connection that registered it can unregister it."""
