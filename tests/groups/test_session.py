@@ -17,14 +17,18 @@ class Sessions(ConsumerGroups[str]):
     def seen(self, group: str, peer: str, *, now_ms: int) -> None:
         self.member(group, peer).session.seen(now_ms=now_ms)
 
+    def checked(self, *, now_ms: int) -> tuple[list[AreYouThere[str]], list[tuple[str, str]]]:
+        (members,) = self.in_slices(100)
+        return self.look(members, now_ms=now_ms)
+
 
 def silent(*peers: str) -> tuple[Sessions, list[AreYouThere[str]]]:
     """Return members of G that were silent from 0 on, just probed, and the probes."""
     sessions = Sessions()
     for peer in peers:
         sessions.heartbeat("G", peer, now_ms=0)
-    assert sessions.look(now_ms=SILENCE_MS_MAX - 1) == ([], [])
-    questions, expired = sessions.look(now_ms=SILENCE_MS_MAX)
+    assert sessions.checked(now_ms=SILENCE_MS_MAX - 1) == ([], [])
+    questions, expired = sessions.checked(now_ms=SILENCE_MS_MAX)
     assert expired == []
     return sessions, questions
 
@@ -35,29 +39,29 @@ def test_a_silent_member_is_probed_once_and_expires_without_an_answer():
         ("G", "c1", "alice"), ("G", "c2", "alice"),
     ]  # fmt: skip
     sessions.answered("c2", questions[1].number, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
-    assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX - 1) == ([], [])
-    assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [("G", "c1")])
+    assert sessions.checked(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX - 1) == ([], [])
+    assert sessions.checked(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [("G", "c1")])
 
 
 def test_an_answer_counts_as_a_heartbeat():
     sessions, (question,) = silent("c1")
     sessions.answered("c1", question.number, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
-    assert sessions.look(now_ms=2 * SILENCE_MS_MAX + 4) == ([], [])
-    (again,), _ = sessions.look(now_ms=2 * SILENCE_MS_MAX + 5)
+    assert sessions.checked(now_ms=2 * SILENCE_MS_MAX + 4) == ([], [])
+    (again,), _ = sessions.checked(now_ms=2 * SILENCE_MS_MAX + 5)
     assert again.number != question.number
 
 
 def test_a_client_that_does_not_know_the_group_is_no_member():
     sessions, (question,) = silent("c1")
     sessions.answered("c1", question.number, knows_group=False, now_ms=SILENCE_MS_MAX + 5)
-    assert sessions.look(now_ms=SILENCE_MS_MAX + 5) == ([], [("G", "c1")])
+    assert sessions.checked(now_ms=SILENCE_MS_MAX + 5) == ([], [("G", "c1")])
 
 
 def test_an_answer_counts_for_its_own_client_only():
     sessions, (question,) = silent("c1")
     sessions.answered("c9", question.number, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
     sessions.answered("c1", question.number + 1, knows_group=True, now_ms=SILENCE_MS_MAX + 5)
-    assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [("G", "c1")])
+    assert sessions.checked(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [("G", "c1")])
 
 
 def test_pulls_and_commits_extend_a_session_but_start_none():
@@ -65,21 +69,21 @@ def test_pulls_and_commits_extend_a_session_but_start_none():
     sessions.heartbeat("G", "c1", now_ms=0)
     sessions.seen("G", "c1", now_ms=SILENCE_MS_MAX - 1)
     assert sessions.member("G", "stranger") is None
-    assert sessions.look(now_ms=SILENCE_MS_MAX) == ([], [])
+    assert sessions.checked(now_ms=SILENCE_MS_MAX) == ([], [])
 
 
 def test_a_heartbeat_answers_an_open_probe():
     sessions, (question,) = silent("c1")
     sessions.heartbeat("G", "c1", now_ms=SILENCE_MS_MAX + 1)
     sessions.answered("c1", question.number, knows_group=False, now_ms=SILENCE_MS_MAX + 2)
-    assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [])
+    assert sessions.checked(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX) == ([], [])
 
 
 def test_a_new_client_on_a_connection_does_not_answer_for_the_former_one():
     sessions, (question,) = silent("c1")
     sessions.heartbeat("G", "c1", now_ms=SILENCE_MS_MAX + 1, client_id="bob")
     sessions.answered("c1", question.number, knows_group=False, now_ms=SILENCE_MS_MAX + 2)
-    assert sessions.look(now_ms=2 * SILENCE_MS_MAX) == ([], [])
+    assert sessions.checked(now_ms=2 * SILENCE_MS_MAX) == ([], [])
 
 
 def test_sessions_on_one_connection_are_separate():
@@ -87,8 +91,8 @@ def test_sessions_on_one_connection_are_separate():
     for group in ("G", "H"):
         sessions.heartbeat(group, "c1", now_ms=0)
     sessions.seen("H", "c1", now_ms=10)
-    (question,), _ = sessions.look(now_ms=SILENCE_MS_MAX)
+    (question,), _ = sessions.checked(now_ms=SILENCE_MS_MAX)
     assert question.group == "G"
     sessions.remove("G", "c1")
     sessions.answered("c1", question.number, knows_group=True, now_ms=SILENCE_MS_MAX + 1)
-    assert sessions.look(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX)[1] == []
+    assert sessions.checked(now_ms=SILENCE_MS_MAX + ANSWER_MS_MAX)[1] == []

@@ -7,7 +7,8 @@ groups                                         diagnosed every few seconds
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -26,7 +27,7 @@ TICK_MS: Final = 1_000
 #: groups comes or goes, there are 19,000.
 NOTIFIED_PER_STEP: Final = 128
 #: Ours: groups that a connection leaves before others are served, each in 0.1 ms.
-LEFT_PER_STEP: Final = 32
+LEFT_PER_STEP: Final = 16
 
 
 class ClientWatch:
@@ -48,10 +49,11 @@ class ClientWatch:
         self._notify = notify
         self._leaving: deque[Connection] = deque()
         self._departure = kernel.deadlines.new(lambda _: self._leave())
-        self._settling = kernel.deadlines.new(self._settle_rebalances)
+        self._round: Iterator[None] = iter(())
+        self._checking = kernel.deadlines.new(self._check_on)
         self._diagnosing = kernel.deadlines.new(lambda _: self._diagnose())
         self._sending = kernel.deadlines.new(lambda _: self._send())
-        self._tick = kernel.deadlines.new(self._look)
+        self._tick = kernel.deadlines.new(self._check)
         self._repeat = kernel.deadlines.new(lambda _: consumers.repeat_notifications())
 
     def settle(self) -> None:
@@ -63,7 +65,8 @@ class ClientWatch:
             self._repeat.by(self._clock.monotonic_ms())
         elif self._repeat.due_ms is None and consumers.notifications.has_unfinished:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
-        if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
+        is_idle = self._tick.due_ms is None and self._checking.due_ms is None
+        if is_idle and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
 
     def connection_ended(self, connection: Connection) -> None:
@@ -85,14 +88,20 @@ class ClientWatch:
             if self._leaving:
                 self._departure.at(now.monotonic_ms)
 
-    def _look(self, now_ms: MonotonicMs) -> None:
-        now = read_clock(self._clock)
-        self._consumers.expire(now=now)
-        self._producers.remove_silent(now_ms)
-        self._settling.at(now_ms)
+    def _check(self, now_ms: MonotonicMs) -> None:
+        """Begin a round over all members, producers and rebalances."""
+        self._round = chain(
+            self._consumers.expire(),
+            self._producers.remove_silent(now_ms),
+            self._consumers.rebalances.settle(),
+        )
+        self._check_on(now_ms)
 
-    def _settle_rebalances(self, now_ms: MonotonicMs) -> None:
-        self._consumers.rebalances.settle(now=read_clock(self._clock))
+    def _check_on(self, now_ms: MonotonicMs) -> None:
+        """Check some more, and the others after everything else was served."""
+        if next(self._round, self) is not self:
+            self._checking.at(now_ms)
+            return
         self._health.tick()
         self._diagnosing.at(now_ms)
 

@@ -17,7 +17,7 @@ from libramq.groups.pending_notifications import REPEAT_MS, PendingNotifications
 from libramq.kernel.connection import Connection
 
 #: Ours: groups and members that are looked at before others are served; one that is notified takes 5 µs.
-LOOKED_AT_PER_STEP: Final = 512
+LOOKED_AT_PER_STEP: Final = 256
 
 
 class Notifications:

@@ -3,8 +3,9 @@
 Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Final
 
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
@@ -17,6 +18,9 @@ from libramq.kernel.connection import Connection
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.offsets import Fences
+
+#: Ours: groups whose rebalances are checked before others are served, each in 10 µs.
+SETTLED_PER_STEP: Final = 128
 
 
 class ObservedRebalances:
@@ -146,9 +150,13 @@ class ObservedRebalances:
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
 
-    def settle(self, *, now: Now) -> None:
-        """Record the rebalances that have settled."""
-        for name, rebalance in list(self._rebalances.items()):
+    def settle(self) -> Iterator[None]:
+        """Record the rebalances that have settled; yields where others may be served."""
+        now = read_clock(self._clock)
+        for number, (name, rebalance) in enumerate(list(self._rebalances.items()), 1):
+            if number % SETTLED_PER_STEP == 0:
+                yield
+                now = read_clock(self._clock)
             if rebalance.is_settled:
                 self._unsettled.discard(name)
                 continue
