@@ -114,7 +114,7 @@ def handover() -> None:
         ("coordinator", "the queue's broker", "grants it to Bob, epoch 8", 320),
         ("coordinator", "Bob", "queue 3 is yours, epoch 8", 360),
         ("Bob", "the queue's broker", "opens it: epoch 8", 400),
-        ("the queue's broker", "Bob", "go on at offset 4711", 440),
+        ("the queue's broker", "Bob", "continue at offset 4711", 440),
     ]
     parts += [
         box(28, 158, 164, 56, COLOURS[0]),
@@ -131,7 +131,7 @@ def handover() -> None:
         ]
     parts += [
         text(20, 500, "Later requests of Alice for this queue are refused: her epoch is 7.", "small"),
-        text(20, 520, "The other queues of both members go on meanwhile.", "small"),
+        text(20, 520, "Both members keep reading their other queues.", "small"),
     ]
     svg("handover.svg", 860, 540, "How a queue changes hands", parts)
 

@@ -57,7 +57,7 @@ def test_topic_rules_are_computed_for_all_members_quickly():
     assert sum(map(len, strategy_named("AVG").assign(of).values())) == 2000
 
 
-def test_options_are_given_by_name():
+def test_options_are_passed_by_name():
     """A missing option and an unknown one are errors."""
     rooms = strategy_named("MACHINE_ROOM", rooms={"east"})
     east = MessageQueue("t", "east@b", 0)

@@ -66,7 +66,7 @@ def test_the_handle_of_a_pop_is_stored_with_no_protocols_messages(talk):
     assert "POP_CK" not in message.properties
 
 
-def test_messages_that_no_file_holds_together_are_stored_all_the_same(talk):
+def test_messages_that_no_file_holds_together_are_stored_nevertheless(talk):
     drafts = [Draft("T", 0, bytes([number]) * 20_000) for number in range(5)]
     waiter = Waiting()
     clock = talk.clock

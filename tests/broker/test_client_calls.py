@@ -54,7 +54,7 @@ def test_a_members_error_is_passed_back(talk, peer, member):
     assert answer(peer, command).code == C.SYSTEM_ERROR
 
 
-def test_whoever_is_not_there_is_not_online(talk, peer, member):
+def test_an_absent_member_is_not_online(talk, peer, member):
     for header in (
         a.RunningInfoHeader(consumer_group="G", client_id="two"),
         a.RunningInfoHeader(consumer_group="H", client_id="one"),

@@ -48,7 +48,7 @@ def test_a_message_that_waits_behind_a_damaged_one_is_delivered(tmp_path, peer, 
     again.close()
 
 
-def test_a_half_message_behind_a_damaged_one_is_asked_about(tmp_path, peer):
+def test_a_half_message_behind_a_damaged_one_is_checked(tmp_path, peer):
     talk = Conversation(tmp_path)
     for body in (b"1", DAMAGED, b"2"):
         prepare(talk, peer, body, UNIQ_KEY="K")

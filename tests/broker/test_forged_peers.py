@@ -186,7 +186,7 @@ async def test_a_forged_broker_takes_no_route_and_no_place(tmp_path, attacker):
         assert masters[A].master_address == cluster.servers[A].address
 
 
-async def test_a_broker_that_comes_back_over_another_connection_is_registered(tmp_path):
+async def test_a_broker_that_returns_over_another_connection_is_registered(tmp_path):
     """Its old connection has ended, so nothing waits for a probe, which takes a second."""
     async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
         for _ in range(3):

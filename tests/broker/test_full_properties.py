@@ -106,7 +106,7 @@ def test_a_full_half_message_does_not_stop_the_checks_and_can_be_committed(talk,
     assert checks(producer) == []
 
 
-def test_a_full_half_message_is_given_up_as_any_other(tmp_path, peer):
+def test_a_full_half_message_is_discarded_as_any_other(tmp_path, peer):
     talk = Conversation(tmp_path, transaction_check_max=2)
     prepare_full(talk, peer)
     talk.advance(6 * INTERVAL_MS)
@@ -123,7 +123,7 @@ def test_a_full_half_message_with_a_delay_is_delivered_after_its_commit(talk, pe
     assert committed_bodies(talk) == [b"full"]
 
 
-def test_a_half_message_without_room_for_its_copies_is_asked_about_once(talk, peer, producer):
+def test_a_half_message_without_room_for_its_copies_is_checked_once(talk, peer, producer):
     """Apache's broker accepts such messages, and a store may come from one."""
     prepare(talk, peer, b"x")
     (first,) = talk.messages(TRANS_HALF_TOPIC)

@@ -387,7 +387,7 @@ def test_a_broker_too_old_for_removals_stays_a_peer(node):
     assert not any(beat.complete for beat in beats)
 
 
-def test_a_topic_deleted_at_another_broker_is_granted_anew_on_its_return(node):
+def test_a_topic_deleted_at_another_broker_is_granted_again_on_its_return(node):
     """The name server is queried at once; until it answers, the queue has no owner."""
     grant = settled_group(node)
     node.answer(node.granted, 1)

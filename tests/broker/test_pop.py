@@ -277,7 +277,7 @@ def test_offsets_are_committed_once_the_check_points_are_on_the_disk(broker: Con
     assert broker.broker.offsets.query("G", "T", 0) == 1
 
 
-def test_a_deleted_topics_messages_do_not_come_back_as_a_new_ones(broker: Conversation):
+def test_a_deleted_topics_messages_do_not_reappear_in_a_new_one(broker: Conversation):
     popper = Popper(broker)
     broker.send(FakePeer(), body=b"old")
     popper.pop()
@@ -339,7 +339,7 @@ def test_a_notification_comes_with_the_message(broker: Conversation):
     assert answer(peer, command).ext["hasMsg"] == "false"
 
 
-def test_a_batch_acknowledges_what_its_bits_say(broker: Conversation):
+def test_a_batch_acknowledges_the_messages_of_its_set_bits(broker: Conversation):
     popper = Popper(broker)
     for number in range(10):
         broker.send(FakePeer(), body=b"%d" % number)

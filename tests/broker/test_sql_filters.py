@@ -72,7 +72,7 @@ def test_a_pull_brings_the_messages_that_pass_its_expression(talk, peer):
     assert bodies(pull(talk, peer, "a IS NOT NULL")) == [b"1", b"5", b"2", b"9", b"x"]
 
 
-def test_a_pull_that_matches_nothing_goes_on_behind_it(talk, peer):
+def test_a_pull_that_matches_nothing_continues_behind_it(talk, peer):
     fill(talk, 1, 2)
     reply = pull(talk, peer)
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_RETRY_IMMEDIATELY, "2")
@@ -166,7 +166,7 @@ def test_a_group_with_an_expression_that_cannot_be_parsed(talk, peer):
     assert bodies(talk.pull(peer, sys_flag=0, sub_version=3)) == [b"5"]
 
 
-def test_a_group_that_comes_back_replaces_what_it_left(talk):
+def test_a_group_that_returns_replaces_what_it_left(talk):
     """This holds whatever its version, as no member is left whose expression would take precedence."""
     fill(talk, 1, 5)
     alice = FakePeer()
@@ -232,7 +232,7 @@ def test_a_held_pull_is_looked_at_with_its_expression_before_it_runs_again(talk,
     assert other.opaque != command.opaque
 
 
-def test_a_held_pull_whose_time_is_up_goes_on_behind_what_it_has_seen(talk, peer):
+def test_a_held_pull_that_times_out_continues_behind_what_it_has_seen(talk, peer):
     talk.create_topic("T")
     command = hold(talk, peer, "a > 3")
     fill(talk, 1, 2)
@@ -289,7 +289,7 @@ def test_a_pull_that_filters_many_messages_out_takes_turns_with_others(talk, pee
 HEAVY = " OR ".join(f"a > {number}" for number in range(8, 72))
 
 
-def test_a_pop_passes_over_a_bounded_number_of_messages_and_the_next_one_goes_on(talk, peer):
+def test_a_pop_skips_a_bounded_number_of_messages_and_the_next_one_continues(talk, peer):
     """All of its steps are one turn, so there are fewer steps where each message costs more."""
     talk.create_topic("T", queues=1)
     fill_many(talk, 900, 1)
@@ -376,7 +376,7 @@ def filters_file(root):
     return json.loads((root / "config" / "consumerFilter.json").read_text())["filterDataByTopic"]
 
 
-def test_filters_are_in_apaches_file_and_come_back_with_it(tmp_path, peer):
+def test_filters_are_in_apaches_file_and_are_loaded_from_it(tmp_path, peer):
     talk = Conversation(tmp_path)
     fill(talk, 1, 5)
     subscribed(talk, peer, sql(version=7))

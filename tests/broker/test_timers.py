@@ -273,7 +273,7 @@ def test_cold_files_are_read_by_a_thread(tmp_path, peer):
     again.close()
 
 
-def test_slaves_are_told_how_far_the_timers_are(talk, peer):
+def test_slaves_learn_how_far_the_timers_are(talk, peer):
     send_at(talk, peer, NOW_MS + 3_000)
     advance(talk, 1_500)
     checkpoint = TimerCheckpoint(

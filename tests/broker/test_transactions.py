@@ -173,7 +173,7 @@ def test_transactions_may_be_refused(tmp_path, peer):
 # Checks.
 
 
-def test_a_silent_producer_is_asked_and_its_answer_counts(talk, peer, producer):
+def test_a_silent_producer_is_checked_and_its_answer_counts(talk, peer, producer):
     prepare(talk, peer)
     talk.advance(INTERVAL_MS)
     ((header, message),) = checks(producer)
@@ -186,7 +186,7 @@ def test_a_silent_producer_is_asked_and_its_answer_counts(talk, peer, producer):
     assert checks(producer) == []
 
 
-def test_an_answer_of_not_known_yet_is_asked_for_again(talk, peer, producer):
+def test_an_answer_of_not_known_yet_is_requested_again(talk, peer, producer):
     prepare(talk, peer)
     talk.advance(INTERVAL_MS)
     ((header, _),) = checks(producer)
@@ -197,7 +197,7 @@ def test_an_answer_of_not_known_yet_is_asked_for_again(talk, peer, producer):
     assert message.properties["TRANSACTION_CHECK_TIMES"] == "2"
 
 
-def test_a_young_message_is_not_asked_about(talk, peer, producer):
+def test_a_young_message_is_not_checked(talk, peer, producer):
     prepare(talk, peer, b"old")
     talk.advance(INTERVAL_MS - TIMEOUT_MS + 1)
     prepare(talk, peer, b"young")
@@ -219,7 +219,7 @@ def test_who_ends_a_message_by_its_first_place_ends_its_copies(talk, peer, produ
     assert checks(producer) == []
 
 
-def test_a_message_that_nobody_ends_is_given_up(tmp_path, peer):
+def test_a_message_that_nobody_ends_is_discarded(tmp_path, peer):
     talk = Conversation(tmp_path, transaction_check_max=3)
     producer = FakePeer("10.0.0.7:1")
     talk.beat_producer(producer, "producer")
@@ -233,7 +233,7 @@ def test_a_message_that_nobody_ends_is_given_up(tmp_path, peer):
     talk.close()
 
 
-def test_a_message_that_was_given_up_is_looked_at_again(tmp_path, peer):
+def test_a_message_that_was_discarded_is_checked_again(tmp_path, peer):
     """An operator resumes it, twice by mistake: its producer is checked again, and it is stored once."""
     talk = Conversation(tmp_path, transaction_check_max=1)
     producer = FakePeer("10.0.0.7:1")
@@ -256,7 +256,7 @@ def test_a_message_that_was_given_up_is_looked_at_again(tmp_path, peer):
     talk.close()
 
 
-def test_only_a_message_that_was_given_up_is_resumed(talk, peer):
+def test_only_a_message_that_was_discarded_is_resumed(talk, peer):
     place = prepare(talk, peer)
     end(talk, peer, place)
     half_message, stored = talk.messages(TRANS_HALF_TOPIC)[0], talk.messages("T", 2)[0]
@@ -476,7 +476,7 @@ def test_open_transactions_keep_operations_until_their_messages_are_passed():
     assert not open_transactions.has_ended(2)
 
 
-def test_nobody_else_says_how_far_transactions_are_dealt_with(tmp_path, peer):
+def test_nobody_else_commits_how_far_transactions_were_handled(tmp_path, peer):
     """After a commit for the broker's own group and a restart, earlier transactions were never checked."""
     talk = Conversation(tmp_path)
     for number in range(5):

@@ -259,7 +259,7 @@ def test_a_message_is_sent_to_the_queue_that_is_named(up):
     assert "name both the broker (-b) and its queue (-i)" in one_line(refused)
 
 
-def test_a_message_is_sent_once_more(up):
+def test_a_message_is_sent_again(up):
     """The copy keeps tags, keys, flag and user properties, and gets a new id."""
     topic = made(up, "SurfaceResend")
     message = Message(topic, b"once", tags="A", keys="k1", properties={"colour": "red"}, flag=7)

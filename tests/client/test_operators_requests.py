@@ -42,7 +42,7 @@ async def test_a_consumers_running_info(broker, watch):
                 await admin.running_info("G", "nobody")
 
 
-async def test_a_message_is_processed_once_more(broker, watch):
+async def test_a_message_is_processed_again(broker, watch):
     """Its result is the answer to the operator. Neither offsets nor redeliveries change."""
     calls: list[bytes] = []
     verdicts = {b"good": None, b"later": False}

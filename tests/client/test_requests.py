@@ -101,7 +101,7 @@ async def test_a_stop_ends_the_waiting(one):
         await waiting
 
 
-def test_blocking_code_asks_and_replies():
+def test_blocking_code_sends_requests_and_replies():
     """Its methods have the same names, and the handler runs on a thread that may block."""
     answered = threading.Event()
     with (

@@ -80,7 +80,7 @@ async def test_one_call_acknowledges_messages_of_several_pops(one):
         assert await consumer.receive(await_ms=0) == []
 
 
-async def test_what_is_not_acknowledged_comes_again_after_its_time(one):
+async def test_what_is_not_acknowledged_is_redelivered_after_its_time(one):
     """The redelivered message has its number of attempts and a handle of its own."""
     await fill(one.namesrv, b"lost")
     async with simple(one) as consumer:
@@ -126,7 +126,7 @@ async def test_a_receive_waits_for_messages(one):
         assert [message.body for message in await waiting] == [b"later"]
 
 
-async def test_several_brokers_and_topics_are_asked_in_turn():
+async def test_several_brokers_and_topics_are_queried_in_turn():
     """Any of them may have messages. A topic that was unsubscribed is not popped any more."""
     async with Broker(brokers=2) as two, Producer(group="P", namesrv=two.namesrv) as producer:
         for topic in ("One", "Two"):

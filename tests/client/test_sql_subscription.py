@@ -40,7 +40,7 @@ async def test_a_consumer_gets_what_its_expression_wants(options, tmp_path):
             assert await asyncio.wait_for(got.get(), 30) == b"7"
 
 
-def test_a_failed_message_comes_again_to_a_blocking_consumer():
+def test_a_failed_message_is_redelivered_to_a_blocking_consumer():
     """Its retry topic is read without the filter."""
     got, is_complete = [], threading.Event()
 

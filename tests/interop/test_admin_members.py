@@ -39,7 +39,7 @@ def test_the_running_info_of_a_java_member(cluster: Cluster) -> None:
     assert row[5] != "N/A", "the member's address is known from its running info"
 
 
-def test_a_java_member_processes_a_message_once_more(cluster: Cluster) -> None:
+def test_a_java_member_processes_a_message_again(cluster: Cluster) -> None:
     topic, group = cluster.fresh_name("Directly"), cluster.fresh_name("group")
     member, offset_id = consumed(cluster, topic, group)
     client_id = member.of("started")[0]["clientId"]

@@ -40,7 +40,7 @@ def fresh(clients: KafkaClients, name: str) -> str:
     return f"{name}-{clients.program.name.replace('.', '_').replace(' ', '_')}"
 
 
-def test_records_come_back_as_they_were_produced(clients: KafkaClients):
+def test_records_are_fetched_as_they_were_produced(clients: KafkaClients):
     topic = fresh(clients, "records")
     clients.create(topic, 2)
     assert clients.produce(topic, 0, "a", "b") == [0, 1]
@@ -157,7 +157,7 @@ def test_acknowledged_records_are_stored_once(servers: KafkaUp, tmp_path: Path, 
         clients.stop()
 
 
-def test_a_static_member_comes_back_without_a_rebalance(clients: KafkaClients):
+def test_a_static_member_returns_without_a_rebalance(clients: KafkaClients):
     topic, group = fresh(clients, "static"), fresh(clients, "g-static")
     clients.create(topic, 4)
     for partition in range(4):

@@ -211,7 +211,7 @@ def test_kafkas_assignors_agree_for_all_small_sizes(tmp_path: Path) -> None:
             assert ours(name, question) == shares_of(theirs), (name, question)
 
 
-def test_kafkas_assignors_agree_given_previous_assignments(tmp_path: Path) -> None:
+def test_kafkas_assignors_agree_with_previous_assignments(tmp_path: Path) -> None:
     """All four agree for equal subscriptions and any previous owners, even two of one partition."""
     rng = random.Random(2)
     asked = [dispute(q, rng) if n % 3 == 0 else q for n, q in enumerate(questions(600, alike=True))]

@@ -112,7 +112,7 @@ def test_consumers_get_what_is_committed(cluster: Cluster) -> None:
     consumer.finish()
 
 
-def test_a_producer_is_asked_until_it_knows(brokers: Brokers) -> None:
+def test_a_producer_is_checked_until_it_knows(brokers: Brokers) -> None:
     cluster = brokers.cluster
     topic = cluster.fresh_name("Asked")
     cluster.create_topic(topic, 2)
@@ -138,7 +138,7 @@ def test_a_producer_is_asked_until_it_knows(brokers: Brokers) -> None:
     consumer.finish()
 
 
-def test_either_broker_goes_on_with_the_others_open_transactions(brokers: Brokers) -> None:
+def test_either_broker_continues_the_others_open_transactions(brokers: Brokers) -> None:
     """Each broker leaves open transactions to the other; those that have ended are not checked again."""
     cluster = brokers.cluster
     topic, group, producers = HANDED, cluster.fresh_name("group"), cluster.fresh_name("producers")

@@ -51,7 +51,7 @@ def test_an_invalid_offset_id_raises_the_typed_error(text):
         decode_offset_id(text)
 
 
-def test_unique_ids_differ_though_the_clock_stands_still_or_goes_back():
+def test_unique_ids_differ_although_the_clock_stands_still_or_is_set_back():
     clock = ManualClock()
     generator = UniqueIdGenerator("10.0.0.7", 70_000, clock, random.Random(1))
     ids = [generator() for _ in range(140_000)]

@@ -129,7 +129,7 @@ def test_a_message_can_be_passed_to_another_process(duplicate, looked_at):
     assert duplicate(message) == message
 
 
-def test_the_garbage_collector_need_not_look_at_messages():
+def test_the_garbage_collector_does_not_track_messages():
     """It did, again and again while they waited, which took a sixth of a consumer's processor time."""
     (message,) = decode_records(Case().encoded(), broker_name="b")
     assert not gc.is_tracked(message)

@@ -49,7 +49,7 @@ def test_the_lowest_slave_acts_while_the_master_is_gone():
     assert permission(server) == 6
 
 
-def test_brokers_are_told_who_is_really_there():
+def test_brokers_learn_which_members_are_really_there():
     server, master = pair()
     server.performer.closed(master)
     assert addresses(server, MEMBERS) == {1: FIRST, 2: SECOND}

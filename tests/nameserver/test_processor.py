@@ -141,7 +141,7 @@ def test_topics_are_listed(server):
     }
 
 
-def test_the_data_version_says_whether_to_register_again(server):
+def test_the_data_version_decides_whether_to_register_again(server):
     version = {"stateVersion": 0, "timestamp": 1, "counter": 1}
     unknown = server.ask(RequestCode.QUERY_DATA_VERSION, BROKER_EXT, json.dumps(version).encode())
     assert unknown.ext == {"changed": "true"}

@@ -99,7 +99,7 @@ def test_a_slave_that_does_not_confirm_in_time(talk: Conversation) -> None:
     assert answer(producer, sent).code == C.FLUSH_SLAVE_TIMEOUT
 
 
-def test_a_half_message_that_no_slave_confirmed_is_rolled_back_all_the_same(talk: Conversation) -> None:
+def test_a_half_message_that_no_slave_confirmed_is_still_rolled_back(talk: Conversation) -> None:
     """Java's producer rolls back after FLUSH_SLAVE_TIMEOUT, when nobody may read the half message yet."""
     follower(talk)
     producer = FakePeer()
@@ -131,7 +131,7 @@ def test_a_repeated_end_is_acknowledged_when_a_slave_has_the_first_one(talk: Con
     assert [answer(producer, each).code for each in ends] == [C.SUCCESS, C.SUCCESS]
 
 
-def test_without_a_slave_it_is_said_at_once_and_consumers_go_on(talk: Conversation) -> None:
+def test_without_a_slave_the_status_is_immediate_and_consumers_continue(talk: Conversation) -> None:
     producer = FakePeer()
     sent = begin_send(talk, producer)
     talk.flush()

@@ -100,7 +100,7 @@ def test_an_empty_slave_begins_at_the_masters_newest_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_slave_goes_on_where_it_ended(pair: Pair, is_killed: bool) -> None:
+def test_a_slave_continues_where_it_ended(pair: Pair, is_killed: bool) -> None:
     send(pair, "one")
     pair.run(100)
     pair.part()

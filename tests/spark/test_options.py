@@ -158,7 +158,7 @@ class TestBoundary:
             "[" * 100_000,
         ],
     )
-    def test_anything_else_says_what_is_allowed(self, text: str):
+    def test_any_other_value_is_refused_with_the_allowed_ones(self, text: str):
         with pytest.raises(ConfigError, match=r"startingOffsets=.*earliest, latest, or JSON"):
             self.resolve(text)
 

@@ -82,7 +82,7 @@ def planner(brokers: Brokers, time: Time, **options: str) -> Planner:
     return Planner(SourceOptions.parse({"subscribe": "T", **options}), brokers, time)
 
 
-def test_latest_is_the_same_however_often_spark_asks(brokers: Brokers, time: Time):
+def test_latest_is_the_same_however_often_spark_calls(brokers: Brokers, time: Time):
     """Spark requests it again after it has written the offset log. If the answer moved, messages in between
     would be lost.
     """

@@ -91,7 +91,7 @@ def test_an_interrupted_recovery_can_be_repeated():
 
 @pytest.mark.parametrize("flushes_before", [0, 1])
 @pytest.mark.parametrize("seed", range(10))
-def test_messages_of_a_deleted_topic_do_not_come_back(seed: int, flushes_before: int):
+def test_messages_of_a_deleted_topic_do_not_reappear(seed: int, flushes_before: int):
     """Nor do they take the numbers of messages of the recreated topic."""
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     store = open_on(disk)
@@ -124,7 +124,7 @@ def test_a_deleted_topic_stays_deleted(seed: int):
 
 @pytest.mark.parametrize("is_power", [False, True])
 @pytest.mark.parametrize("is_made_again", [False, True])
-def test_a_topic_whose_deletion_was_cut_off_does_not_come_back_in_parts(is_power: bool, is_made_again: bool):
+def test_a_topic_whose_deletion_was_cut_off_does_not_reappear_in_parts(is_power: bool, is_made_again: bool):
     """A kill during the removal of a queue's files left some of them, and the store did not open."""
     old = [f"old {number}" for number in range(45)]  # Five files of the queue.
     for calls in range(1, 200):

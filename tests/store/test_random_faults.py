@@ -286,6 +286,6 @@ def test_a_flipped_bit_costs_its_own_message_and_no_other(seed: int):
 
 
 @pytest.mark.parametrize("seed", [66, 167])
-def test_old_units_do_not_come_back_in_the_place_of_new_ones(seed: int):
+def test_old_units_do_not_reappear_in_the_place_of_new_ones(seed: int):
     """A queue that recovery shortened was not flushed: a second power cut brought its old units back."""
     test_a_flipped_bit_costs_its_own_message_and_no_other(seed)

@@ -394,7 +394,7 @@ def test_commits_at_slaves_are_caught(monkeypatch: pytest.MonkeyPatch):
     caught(SlavesOnlyRead, replicated("end_master", "end_master"))
 
 
-def test_a_slave_that_does_not_come_back_to_its_master_is_caught(monkeypatch: pytest.MonkeyPatch):
+def test_a_slave_that_does_not_return_to_its_master_is_caught(monkeypatch: pytest.MonkeyPatch):
     give_up = HAClient._give_up
 
     def for_good(self: HAClient, reason: str) -> None:

@@ -78,7 +78,7 @@ def test_half_a_page_is_none(page):
 
 
 @pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_page_that_comes_byte_by_byte_is_given_up(start, monkeypatch):
+def test_a_page_that_arrives_byte_by_byte_is_abandoned(start, monkeypatch):
     """Each byte arrived within the socket's timeout, so that a client waited as long as more of them came."""
     monkeypatch.setattr(name_server_lookup, "PAGE_SECONDS_MAX", 0.3)
     given_up = threading.Event()

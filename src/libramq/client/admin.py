@@ -259,7 +259,7 @@ class Admin:
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Remove a member from a coordinated group: a static one by its name, or any by its client id.
 
-        For members that will not come back; its queues move at once. A removed member that is alive joins
+        For members that will not return; its queues move at once. A removed member that is alive joins
         again. operator: who asks, for the record; the coordinator adds the host it sees. Raises
         UnknownMember, or InvalidParameter if stock members make the group's members allocate for themselves.
         """

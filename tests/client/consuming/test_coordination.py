@@ -325,7 +325,7 @@ def without_master(**settings):
     return talk
 
 
-def test_a_queue_whose_master_has_just_come_back_is_committed_before_it_is_released():
+def test_a_queue_whose_master_has_just_returned_is_committed_before_it_is_released():
     """The coordinator has seen the master already and the member has not: the next owner would begin too
     early.
     """
@@ -446,7 +446,7 @@ def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
     assert talk.held() == {q(0): 1}
 
 
-def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_goes_on():
+def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_is_read():
     """Prefetched messages stay. A pull that our own opening fenced is sent again under the new claim."""
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0, 1))
@@ -550,7 +550,7 @@ def test_who_has_read_what_the_brokers_disk_has_lost_begins_again(recovered_end,
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))] * is_lost
 
 
-def test_a_fence_that_knows_our_opening_lets_us_go_on():
+def test_a_fence_that_knows_our_opening_lets_us_continue():
     talk = Member().holding(q(0))
     talk.pulled(q(0), found(0))
     talk.polled(assigned(q(0), epoch=2))

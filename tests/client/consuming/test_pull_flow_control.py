@@ -82,7 +82,7 @@ def test_the_default_is_sixteen_retries():
     assert settings(max_reconsume_times=0).retries_max == 0
 
 
-def test_a_pull_gets_as_many_messages_of_our_broker_as_it_asks_for():
+def test_a_pull_gets_as_many_messages_of_our_broker_as_it_requests():
     """It gets more than the 32 of an ordinary read, since it names more bytes than Apache's brokers
     return.
     """

@@ -119,7 +119,7 @@ def test_draining_has_a_deadline():
     assert talk.handled((running, HandlerOutcome.LATER)) == []
 
 
-def test_a_queue_that_comes_back_while_it_drains_is_taken_again():
+def test_a_queue_that_returns_while_it_drains_is_taken_again():
     """The other member has left at once."""
     talk = Conversation().pulling(2)
     talk.pulled(q(1), found(0))

@@ -102,7 +102,7 @@ def test_a_queue_revoked_while_its_new_offset_is_committed_is_released():
     assert state(talk, q(1)) is QueueState.GONE
 
 
-def test_a_lock_doubted_before_anything_was_read_is_requested_anew():
+def test_a_lock_doubted_before_anything_was_read_is_requested_again():
     """The answer to the former request no longer counts."""
     talk = InOrder().joined(1)
     talk.locks(q(0))

@@ -15,14 +15,14 @@ def test_one_broker_holds_the_request_for_the_whole_time():
     assert pops.next(15_950) is None
 
 
-def test_several_are_asked_at_once_and_then_for_a_second_each():
+def test_several_are_queried_at_once_and_then_for_a_second_each():
     """They are popped in turn until the time is up."""
     pops = PopRound([ONE, TWO], now_ms=0, await_ms=2_500)
     asked = [pops.next(now_ms) for now_ms in (0, 0, 0, 950, 1_900, 2_450)]
     assert asked == [(ONE, 0), (TWO, 0), (ONE, 1_000), (TWO, 1_000), (ONE, 600), None]
 
 
-def test_without_waiting_each_is_asked_once():
+def test_without_waiting_each_is_queried_once():
     """This holds for a single broker, too."""
     assert [PopRound([ONE], now_ms=0, await_ms=0).next(0)] == [(ONE, 0)]
     pops = PopRound([ONE, TWO], now_ms=0, await_ms=0)

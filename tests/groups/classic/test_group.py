@@ -161,7 +161,7 @@ def test_a_newcomer_rebalances_and_members_hear_of_it_at_their_heartbeat(world: 
     assert world.beat("a-id", generation=1) is Refusal.ILLEGAL_GENERATION
 
 
-def test_whoever_does_not_rejoin_in_time_is_removed(world: World):
+def test_a_member_that_does_not_rejoin_in_time_is_removed(world: World):
     world.stable("a", "b")
     newcomer = world.join("c")
     rejoined = world.join(member_id="b-id")
@@ -238,7 +238,7 @@ def test_a_leave_completes_a_rebalance_that_waited_for_the_member(world: World):
     assert world.joined(waiting).generation == 2
 
 
-def test_a_member_without_id_is_given_one_and_comes_back(world: World):
+def test_a_member_without_id_gets_one_and_joins_with_it(world: World):
     """KIP-394: an answer lost on its way to the client leaves no member behind."""
     refused = world.join("a", must_come_back=True)
     assert world.joined(refused) == Joined(refused, Refusal.MEMBER_ID_REQUIRED, "a-id")
@@ -271,7 +271,7 @@ def test_an_unknown_id_is_refused_everywhere(world: World, member_id: str):
     assert world.leave(Leaving(member_id)) == [Refusal.UNKNOWN_MEMBER]
 
 
-def test_a_follower_that_asks_again_is_answered_again_and_a_leader_rebalances(world: World):
+def test_a_follower_that_joins_again_is_answered_again_and_a_leader_rebalances(world: World):
     world.stable("a", "b")
     assert world.joined(world.join(member_id="b-id")).generation == 1
     assert world.group.status is Status.STABLE
@@ -353,7 +353,7 @@ def static_pair(world: World) -> None:
     assert world.group.status is Status.STABLE
 
 
-def test_a_static_member_comes_back_without_a_rebalance(world: World):
+def test_a_static_member_returns_without_a_rebalance(world: World):
     static_pair(world)
     back = world.joined(static(world, "b", "b-2"))
     assert (back.refusal, back.generation, back.member_id) == (Refusal.NONE, 1, "b-2")
@@ -364,7 +364,7 @@ def test_a_static_member_comes_back_without_a_rebalance(world: World):
 
 
 @pytest.mark.parametrize("may_skip", [False, True])
-def test_a_static_leader_comes_back_without_assigning(world: World, may_skip: bool):
+def test_a_static_leader_returns_without_assigning(world: World, may_skip: bool):
     static_pair(world)
     back = world.joined(static(world, "a", "a-2", may_skip=may_skip))
     assert world.group.status is Status.STABLE

@@ -412,7 +412,7 @@ def test_a_lost_answer_is_repeated():
     assert len(alice.held) == 8, "over another one it is said at once"
 
 
-def test_a_queue_released_unprompted_is_granted_anew():
+def test_a_queue_released_unprompted_is_granted_again():
     group = group_of("alice")
     alice = group.consumers["alice"]
     queue, epoch = next(iter(alice.held.items()))
@@ -529,7 +529,7 @@ def test_a_former_process_gets_its_name_back_when_it_is_free():
     assert group.loads() == {"alice": 8}
 
 
-def test_the_id_of_a_static_member_is_not_given_without_its_name():
+def test_the_id_of_a_static_member_is_not_returned_without_its_name():
     group = group_of("alice", instance="a")
     former = group.consumers["alice"].member
     group.add("alice@2", instance="a")
@@ -623,7 +623,7 @@ def inquiring() -> Surroundings:
 
 
 @pytest.mark.parametrize("is_disk_full", [False, True])
-def test_a_removal_while_fences_are_asked_is_answered_once_it_is_recorded(is_disk_full: bool):
+def test_a_removal_while_fences_are_queried_is_answered_once_it_is_recorded(is_disk_full: bool):
     """Nothing is recorded before the holders are known; after an earlier kill, bob would still be known."""
     group = inquiring()
     assert group.remove("bob") is None
@@ -717,7 +717,7 @@ def test_removed_queues_need_no_release():
     assert len(alice.revoked) == 2, "it is told all the same"
 
 
-def test_queues_of_a_recreated_topic_are_granted_anew():
+def test_queues_of_a_recreated_topic_are_granted_again():
     """No member has noticed that they were gone. Queues of other brokers stay, with their epochs."""
     group = Surroundings([*queues_of("T", 4), *queues_of("T", 4, "c")])
     for name in ("alice", "bob"):
@@ -737,7 +737,7 @@ def test_queues_of_a_recreated_topic_are_granted_anew():
     assert group.view.is_settled
 
 
-def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_anew():
+def test_a_topic_recreated_at_once_at_its_only_broker_is_granted_again():
     """The group gets all three changes, one after the other, before it computes a new target."""
     group = group_of("alice", "bob")
     before = dict(group.view.owners)
@@ -763,7 +763,7 @@ def test_a_group_deleted_at_another_broker_is_gathered_and_granted_again():
     assert (grant.grant.complete, len(grant.grant.claims)) == (True, 8)
 
 
-def test_queues_reset_by_an_operator_are_granted_anew():
+def test_queues_reset_by_an_operator_are_granted_again():
     """Only queues of this group move; those of another group with the topic stay."""
     group = group_of("alice", "bob")
     before = dict(group.view.owners)

@@ -129,7 +129,7 @@ def test_an_epoch_begins_at_zero_and_ends_the_one_before(talk: Conversation, pro
     assert stored(talk) == [b"a", b"b"]
 
 
-def test_sequences_go_on_behind_the_largest(talk: Conversation, producer: IdempotentProducer):
+def test_sequences_continue_behind_the_largest(talk: Conversation, producer: IdempotentProducer):
     producer.offset((1 << 31) - 2, b"a", b"b")
     assert producer.offset(0, b"c") == 2
     assert producer.offset((1 << 31) - 2, b"a", b"b") == 0

@@ -48,7 +48,7 @@ def message(body: bytes, properties: dict[str, str], born_ms: int = 0) -> Messag
 
 
 @given(key=KEYS, value=st.none() | st.binary(max_size=8), headers=HEADERS)
-def test_a_record_comes_back_as_it_was_sent(
+def test_a_record_is_read_as_it_was_sent(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
 ):
     sent = record(value, key, headers=headers)

@@ -140,7 +140,7 @@ def test_queues_that_nobody_is_assigned_are_unowned_after_a_while(
 @pytest.mark.parametrize(
     "reason", ["member_left", "connection_closed", "session_expired", "processing_timeout"]
 )
-def test_the_history_says_why_a_member_is_gone(
+def test_the_history_names_the_reason_why_a_member_is_gone(
     reason: str, alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
     other = Reader(endpoint)

@@ -65,7 +65,7 @@ def test_every_version_of_fetch_is_answered(endpoint: KafkaEndpoint, version: in
     assert partition.high_watermark == 1
 
 
-def test_offsets_go_on_from_batch_to_batch(endpoint: KafkaEndpoint):
+def test_offsets_continue_from_batch_to_batch(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     assert [peer.produce(record(), record()).base_offset for _ in range(3)] == [0, 2, 4]
     assert [each.offset for each in peer.records(3)] == [3, 4, 5]

@@ -111,7 +111,9 @@ def test_what_waits_for_a_connection_goes_with_it(endpoint: KafkaEndpoint):
     assert not endpoint.translator._answers._waiting
 
 
-def test_a_client_that_asks_without_end_while_its_first_request_waits_is_ended(endpoint: KafkaEndpoint):
+def test_a_client_that_sends_requests_without_end_while_its_first_one_waits_is_disconnected(
+    endpoint: KafkaEndpoint,
+):
     peer = endpoint.peer()
     for _ in range(WAITING_MAX + 1):
         peer.tell(peer.fetch_request(max_wait_ms=1_000))

@@ -162,7 +162,9 @@ def test_a_large_commit_and_fetch_agree(turns: Turns):
     assert (other.group_id, other.topics) == ("H", ())
 
 
-def test_a_commit_stops_where_its_group_goes_on(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
+def test_a_commit_stops_at_the_next_generation_of_its_group(
+    endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
+):
     """The rest of a large commit would put back what the next owners have committed since."""
     monkeypatch.setattr(performer, "TURN_US_MAX", 0)
     endpoint.talk.create_topic("Many", queues=1_000)

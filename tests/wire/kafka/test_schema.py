@@ -120,7 +120,7 @@ def random_value(hint: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize(("module", "version", "side", "is_flexible"), list(kinds()))
-def test_a_message_is_what_kafkas_schema_says(module: str, version: int, side: str, is_flexible: bool):
+def test_a_message_matches_kafkas_schema(module: str, version: int, side: str, is_flexible: bool):
     """Messages encoded by another implementation are decoded, and encoded again to the same bytes."""
     kind, kio_kind = ours(module, side), theirs(module, version, side)
     rng = random.Random(f"{module} {version} {side}")

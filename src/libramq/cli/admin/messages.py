@@ -42,7 +42,7 @@ def query_msg_by_id(
     message_id: _Id,
     group: _Consumer = None,
     client_id: _Member = None,
-    send: Annotated[str, typer.Option("-s", "--sendMessage", help="true: send it once more.")] = "false",
+    send: Annotated[str, typer.Option("-s", "--sendMessage", help="true: send it again.")] = "false",
     namesrv: options.Namesrv = None,
     json: options.Json = False,
 ) -> None:

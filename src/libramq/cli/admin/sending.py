@@ -140,7 +140,7 @@ def cluster_rt(
 
 
 def resend(namesrv: str | None, found: Sequence["MessageExt"], *, json: bool) -> None:
-    """Send stored messages once more to their topics, with their tags, keys and own properties."""
+    """Send stored messages to their topics again, with their tags, keys and own properties."""
     with _producer(namesrv) as producer:
         rows = [_timed(producer, _again(message)).row() for message in found]
     show_rows(rows, _COLUMNS, json=json)

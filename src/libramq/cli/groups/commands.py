@@ -80,7 +80,7 @@ def remove(
     member: Annotated[str, typer.Option("--member", help="The name of a static member, or a client id.")],
     namesrv: options.Namesrv = None,
 ) -> None:
-    """Remove a member that will not come back; its queues move at once. One that is alive joins again."""
+    """Remove a member that will not return; its queues move at once. One that is alive joins again."""
     from libramq.cli import running
 
     running.run(_remove(_name_servers(context, namesrv), group, member))

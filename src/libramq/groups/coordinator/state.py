@@ -16,7 +16,7 @@ class State(Enum):
     RECONCILING = "queues are moving to the members they are meant for"
     STABLE = "every queue is held by the member it is meant for"
     GATHERING = "another coordinator may have had the group: the fences are asked who holds what"
-    AWAITING = "the fences have answered: members with open queues have one session to come back"
+    AWAITING = "the fences have answered: members with open queues have one session to return"
     SELF_ALLOCATING = "a stock member is present: all members allocate for themselves"
     PARTING = "the last stock member has left: its last commits may still arrive"
     RETURNING = "every member reports, by its next poll, the queues it holds"

@@ -16,7 +16,7 @@ class QueueState(Enum):
     DOUBTED = "its lock may be lost: the connection to its broker ended"
     FORGOTTEN = "its fence has forgotten our opening; it is opened again"
     SEARCHING = "its offset was refused; what was stored since our last message is queried"
-    MOVING = "its offset was set elsewhere; it is taken anew when that is committed"
+    MOVING = "its offset was set elsewhere; it is taken again when that is committed"
     DRAINING = "is being given up: handlers are running"
     REVOKING = "is being given up: the listener is at work"
     LEAVING = "is being given up: the last commit is awaited"
