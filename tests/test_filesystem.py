@@ -1,11 +1,16 @@
 """The local file system: locks between processes, texts replaced whole, reads that do not wait."""
 
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import libramq
+from libramq.file_ranges import BUFFERS_MAX, Ranges
 from libramq.filesystem import LocalFileSystem
 
 HOLDER = """
@@ -61,6 +66,46 @@ def test_reads_end_at_the_end_of_the_file(tmp_path: Path):
     filesystem.truncate(file, 4)
     filesystem.truncate(file, 10)
     assert filesystem.pread(file, 100, 0) == b"\0\0\0h" + bytes(6)
+    filesystem.close(file)
+
+
+RANGES = ([(0, 5)], [(0, 5), (5, 7)], [(3, 4), (7, 2), (40_000, 9), (60_000, 1)], [(0, 1), (99_990, 10)])
+
+
+@pytest.mark.parametrize("ranges", [*RANGES, [(2 * number, 1) for number in range(BUFFERS_MAX)]])
+def test_ranges_are_read_at_once_without_what_lies_between_them(tmp_path: Path, ranges: Ranges):
+    filesystem, data = LocalFileSystem(), random.Random(1).randbytes(100_000)
+    (tmp_path / "f").write_bytes(data)
+    file = filesystem.open(tmp_path / "f")
+    wanted = b"".join(data[offset : offset + size] for offset, size in ranges)
+    assert filesystem.pread_ranges_nowait(file, ranges) == wanted
+    filesystem.close(file)
+
+
+def test_ranges_beyond_the_end_of_the_file_are_short(tmp_path: Path):
+    filesystem = LocalFileSystem()
+    (tmp_path / "f").write_bytes(b"0123456789")
+    file = filesystem.open(tmp_path / "f")
+    assert filesystem.pread_ranges_nowait(file, [(0, 2), (8, 4)]) == b"0189"
+    filesystem.close(file)
+
+
+def test_ranges_that_are_not_in_memory_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The kernel reads up to the first missing page, or refuses at once."""
+    filesystem = LocalFileSystem()
+    (tmp_path / "f").write_bytes(bytes(100))
+    file = filesystem.open(tmp_path / "f")
+    for answer in (5, BlockingIOError()):
+        replies = iter([answer, BlockingIOError()])
+
+        def preadv(*_: object, replies: Iterator[int | OSError] = replies) -> int:
+            reply = next(replies)
+            if isinstance(reply, OSError):
+                raise reply
+            return reply
+
+        monkeypatch.setattr(os, "preadv", preadv)
+        assert filesystem.pread_ranges_nowait(file, [(0, 2), (8, 4)]) is None
     filesystem.close(file)
 
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from libramq.clock import WallMs
 from libramq.errors import InvalidName
+from libramq.file_ranges import BUFFERS_MAX, Ranges, buffers_of, joined_ranges, preadv_nowait
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
 #: Linux's locks of an open file. macOS has the names too, but another struct flock.
@@ -68,6 +69,10 @@ class FileSystem(Protocol):
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
         """Read without waiting; None if the disk would have to be read (RWF_NOWAIT)."""
+        ...
+
+    def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | bytearray | None:
+        """Read ranges without waiting, joined; None if the disk would have to be read."""
         ...
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
@@ -185,22 +190,25 @@ class LocalFileSystem:
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
         """Read from the page cache alone; None if it does not hold all of it."""
-        flag = getattr(os, "RWF_NOWAIT", None)
-        if flag is None:
-            return self.pread(file, size, offset)
         buffer = bytearray(size)
-        try:
-            count = os.preadv(file, [buffer], offset, flag)
-        except BlockingIOError:
-            return None
-        except OSError as failed:
-            if failed.errno in (errno.EOPNOTSUPP, errno.EINVAL):
-                return self.pread(file, size, offset)
-            raise
+        count = preadv_nowait(file, [buffer], offset)
+        if count is None:
+            return self.pread(file, size, offset)
         if count == size:
             return bytes(buffer)
         end = os.fstat(file).st_size
         return bytes(buffer[:count]) if offset + count >= end else None
+
+    def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | bytearray | None:
+        """Read ranges from the page cache alone, joined; None if it does not hold all of them."""
+        joined = bytearray(sum([size for _, size in ranges]))
+        buffers = buffers_of(ranges, memoryview(joined))
+        start = ranges[0][0]
+        total = sum(ranges[-1]) - start
+        if len(buffers) <= BUFFERS_MAX and preadv_nowait(file, buffers, start) == total:
+            return joined
+        data = self.pread_nowait(file, total, start)  # Too many ranges, cold, or beyond the file's end.
+        return None if data is None else joined_ranges(data, start, ranges)
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
         """Write all of `data`."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
+from libramq.file_ranges import Ranges, joined_ranges
 from libramq.filesystem import BACKUP_SUFFIX, DiskUsage
 from libramq.testing.inode import Inode
 from libramq.testing.process import PowerCut
@@ -154,6 +155,12 @@ class MemoryDisk:
         if self.cold_chance and self._random.random() < self.cold_chance:
             return None
         return self.pread(file, size, offset)
+
+    def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | None:
+        """Read all of the ranges, or none of them, as `pread_nowait` does."""
+        start = ranges[0][0]
+        data = self.pread_nowait(file, sum(ranges[-1]) - start, start)
+        return None if data is None else joined_ranges(data, start, ranges)
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
         """Write; on a full disk, only a part."""

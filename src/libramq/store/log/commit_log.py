@@ -17,6 +17,7 @@ Upstream: store/CommitLog.java.
 import contextlib
 from typing import Final
 
+from libramq.file_ranges import Ranges, joined_ranges
 from libramq.filesystem import FileSystem
 from libramq.message import sys_flag as flags
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
@@ -132,6 +133,23 @@ class CommitLog:
             if data is None:
                 return self.segments.file_range(offset, size)
         return data if len(data) == size else None
+
+    def read_records(self, places: Ranges, *, may_wait: bool) -> bytes | bytearray | FileRange | None:
+        """Return nearby records of one file, joined, or None if not all exist (any more).
+
+        If they are not in memory and the caller may not wait: the range that a thread must warm first.
+        """
+        start, end = places[0][0], sum(places[-1])
+        data: bytes | bytearray | FileRange | None
+        if may_wait or start >= self.tail.start:
+            data = self.read(start, end - start) if may_wait else self.read_nowait(start, end - start)
+            return joined_ranges(data, start, places) if isinstance(data, bytes | bytearray) else data
+        if not self._holds(start, end - start):
+            return None
+        data = self.segments.read_ranges_nowait(places)
+        if data is None:
+            return self.segments.file_range(start, end - start)
+        return data if len(data) == sum([size for _, size in places]) else None
 
     def record(self, offset: int) -> bytes | None:
         """Return the bytes of a possible record at a given offset; at most a record's size."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from libramq.errors import StoreCorrupt
+from libramq.file_ranges import Ranges
 from libramq.filesystem import FileSystem, safe_child
 from libramq.store.open_files import OpenFiles
 
@@ -160,6 +161,12 @@ class Segments:
         """Read within one file from memory; None if the disk would have to be read."""
         start = self.start_of(offset)
         return self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
+
+    def read_ranges_nowait(self, ranges: Ranges) -> bytes | bytearray | None:
+        """Read ranges of one file from memory, joined; None if the disk would have to be read."""
+        start = self.start_of(ranges[0][0])
+        in_file = [(offset - start, size) for offset, size in ranges]
+        return self._filesystem.pread_ranges_nowait(self._files.get(self.path(start)), in_file)
 
     def file_range(self, offset: int, size: int) -> FileRange:
         """Return the range for use in a thread."""

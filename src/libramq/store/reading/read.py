@@ -1,9 +1,9 @@
 """The read: messages of one queue from an offset on, as the bytes of a pull's reply.
 
-Tag codes are compared on the units, so messages that do not match are never touched. Adjacent records become
-one piece. Records near each other are read at once: producers fill the queues of a topic in turn, so each
-message of one queue is followed by one of every other. If the disk would have to be read, `read_queue` names
-the ranges (WOULD_WAIT); a thread warms them and the read is repeated.
+Tag codes are compared on the units, so messages that do not match are never touched. Records near each other
+become one piece, read at once: producers fill the queues of a topic in turn, so each message of one queue is
+followed by one of every other. If the disk would have to be read, `read_queue` names the ranges (WOULD_WAIT);
+a thread warms them and the read is repeated.
 
 Data from the disk is checked before it is sent: a record with a broken frame would cost a client the rest of
 the reply. Such records are skipped, as are blank units, and counted (`CommitLog.unreadable`).
@@ -59,7 +59,7 @@ class ReadStatus(Enum):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """The result of a read. data: adjacent records, in pieces. A Struct: one is made for every pull."""
+    """The result of a read. data: the records, in pieces. A Struct: one is made for every pull."""
 
     status: ReadStatus
     next_offset: int
@@ -311,36 +311,18 @@ def _fetch(
         if not log.may_hold_all(near, start, end):
             return {place for place in near if not log.may_hold(*place)} or set(near)
         is_written_here = start >= log.tail.start
-        piece = log.read(start, end - start) if may_wait else log.read_nowait(start, end - start)
+        piece = log.read_records(near, may_wait=may_wait)
         if isinstance(piece, FileRange):
             cold.append(piece)
             continue
         if piece is None:
             return set(near)
         if not is_written_here:
-            broken = damaged_places(piece, start, near)
+            broken = damaged_places(piece, near)
             if broken:
                 return broken
-        runs = _runs(near)
-        if len(runs) == 1:
-            data.append(piece)
-        else:
-            view = memoryview(piece)
-            data += [view[first - start : last - start] for first, last in runs]
+        data.append(memoryview(piece))
     return tuple(data), tuple(cold)
-
-
-def _runs(records: list[Place]) -> list[tuple[int, int]]:
-    """Join adjacent records into ranges."""
-    runs: list[tuple[int, int]] = []
-    first, last = records[0][0], records[0][0]
-    for at, size in records:
-        if at != last:
-            runs.append((first, last))
-            first = at
-        last = at + size
-    runs.append((first, last))
-    return runs
 
 
 def _stretches(records: list[Place], file_size: int) -> Iterator[list[Place]]:
