@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_network import ConsumerNetwork
-from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.network_share import NetworkShare
@@ -247,9 +247,9 @@ class ConsumerRun:
             try:
                 self._thread.call_soon(self._take_results)
             except LocalProtocolError:  # The consumer has stopped without this handler.
-                log.warning(
-                    "a handler returned after its consumer had stopped", messages=len(delivery.messages)
-                )
+                if ending is not HandlerOutcome.SKIPPED:
+                    count = len(delivery.messages)
+                    log.warning("a handler returned after its consumer had stopped", messages=count)
 
     def _take_results(self) -> None:
         # In this order: a result that arrives after the last one was taken announces itself again.

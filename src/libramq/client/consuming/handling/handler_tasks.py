@@ -69,6 +69,9 @@ class HandlerTasks:
     def _start(self) -> None:
         while self._waiting and len(self._running) < self._count:
             delivery = self._waiting.popleft()
+            if not delivery.begin():  # Its queue is not read any more: no task is needed to find that out.
+                self._report(delivery, HandlerOutcome.SKIPPED)
+                continue
             task = self._loop.create_task(self._run(delivery))
             self._running[delivery] = task
             task.add_done_callback(partial(self._ended, delivery))
@@ -83,9 +86,6 @@ class HandlerTasks:
         self._start()
 
     async def _run(self, delivery: Delivery) -> None:
-        if not delivery.begin():
-            self._report(delivery, HandlerOutcome.SKIPPED)
-            return
         messages = delivery.messages
         topic = messages[0].topic
         ending: Ending = HandlerOutcome.LATER

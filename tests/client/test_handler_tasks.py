@@ -1,0 +1,41 @@
+"""Tests of the handler tasks: what they do with deliveries whose queue is not read any more."""
+
+import asyncio
+
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.handling.handler_tasks import HandlerTasks
+from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.ownership.state import QueueState
+from libramq.clock import SystemClock
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from tests.client.consuming.examples import message
+
+
+async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
+    """After a stop, a program's end used to leave these tasks pending, and asyncio printed each."""
+    clock = SystemClock()
+    queue = MessageQueue("T", "broker-a", 0)
+    owned = OwnedQueue(queue, 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms())
+    owned.enter(QueueState.READING)
+    gate, begun, reports = asyncio.Event(), asyncio.Event(), []
+
+    async def handle(messages: list[MessageExt]) -> None:
+        begun.set()
+        await gate.wait()
+
+    loop = asyncio.get_running_loop()
+    tasks = HandlerTasks(
+        {"T": handle}, count=1, loop=loop, report=lambda *report: reports.append(report), loop_closed=list
+    )
+    deliveries = [Delivery(owned, [message(0)]) for _ in range(5)]
+    tasks.put(deliveries)
+    await begun.wait()
+    owned.enter(QueueState.PAUSED)
+    gate.set()
+    while len(reports) < len(deliveries):
+        before = asyncio.all_tasks()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= before
+    assert [ending for _, ending in reports[1:]] == [HandlerOutcome.SKIPPED] * 4
