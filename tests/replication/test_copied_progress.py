@@ -65,6 +65,19 @@ def test_what_was_delivered_and_copied_is_not_delivered_again(pair: Pair) -> Non
     assert bodies(promoted) == [b"later"]
 
 
+def test_a_promoted_slave_does_not_deliver_what_its_log_shows_as_delivered(pair: Pair) -> None:
+    """The table of the delay levels is copied every 10 s, and the log at once."""
+    pair.run(ROUND_MS)
+    for text in ("one", "two"):
+        send(pair, text, DELAY="1", UNIQ_KEY=text)
+    pair.run(1_200)
+    assert bodies(pair.slave) == [b"one", b"two"]
+    assert pair.slave.broker.schedule.offsets == {}
+    promoted = pair.promote()
+    promoted.advance(5_000)
+    assert bodies(promoted) == [b"one", b"two"]
+
+
 def test_a_promoted_slave_hands_out_what_was_popped_after_the_last_copied_byte(pair: Pair) -> None:
     """POP's committed offset is past messages in flight; only its checkpoints in the log lead to them."""
     send(pair, "one")

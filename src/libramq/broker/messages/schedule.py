@@ -12,6 +12,7 @@ one that continued.
 from collections.abc import Sequence
 from typing import Final
 
+from libramq.broker.messages.delivered_copies import DeliveredCopies
 from libramq.broker.messages.stored_moments import StoredMoments
 from libramq.broker.messages.stored_records import undamaged
 from libramq.catalog.destinations import Destinations
@@ -49,6 +50,8 @@ class DelaySchedule:
         #: Counts the changes of `offsets`.
         self.version = 0
         self._clock = clock
+        self.copies = DeliveredCopies(store)
+        self.copies.begin()
         self._moments = StoredMoments(read_clock(clock))
         #: None: the level has grown since it was looked at.
         self._head_due_ms: dict[int, MonotonicMs | None] = {}
@@ -111,10 +114,14 @@ class DelaySchedule:
         delivered = 0
         while delivered < DELIVERED_PER_ROUND_MAX:
             due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
-            stored = self._store_again(due, level)
-            delivered += stored
-            if stored < len(due):
-                self._reached(level, due[stored].queue_offset)
+            known = self._undelivered(due, delay_ms)
+            if known is None:
+                self._head_due_ms[level] = now_ms  # There is more to read, at once.
+                return max(delivered, 1)
+            stored = self._store_again(known, level)
+            delivered += stored + len(due) - len(known)
+            if stored < len(known):
+                self._reached(level, known[stored].queue_offset)
                 self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
                 break
             is_at_end = not due and next_offset == offset
@@ -127,6 +134,18 @@ class DelaySchedule:
                 self._head_due_ms.pop(level, None)
                 break
         return delivered
+
+    def _undelivered(self, due: Sequence[MessageExt], delay_ms: int) -> list[MessageExt] | None:
+        """Return those of due messages that are not delivered yet; None: that is not known yet."""
+        undelivered = []
+        for message in due:
+            topic, queue_id = self._destination(message)
+            has_copy = self.copies.has(message, topic, queue_id, message.store_timestamp_ms + delay_ms)
+            if has_copy is None:
+                return None
+            if not has_copy:
+                undelivered.append(message)
+        return undelivered
 
     def _reached(self, level: int, offset: int) -> None:
         if offset != self.offsets.get(level, 0):
@@ -171,8 +190,12 @@ class DelaySchedule:
         """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
         properties = dict(message.properties)
         properties[p.WAIT] = "false"
-        topic = properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
-        queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
-        queue_id = self._destinations.queue_for(topic, queue_id)
+        topic, queue_id = self._destination(message)
         # WAIT has no meaning here.
         return stored_again(message, topic, queue_id, properties, expendable=(p.WAIT,))
+
+    def _destination(self, message: MessageExt) -> tuple[str, int]:
+        """Return the topic and queue in which consumers will find a message."""
+        topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
+        queue_id = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+        return topic, self._destinations.queue_for(topic, queue_id)

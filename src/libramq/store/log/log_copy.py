@@ -169,6 +169,11 @@ class LogCopy:
             return None
         return unit[0], unit[1]
 
+    def last_stored_ms(self) -> int:
+        """Return when the last record that a queue refers to was stored, waiting for the disk; 0: none."""
+        last = self.last_record()
+        return self._log.store_timestamp_ms(last[0]) if last is not None else 0
+
     def record(self, offset: int, size: int) -> bytes | None:
         """Return the bytes of a record, waiting for the disk; None if they are not there."""
         return self._log.read(offset, size)

@@ -1,0 +1,116 @@
+"""The delivered copies: which due messages an earlier process, or the master of this slave, had delivered.
+
+    delayOffset.json ───► │ m1  m2  m3  m4 │   of a level, due before the log ends
+    log                   … m1' m2' …          their copies: m1 and m2 are not delivered again
+
+The offset of a level is written every 10 s, and a slave asks for it every 10 s; the copies are in the log at
+once. A copy stands for one message: the one with its unique key, its birth and its number of attempts. A
+message without a unique key is delivered again: two of them may look the same, and neither may be lost.
+
+Ours; Apache's broker delivers again.
+"""
+
+from collections import deque
+from typing import Final
+
+from libramq.broker.messages.stored_records import undamaged
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.store.message_store import MessageStore
+from libramq.store.reading.read import ReadStatus
+
+#: Ours: what one call reads of a queue, some 10 µs a message.
+READ_MAX: Final = 64
+#: Ours: copies are looked for from so long before the log's end on, or from when the message was due.
+SINCE_MS: Final = 15_000
+#: Ours: a delay is measured by the monotonic clock, and a store time by the wall clock.
+SLACK_MS: Final = 1_000
+#: Ours: messages looked at in one queue; of one with more, what was due is delivered again.
+LOOKED_AT_MAX: Final = 50_000
+
+_Key = tuple[str | None, ...]
+
+
+class DeliveredCopies:
+    """Finds copies in the log as it was when `begin` was called."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._log_end = self._last_ms = 0
+        self._queues: dict[tuple[str, int], _Queue] = {}
+        #: The messages whose copies were found, by their places.
+        self._found: set[int] = set()
+
+    def begin(self) -> None:
+        """Look in the log as it is now; waits for the disk."""
+        self._log_end, self._last_ms = self._store.end, self._store.copy.last_stored_ms()
+        self._queues.clear()
+        self._found.clear()
+
+    def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
+        """Return whether the log has a message's copy in a queue; None: call again, there is more to read.
+
+        due_ms: by the wall clock. May raise ColdRead.
+        """
+        if message.physical_offset >= self._log_end or due_ms > self._last_ms + SLACK_MS:
+            return False
+        if not message.properties.get(p.UNIQ_KEY):
+            return False
+        if message.physical_offset in self._found:
+            return True
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or due_ms - SLACK_MS < queue.since_ms:
+            since_ms = min(due_ms - SLACK_MS, self._last_ms - SINCE_MS)
+            queue = self._queues[topic, queue_id] = self._open(topic, queue_id, since_ms)
+        if not queue.is_read and not self._read(queue):
+            return None
+        places = queue.copies.get(_key(message))
+        while places:
+            if places.popleft() > message.physical_offset:
+                self._found.add(message.physical_offset)
+                return True
+        return False
+
+    def _open(self, topic: str, queue_id: int, since_ms: int) -> "_Queue":
+        begin = self._store.offset_by_timestamp(topic, queue_id, since_ms)
+        end = self._store.first_offset_at(topic, queue_id, self._log_end)
+        return _Queue(topic, queue_id, since_ms, begin, min(end, begin + LOOKED_AT_MAX))
+
+    def _read(self, queue: "_Queue") -> bool:
+        """Read on; return whether everything is read."""
+        read = self._store.read(queue.topic, queue.queue_id, queue.next_offset, READ_MAX)
+        if read.status is ReadStatus.FOUND:
+            for copy in undamaged(read.data):
+                if p.DELAY in copy.properties and copy.queue_offset < queue.end:
+                    queue.copies.setdefault(_key(copy), deque()).append(copy.physical_offset)
+        queue.next_offset = max(read.next_offset, queue.next_offset + 1)
+        return queue.is_read
+
+
+class _Queue:
+    """A queue, the copies that were found in it, and what is still to be read."""
+
+    __slots__ = ("copies", "end", "next_offset", "queue_id", "since_ms", "topic")
+
+    def __init__(self, topic: str, queue_id: int, since_ms: int, begin: int, end: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.since_ms = since_ms
+        self.next_offset = begin
+        self.end = end
+        self.copies: dict[_Key, deque[int]] = {}
+
+    @property
+    def is_read(self) -> bool:
+        return self.next_offset >= self.end
+
+
+def _key(message: MessageExt) -> _Key:
+    properties = message.properties
+    return (
+        properties.get(p.UNIQ_KEY),
+        properties.get(p.DELAY),
+        properties.get(p.REAL_QUEUE_ID),
+        str(message.born_timestamp_ms),
+        str(message.reconsume_times),
+    )
