@@ -14,7 +14,7 @@ from libramq.kernel.parts import Kernel
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.requests import REQUESTS
-from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.endpoint import BATCH_MAX, Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processor, Request
 from libramq.rpc.responder import NOTIFIED_PER_STEP, ParkedReplies, Responder
@@ -89,6 +89,15 @@ def test_neighbouring_requests_are_handled_together_and_in_order():
     assert served.log == [
         ("send", [1, 2]), ("single", 3), ("send", [4]), ("commit", [5, 6]), ("send", [7]), "settled",
     ]  # fmt: skip
+
+
+def test_many_neighbours_are_handled_in_several_batches():
+    """256 timer messages took 10 ms; beside twenty connections that sent them, a ping took 0.2 s."""
+    served = Served()
+    served.give(*[S] * (2 * BATCH_MAX + 1))
+    sizes = [len(numbers) for kind, numbers in (each for each in served.log if each != "settled")]
+    assert sizes == [BATCH_MAX, BATCH_MAX, 1]
+    assert BATCH_MAX <= 64
 
 
 def test_an_unknown_request_is_answered_in_order():
