@@ -102,6 +102,20 @@ def test_a_deadline_that_reschedules_itself_for_now_waits_for_the_next_run():
     assert queue.next_due_ms == 5
 
 
+def test_many_due_actions_are_left_to_further_runs(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise thousands that are due in one moment keep requests from being served."""
+    monkeypatch.setattr(module, "ACTIONS_PER_RUN", 2)
+    diary = Diary()
+    for number in range(5):
+        diary.new(str(number)).at(100)
+    counts = []
+    while diary.queue.next_due_ms is not None:
+        diary.queue.run(101)
+        counts.append(len(diary.done))
+    assert counts == [2, 4, 5]
+    assert [name for name, _ in diary.done] == list("01234")
+
+
 def test_a_failing_action_holds_up_none_of_the_others():
     diary = Diary()
 

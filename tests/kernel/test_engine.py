@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from tests.fakes import ManualClock
 
+from libramq.kernel import deadlines
 from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, StaysDue
 from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
 from libramq.kernel.parts import Kernel
@@ -107,6 +108,23 @@ def test_something_found_to_be_overdue_is_no_stall():
         assert engine.next_due_ms == clock.monotonic_ms()
         engine.tick()
     assert (len(turns), stood) == (3, [])
+
+
+def test_more_than_one_turn_can_do_is_no_stall(monkeypatch: pytest.MonkeyPatch):
+    """An attacker could extend all sessions otherwise, with pulls that expire together."""
+    monkeypatch.setattr(deadlines, "ACTIONS_PER_RUN", 1)
+    judge = Judge()
+    for _ in range(9):
+        judge.engine.deadlines.new(judge.judged.append).at(judge.clock.monotonic_ms() + 1_000)
+    judge.clock.advance(1_000)
+    for _ in range(8):
+        judge.engine.tick()
+        judge.clock.advance(LATE_MS_MIN - 1)
+        judge.engine.settle()
+    assert (len(judge.judged), judge.stood) == (8, [])
+    judge.clock.advance(1)
+    judge.engine.tick()
+    assert (len(judge.judged), judge.stood) == (9, [(1, judge.clock.monotonic_ms())])
 
 
 def test_a_failing_hook_holds_up_none_of_the_others():

@@ -120,8 +120,7 @@ class Engine:
         """
         self._kernel.is_changed = True
         now_ms = self._clock.monotonic_ms()
-        due_ms = self.deadlines.next_due_ms
-        if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
+        if self._is_late(now_ms):
             stall_ms = now_ms - self._settled_ms
             self._settled_ms = now_ms
             log.warning("the process was stalled; deadlines are extended by that time", ms=stall_ms)
@@ -133,11 +132,19 @@ class Engine:
                 )
         self.deadlines.run(now_ms)
 
+    def _is_late(self, now_ms: MonotonicMs) -> bool:
+        """Return whether what is due should have run long ago; what a run has left over is not late yet."""
+        due_ms, ran_ms = self.deadlines.next_due_ms, self.deadlines.ran_ms
+        if due_ms is None or now_ms - due_ms < LATE_MS_MIN:
+            return False
+        return ran_ms is None or now_ms - ran_ms >= LATE_MS_MIN
+
     def settle(self) -> None:
         """Run what follows from the events since the last call."""
         now_ms = self._clock.monotonic_ms()
         due_ms = self.deadlines.next_due_ms
-        if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to handle the stall.
+        if due_ms is None or now_ms - due_ms < LATE_MS_MIN or not self._is_late(now_ms):
+            # Else `tick` has yet to handle the stall.
             self._settled_ms = self.deadlines.floor_ms = now_ms
         failure: Exception | None = None
         for hook in self._settle:  # As `_call_all`, but for every request.
