@@ -10,6 +10,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
 from libramq.message import MessageExt, decode_records
+from libramq.message.batch import BatchItem, encode_batch
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body.assignment import MessageRequestModeBody
@@ -223,6 +224,42 @@ def test_a_held_pop_gets_a_message_in_the_turn_in_which_it_comes(broker: Convers
     assert find_answer(second.peer, commands[1]) is None
     broker.send(FakePeer(), body=b"b")
     assert bodies(popped(answer(second.peer, commands[1]))) == [b"b"]
+
+
+def test_held_pops_that_one_message_wakes_are_run_in_slices(broker: Conversation, monkeypatch):
+    """With the pops of 5,000 groups a message would keep everybody else waiting for 0.3 s."""
+    monkeypatch.setattr(broker.broker.pop.popping._waking, "_per_step", 2)
+    poppers = [Popper(broker, group=f"G{number}") for number in range(5)]
+    commands = [popper.command(wait_ms=15_000) for popper in poppers]
+    for popper, command in zip(poppers, commands, strict=True):
+        broker.give(popper.peer, command)
+
+    def answered() -> int:
+        return sum(len(popper.peer.replies) for popper in poppers)
+
+    broker.send(FakePeer(), body=b"a")
+    counts = [answered()]
+    for _ in range(2):
+        broker.tick()
+        counts.append(answered())
+    assert counts == [2, 4, 5]
+    for popper, command in zip(poppers, commands, strict=True):
+        assert bodies(popped(answer(popper.peer, command))) == [b"a"]
+
+
+def test_a_batch_reaches_all_held_pops_of_a_group_that_it_has_messages_for(broker: Conversation, monkeypatch):
+    monkeypatch.setattr(broker.broker.pop.popping._waking, "_per_step", 2)
+    poppers = [Popper(broker) for _ in range(5)]
+    commands = [popper.command(wait_ms=15_000, max_msg_nums=1) for popper in poppers]
+    for popper, command in zip(poppers, commands, strict=True):
+        broker.give(popper.peer, command)
+    items = [BatchItem(0, b"%d" % number, b"") for number in range(4)]
+    header = send_header("T", batch=True)
+    broker.ask(FakePeer(), RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(items))
+    for _ in range(4):
+        broker.tick()
+    found = [find_answer(popper.peer, command) for popper, command in zip(poppers, commands, strict=True)]
+    assert [len(popped(reply)) for reply in found if reply is not None] == [1] * 4
 
 
 def test_a_held_pop_gets_a_message_that_is_visible_again(broker: Conversation):

@@ -69,8 +69,7 @@ class PopParts:
             filters=filters,
             ordering=ordering,
             held=HeldPops(kernel.purgatory),
-            clock=kernel.clock,
-            effects=kernel.effects,
+            kernel=kernel,
             broker_name=config.broker_name,
             readable=bool(config.broker_permission & PERM_READ),
         )

@@ -166,6 +166,17 @@ class HeldPulls(Generic[T]):
         new_properties: NewProperties = lambda _: None,
     ) -> list[HeldPull[T]]:
         """Take out the pulls that match a message below `max_offset`; move the others on to there."""
+        return self.take_out(self.matching(topic, queue_id, max_offset, new_codes, new_properties))
+
+    def matching(
+        self,
+        topic: str,
+        queue_id: int,
+        max_offset: int,
+        new_codes: NewCodes = lambda _: None,
+        new_properties: NewProperties = lambda _: None,
+    ) -> list[HeldPull[T]]:
+        """Return the pulls that `wake` would take out, which stay held; move the others on."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -189,19 +200,19 @@ class HeldPulls(Generic[T]):
                     pull.offset = max_offset
                     continue
             woken.append(pull)
-        return self._release(woken)
+        return woken
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
         """Take out the pulls of a queue whose requests match, whatever they wait for."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
-        return self._release([pull for pull in queue.pulls if is_wanted(pull.request)])
+        return self.take_out([pull for pull in queue.pulls if is_wanted(pull.request)])
 
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
         """Take out matching pulls of any queue; looks at every one, for rare events."""
         pulls = [pull for queue in self._queues.values() for pull in queue.pulls]
-        return self._release([pull for pull in pulls if is_wanted(pull)])
+        return self.take_out([pull for pull in pulls if is_wanted(pull)])
 
     def forget(self, pull: HeldPull[T]) -> None:
         """Remove a pull from the index; the purgatory has taken it out."""
@@ -217,7 +228,8 @@ class HeldPulls(Generic[T]):
             del self._queues[key]
         self._count -= 1
 
-    def _release(self, pulls: list[HeldPull[T]]) -> list[HeldPull[T]]:
+    def take_out(self, pulls: list[HeldPull[T]]) -> list[HeldPull[T]]:
+        """Take out pulls, and return them."""
         for pull in pulls:
             self._purgatory.release(pull)
         return pulls

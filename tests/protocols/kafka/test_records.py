@@ -102,6 +102,22 @@ def test_a_held_fetch_wakes_in_the_turn_of_a_rocketmq_send(endpoint: KafkaEndpoi
     assert peer.answers() == []
 
 
+def test_fetches_that_one_message_wakes_are_run_in_slices(
+    endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    """Thousands that wait for one partition do not keep everybody else waiting."""
+    monkeypatch.setattr(endpoint.talk.broker.fetching._waking, "_per_step", 2)
+    peers = [endpoint.peer() for _ in range(5)]
+    for peer in peers:
+        peer.tell(peer.fetch_request(max_wait_ms=5_000))
+    endpoint.talk.send(FakePeer(), body=b"at last")
+    counts = [sum(len(peer.answers()) for peer in peers)]
+    while counts[-1]:
+        endpoint.talk.tick()
+        counts.append(sum(len(peer.answers()) for peer in peers))
+    assert counts == [2, 2, 1, 0]
+
+
 def test_a_held_rocketmq_pull_wakes_in_the_turn_of_a_produce(endpoint: KafkaEndpoint):
     rocketmq = FakePeer()
     command = endpoint.talk.pull_command(suspend_timeout_millis=5_000)

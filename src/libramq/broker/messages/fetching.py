@@ -20,6 +20,7 @@ from libramq.errors import BrokerError
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
+from libramq.kernel.slices import Slices
 from libramq.kernel.waiter import Waiter
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadResult, ReadStatus
@@ -34,6 +35,8 @@ GAPS_MAX: Final = 64
 #: Ours: how long a fetch that has some bytes, but too few, waits before it looks again: reading them at each
 #: arrival would cost their square.
 PACE_MS: Final = 20
+#: Ours: fetches that one message wakes before others are served, each in 50 µs and more.
+WOKEN_PER_STEP: Final = 16
 #: Ours: queues that are read at once, some microseconds each if they are empty, 35 if not; more in steps.
 READS_AT_ONCE_MAX: Final = 256
 READS_PER_STEP: Final = 32
@@ -94,6 +97,7 @@ class Fetching:
         self._effects = kernel.effects
         self._purgatory = kernel.purgatory
         self._held: dict[tuple[str, int], dict[_Held, None]] = {}
+        self._waking = Slices(kernel, self._wake, per_step=WOKEN_PER_STEP)
 
     @property
     def held_count(self) -> int:
@@ -108,9 +112,12 @@ class Fetching:
         """Run the fetches that wait for a queue again, since it has new messages."""
         held = self._held.get((topic, queue_id))
         if held:
-            for each in list(held):
-                self._purgatory.release(each)
-                self.run_again(each)
+            self._waking.add(list(held))
+
+    def _wake(self, held: _Held) -> None:
+        """Run a fetch again, unless it was answered, or has ended, before it was its turn."""
+        if self._purgatory.release(held):
+            self.run_again(held)
 
     def run_again(self, held: _Held) -> None:
         """Read the queues of a fetch again, which is not parked any more."""
