@@ -1,5 +1,7 @@
 """What the history and the tools show of groups with Kafka's members."""
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -249,6 +251,33 @@ def test_queues_are_followed_up_to_a_bound_in_all(
         found = talk.broker.foreign.get(name)
         assert found is not None
         assert len(found.members[0].queues) == known
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_a_rebalance_reads_each_members_bytes_a_few_times_however_many_there_are(
+    count: int, endpoint: KafkaEndpoint, talk: Conversation, monkeypatch: pytest.MonkeyPatch
+):
+    """Each request read those of all members: a thousand members took a minute of the broker's time."""
+    calls: Counter[str] = Counter()
+
+    def counted(name: str, read: Callable[[bytes], Any]) -> None:
+        def count_and_read(content: bytes) -> Any:
+            calls[name] += 1
+            return read(content)
+
+        monkeypatch.setattr(kafka_rebalances, name, count_and_read)
+
+    counted("subscribed_topics", kafka_rebalances.subscribed_topics)
+    counted("assigned_partitions", kafka_rebalances.assigned_partitions)
+    members = [Reader(endpoint) for _ in range(count)]
+    talk.advance(2 * INITIAL_DELAY_MS)
+    for member in members:
+        member.joined()
+    members[0].sync({members[0].member_id: share(0), members[1].member_id: share(1)})
+    for member in members[1:]:  # Each one is answered in a turn of its own.
+        member.sync()
+    assert calls == {"subscribed_topics": 1, "assigned_partitions": count}
+    assert history(talk)[-1].loads == {each.member_id: int(each in members[:2]) for each in members}
 
 
 def connected(talk: Conversation, group: str = "G") -> ConsumerConnection:

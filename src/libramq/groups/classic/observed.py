@@ -61,6 +61,8 @@ class ObservedGroup:
         self._sequence = 0
         self._generation = 0
         self._readers: dict[MessageQueue, _Reader] = {}
+        #: The queues of each name, in the order in which it got them: a group may have a thousand members.
+        self._queues: dict[str, dict[MessageQueue, None]] = {}
         self._rebalance: _Rebalance | None = None
 
     def __len__(self) -> int:
@@ -78,7 +80,7 @@ class ObservedGroup:
 
     def queues(self, name: str) -> list[MessageQueue]:
         """Return the queues that a member reads, or read last."""
-        return [queue for queue, reader in self._readers.items() if reader.name == name]
+        return list(self._queues.get(name, ()))
 
     def begin(self, now_ms: MonotonicMs) -> None:
         """Begin a rebalance, unless one is under way."""
@@ -102,19 +104,19 @@ class ObservedGroup:
 
     def reads_only(self, name: str, queues: Collection[MessageQueue], at_ms: MonotonicMs) -> None:
         """Note that a member has stopped to read its queues, except for these."""
-        for queue, reader in self._readers.items():
-            if reader.name == name and queue not in queues and reader.stopped_ms is None:
+        for queue in self._queues.get(name, ()):
+            reader = self._readers[queue]
+            if queue not in queues and reader.stopped_ms is None:
                 reader.stopped_ms = at_ms
                 if self._rebalance is not None:
                     self._rebalance.stopped_ms.setdefault(queue, at_ms)
 
     def reads_on(self, name: str) -> None:
         """Note that a member which seemed lost has read its queues all the time."""
-        for queue, reader in self._readers.items():
-            if reader.name == name:
-                reader.stopped_ms = None
-                if self._rebalance is not None:
-                    self._rebalance.stopped_ms.pop(queue, None)
+        for queue in self._queues.get(name, ()):
+            self._readers[queue].stopped_ms = None
+            if self._rebalance is not None:
+                self._rebalance.stopped_ms.pop(queue, None)
 
     def assigned(self, name: str, queues: Collection[MessageQueue], now_ms: MonotonicMs) -> None:
         """Note that a member has its share: it reads these queues, and no others."""
@@ -123,9 +125,23 @@ class ObservedGroup:
             reader = self._readers.get(queue)
             if reader is not None and reader.name == name and reader.stopped_ms is None:
                 continue
-            self._readers[queue] = _Reader(name)
+            self._put(queue, _Reader(name))
             if self._rebalance is not None:
                 self._resumed(self._rebalance, queue, reader, now_ms)
+
+    def _put(self, queue: MessageQueue, reader: _Reader) -> None:
+        self._remove(queue)
+        self._readers[queue] = reader
+        self._queues.setdefault(reader.name, {})[queue] = None
+
+    def _remove(self, queue: MessageQueue) -> None:
+        former = self._readers.pop(queue, None)
+        if former is None:
+            return
+        queues = self._queues[former.name]
+        del queues[queue]
+        if not queues:
+            del self._queues[former.name]
 
     def _resumed(
         self, rebalance: _Rebalance, queue: MessageQueue, former: _Reader | None, now_ms: MonotonicMs
@@ -158,7 +174,8 @@ class ObservedGroup:
             return []
         self._rebalance = None
         self._generation = generation
-        self._readers = {q: reader for q, reader in self._readers.items() if members and q in wanted}
+        for queue in [each for each in self._readers if not members or each not in wanted]:
+            self._remove(queue)
         return self._settled(rebalance, owned, members, len(wanted), now)
 
     def _settled(

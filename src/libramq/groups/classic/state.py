@@ -44,6 +44,7 @@ class Member:
     """A member. join_key, sync_key: its parked requests."""
 
     __slots__ = (
+        "_protocols_bytes",
         "assignment",
         "client_host",
         "client_id",
@@ -78,6 +79,7 @@ class Member:
         self.session_ms = join.session_ms
         self.rebalance_ms = min(max(join.rebalance_ms, join.session_ms), REBALANCE_MS_MAX)
         self.protocols: Sequence[Protocol] = tuple(join.protocols)
+        self._protocols_bytes = sum(len(each.name) + len(each.metadata) for each in self.protocols)
         self.may_skip = join.may_skip
         self.join_key: Hashable | None = join.key
 
@@ -108,7 +110,7 @@ class Member:
     @property
     def content_bytes(self) -> int:
         """Return the size of what it says, and of its share."""
-        return len(self.assignment) + sum(len(each.name) + len(each.metadata) for each in self.protocols)
+        return len(self.assignment) + self._protocols_bytes
 
     def renew(self, now_ms: MonotonicMs) -> None:
         """Expect the next sign of life within a session."""

@@ -34,12 +34,16 @@ READERS_MAX: Final = 100_000
 
 @dataclass(slots=True)
 class _Known:
-    """What was known of a group when it was looked at last. causes: those that are not recorded yet."""
+    """What was known of a group when it was looked at last.
+
+    causes: those that are not recorded yet. with_share: the members whose share of this generation was noted.
+    """
 
     observed: ObservedGroup
     deadline: Deadline
     members: dict[str, Member] = field(default_factory=dict)
     generation: int = 0
+    with_share: set[str] = field(default_factory=set)
     topics: frozenset[str] = frozenset()
     queue_count: int = 0
     causes: dict[Reason, list[str]] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class Rebalances:
         known = self._known.get(name)
         if known is not None:
             known.observed.reads_only(member.name, (), self._clock.monotonic_ms())
+            known.with_share.discard(member.member_id)
 
     def returned(self, name: str, member: Member | None) -> None:
         """Note that a lost member's client is back in time."""
@@ -125,17 +130,24 @@ class Rebalances:
         known.members = current
 
     def _note_change(self, known: _Known, group: ClassicGroup, rejoined: str | None) -> None:
-        """Note the cause of a rebalance in which nobody came or went."""
-        topics, count = known.topics, known.queue_count
-        if rejoined is not None or group.generation != known.generation:
-            known.topics = frozenset().union(
-                *(subscribed_topics(member.protocols[0].metadata) for member in group.members.values())
-            )
-            known.queue_count = sum(self._count(topic) for topic in known.topics)
-        begins = group.status is Status.PREPARING_REBALANCE or group.generation != known.generation
-        known.generation = group.generation
+        """Note the cause of a rebalance in which nobody came or went.
+
+        The subscriptions of a thousand members take a while to read: they are read once when a rebalance
+        begins, and once when all have joined.
+        """
+        is_next = group.generation != known.generation
+        if is_next:
+            known.generation = group.generation
+            known.with_share.clear()
         member = group.members.get(rejoined or "")
-        if not begins or known.causes or not known.observed.is_settled or member is None:
+        begins = group.status is Status.PREPARING_REBALANCE or is_next
+        has_no_cause = begins and not known.causes and known.observed.is_settled and member is not None
+        if not is_next and not has_no_cause:
+            return
+        topics, count = known.topics, known.queue_count
+        known.topics = _topics(group)
+        known.queue_count = sum(self._count(topic) for topic in known.topics)
+        if not has_no_cause or member is None:
             return
         reason = Reason.MEMBER_JOINED
         if known.topics != topics:
@@ -150,7 +162,8 @@ class Rebalances:
             return
         self._readers -= len(known.observed)
         for member in group.members.values():
-            if group.reads_share(member):
+            if group.reads_share(member) and member.member_id not in known.with_share:
+                known.with_share.add(member.member_id)
                 queues = self._queues(assigned_partitions(member.assignment))
                 if self._readers + len(known.observed) + len(queues) <= READERS_MAX:
                     known.observed.assigned(member.name, queues, now_ms)
@@ -230,6 +243,12 @@ class Rebalances:
             for member in group.members.values()
         ]
         return ForeignGroup(PROTOCOL, group.generation, group.protocol_name, sorted(known.topics), members)
+
+
+def _topics(group: ClassicGroup) -> frozenset[str]:
+    """Return what the members of a group subscribe to; most name the same topics by the same bytes."""
+    distinct = {member.protocols[0].metadata for member in group.members.values()}
+    return frozenset().union(*map(subscribed_topics, distinct))
 
 
 def _why_gone(member: Member, left: Collection[str], now_ms: MonotonicMs) -> Reason:
