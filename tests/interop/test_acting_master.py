@@ -9,13 +9,14 @@ from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
-from tests.interop.process import PATIENCE_S
+from tests.interop.process import PATIENCE_S, Program
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
 NAME = "acting"
 COUNT = 20
 UPDATE_NAMESRV_CONFIG = 318
+GET_ALL_DELAY_OFFSET = 45
 
 
 def addresses(cluster: Cluster, topic: str) -> tuple[dict[str, str], int] | None:
@@ -26,8 +27,8 @@ def addresses(cluster: Cluster, topic: str) -> tuple[dict[str, str], int] | None
     return route["brokerDatas"][0]["brokerAddrs"], route["queueDatas"][0]["perm"]
 
 
-def end_of_queue(address: str, topic: str) -> int:
-    header = wire.ask(address, wire.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"}).header
+def end_of_queue(address: str, topic: str, queue_id: int = 0) -> int:
+    header = wire.ask(address, wire.GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)}).header
     return int(header["extFields"]["offset"]) if header["code"] == 0 else 0
 
 
@@ -128,3 +129,59 @@ def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -
             "the committed offset at the master",
             within_s=2 * PATIENCE_S,
         )
+
+
+def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(tmp_path: Path) -> None:
+    """Our slave sends it there, and the master that returns goes on behind that."""
+    with ExitStack() as stack:
+        acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
+        servers = LibraServers(tmp_path, settings=acting)
+        stack.callback(servers.stop)
+        changed = wire.ask(servers.namesrv, UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
+        assert changed.header["code"] == 0, changed.header
+        servers.start("master", brokerName=NAME)
+        servers.start_slave("slave", NAME, enableRemoteEscape="true")
+        cluster = Cluster("libra", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
+        cluster.create_topic(topic, 1)
+        for number in range(COUNT):
+            cluster.send(topic=topic, body=str(number), delayLevel=4)
+        servers.start("elsewhere")
+        Cluster("libra", servers.namesrv, tmp_path).create_topic(topic, 2)
+        consumer = cluster.consumer(group, topic)
+        slave = f"127.0.0.1:{servers.ports['slave']}"
+        cluster.wait_until(
+            lambda: end_of_queue(slave, "SCHEDULE_TOPIC_XXXX", 3) == COUNT,
+            "everything at the slave",
+            within_s=PATIENCE_S,
+        )
+        servers.kill("master")
+        everything = [str(number) for number in range(COUNT)]
+        consumer.wait_until(
+            lambda: sorted(received(consumer), key=int) == everything,
+            "every message",
+            within_s=2 * PATIENCE_S,
+        )
+        servers.start("master", brokerName=NAME)
+        master = f"127.0.0.1:{servers.ports['master']}"
+        cluster.wait_until(
+            lambda: f":{COUNT}" in delay_offsets(master),
+            "the slave's offset of the level at the master",
+            within_s=PATIENCE_S,
+        )
+        cluster.send(topic=topic, body="100", delayLevel=1)
+        consumer.wait_until(lambda: "100" in received(consumer), "one more", within_s=PATIENCE_S)
+        assert sorted(received(consumer), key=int) == [*everything, "100"]
+
+
+def delay_offsets(address: str) -> str:
+    """Return the offsets of a broker's delay levels as JSON; nothing if it does not listen yet."""
+    try:
+        return wire.ask(address, GET_ALL_DELAY_OFFSET).body.decode()
+    except ConnectionRefusedError:
+        return ""
+
+
+def received(consumer: Program) -> list[str]:
+    return [event["body"] for event in consumer.of("message")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, LibraError
 from libramq.formats.document import encode_body
-from libramq.formats.route import BrokerData
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.replication.blocks import ReportReader
@@ -18,6 +18,8 @@ from tests.fakes import FakePeer, ManualClock
 NAME_SERVER = "127.0.0.1:9876"
 MASTER = "127.0.0.1:10911"
 HA = "127.0.0.1:10912"
+SLAVE = "127.0.0.1:10921"
+OTHER = "127.0.0.1:10931"
 FILE_BYTES = 1 << 20
 
 
@@ -88,6 +90,9 @@ class Pair:
         self.is_reachable = True
         self.closings: list[str] = []
         self.clusters = {"DefaultCluster": ["broker-a"]}
+        #: Another master of the cluster, which has the topics that it was sent; none unless a test opens it.
+        self.other: Conversation | None = None
+        self.loses_answers = False
         self.wire: Wire | None = None
         self.clock = ManualClock()
         defaults: dict[str, object] = {"ha_listen_port": 10912, "max_message_size": 600_000}
@@ -111,6 +116,16 @@ class Pair:
         self.slave = Conversation(self._root / name, clock=self.clock, dialer=self, **(defaults | options))
         self.slave.broker.registration.begin(lambda: None)
         return self.slave
+
+    def open_other(self) -> Conversation:
+        self.other = Conversation(self._root / "other", clock=self.clock, broker_name="broker-b")
+        return self.other
+
+    def return_master(self, **options: object) -> None:
+        """Restart the master, which asks the slave what it has delivered."""
+        self.of_master |= options
+        self.open_master()
+        self.is_reachable = True
 
     def promote(self, *, is_killed: bool = False, **options: object) -> Conversation:
         """Lose the master, and restart the slave as the master."""
@@ -141,11 +156,7 @@ class Pair:
         end_ms = self.clock.monotonic_ms() + milliseconds
         while True:
             self._settle()
-            due = [
-                each
-                for talk in (self.slave, self.master)
-                if (each := talk.broker.engine.next_due_ms) is not None
-            ]
+            due = [each for talk in self._talks if (each := talk.broker.engine.next_due_ms) is not None]
             if not due or min(due) > end_ms:
                 break
             self._pass(max(0, min(due) - self.clock.monotonic_ms()))
@@ -153,26 +164,33 @@ class Pair:
 
     def _pass(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
-        for talk in (self.slave, self.master):
+        for talk in self._talks:
             talk.tick()
 
+    @property
+    def _talks(self) -> list[Conversation]:
+        open_ones = [self.slave, self.master, *([self.other] if self.other is not None else [])]
+        return [talk for talk in open_ones if not talk.is_killed]
+
     def _settle(self) -> None:
-        while self._soon or self.slave.performer.asked or self._has_work():
-            for question in self._take_questions():
-                self._answer(question)
-                self.slave.performer.follow()
+        while self._soon or self._is_asking() or self._has_work():
             for talk in (self.slave, self.master):
+                asked, talk.performer.asked = talk.performer.asked, []
+                for question in asked:
+                    if not talk.is_killed:
+                        self._answer(question)
+                        talk.performer.follow()
+            for talk in self._talks:
                 talk.threads.run_all()
             actions, self._soon = self._soon, []
             for action in actions:
                 action()
 
     def _has_work(self) -> bool:
-        return bool(self.slave.threads.work or self.master.threads.work)
+        return any(talk.threads.work for talk in self._talks)
 
-    def _take_questions(self) -> list[Question]:
-        asked, self.slave.performer.asked = self.slave.performer.asked, []
-        return asked
+    def _is_asking(self) -> bool:
+        return any(talk.performer.asked for talk in (self.slave, self.master))
 
     def _answer(self, question: Question) -> None:
         command = question.command()
@@ -183,14 +201,33 @@ class Pair:
             if not self.is_reachable:
                 return ConnectionLost(f"{MASTER} is gone")
             return self.master.ask(FakePeer(), command.code, command.ext, command.body)
+        if address == SLAVE:
+            return self.slave.ask(FakePeer(), command.code, command.ext, command.body)
+        if address == OTHER:
+            assert self.other is not None
+            answer = self.other.ask(FakePeer(), command.code, command.ext, command.body)
+            return ConnectionLost(f"{OTHER} is gone") if self.loses_answers else answer
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return self._route(command.ext["topic"])
         if command.code == RequestCode.REGISTER_BROKER:
             ext = {"masterAddr": MASTER, "haServerAddr": HA} if self.is_reachable else {}
             return Command(code=ResponseCode.SUCCESS, ext=ext)
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            broker = BrokerData(broker_name="broker-a", broker_addrs={0: MASTER})
+            masters = {0: MASTER} if self.is_reachable else {}
+            broker = BrokerData(broker_name="broker-a", broker_addrs=masters | {1: SLAVE})
             info = ClusterInfo(broker_addr_table={"broker-a": broker}, cluster_addr_table=self.clusters)
             return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
         return Command(code=ResponseCode.SUCCESS)
+
+    def _route(self, topic: str) -> Command:
+        """Return a route, in which the slave has its master's place while that is gone."""
+        brokers = [BrokerData(broker_name="broker-a", broker_addrs={0: SLAVE})]
+        queues = [QueueData(broker_name="broker-a", read_queue_nums=1, write_queue_nums=1, perm=4)]
+        if self.other is not None and topic in self.other.broker.topics:
+            brokers.append(BrokerData(broker_name="broker-b", broker_addrs={0: OTHER}))
+            queues.append(QueueData(broker_name="broker-b", read_queue_nums=1, write_queue_nums=1, perm=6))
+        body = encode_body(TopicRouteData(broker_datas=brokers, queue_datas=queues))
+        return Command(code=ResponseCode.SUCCESS, body=body)
 
     def part(self) -> None:
         """Make the master unreachable."""
@@ -199,8 +236,8 @@ class Pair:
             self.wire.cut()
 
     def close(self) -> None:
-        self.slave.close()
-        self.master.close()
+        for talk in self._talks:
+            talk.close()
 
 
 def log_of(talk: Conversation) -> bytes:

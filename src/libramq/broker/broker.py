@@ -27,6 +27,7 @@ from libramq.broker.administration import (
 from libramq.broker.cluster.name_server_list import Fetch, NameServerList
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.replication import Replication
+from libramq.broker.cluster.slaves_progress import SlavesProgress
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles, retention
 from libramq.broker.files.old_files import OldFiles
@@ -180,7 +181,9 @@ class Broker:
         self._watch = ClientWatch(
             self.consumers, self.producers, self.health, kernel, notify=partial(send_notices, kernel.effects)
         )
-        self._delivery = Delivery(self.schedule, self.store, kernel)
+        self._delivery = Delivery(self.schedule, self.store, kernel, is_held=self.config.asks_slaves)
+        if self.config.asks_slaves:
+            SlavesProgress(self.config, self._files, kernel, self._name_servers, self._delivery.begin)
         self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel)
         self._persistence = Persistence(self._files, kernel)
         self._old_files = OldFiles(self.store, retention(self.config), kernel)

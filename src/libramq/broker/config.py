@@ -198,6 +198,11 @@ class BrokerConfig(NameServerConfig):
             )
 
     @property
+    def asks_slaves(self) -> bool:
+        """Return whether slaves may have acted for this master while it was gone."""
+        return self.enable_slave_acting_master and not self.is_slave and bool(self.namesrv_addr)
+
+    @property
     def client_ports(self) -> tuple[int, ...]:
         """The ports that clients are answered at."""
         port = self.listen_port

@@ -28,7 +28,6 @@ class Refusal(NamedTuple):
 _OPEN: Final = "clients are not authenticated or authorised yet"
 _PLAIN: Final = "connections are not encrypted yet"
 _ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
-_READS: Final = "an acting slave of ours delivers nothing that waits, and sends nothing to other brokers"
 _LIGHT: Final = (
     "light message queues (LMQ) are not built: a message would be in its topic's queue, and in none of those"
     " that INNER_MULTI_DISPATCH names"
@@ -48,7 +47,6 @@ REFUSED: Final = {
         Refusal("allAckInSyncStateSet", ("false",), _ALONE),
         Refusal("enableControllerMode", ("false",), _ALONE),
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
-        Refusal("enableRemoteEscape", ("false",), _READS),
         Refusal("duplicationEnable", ("false",), _ALONE),
         Refusal("enableLmq", ("false",), _LIGHT),
         Refusal("enableMultiDispatch", ("false",), _LIGHT),

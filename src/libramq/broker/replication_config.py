@@ -40,8 +40,14 @@ class ReplicationConfig(MessageStoreConfig):
         False,
         "enableSlaveActingMaster",
         "While the master is gone, its slave serves locks of queues beside reads and commits. To be set at "
-        "master and slave, with `supportActingMaster` at the name servers. Unlike Apache's slave, ours "
-        "delivers nothing that waits for a time or a commit.",
+        "master and slave, with `supportActingMaster` at the name servers.",
+    )
+    enable_remote_escape: bool = option(
+        False,
+        "enableRemoteEscape",
+        "With `enableSlaveActingMaster`, at a slave: while the master is gone, messages whose delay level is "
+        "over are sent to other masters that have their topic. Timer messages, messages popped and open "
+        "transactions wait for the master all the same, unlike at Apache's slave.",
     )
     in_sync_replicas: int = option(
         1,

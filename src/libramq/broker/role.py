@@ -34,5 +34,9 @@ def check_role(config: "BrokerConfig") -> None:
             f"brokerRole=SYNC_MASTER with inSyncReplicas={config.in_sync_replicas} waits for slaves, and "
             f"none can connect: set haListenPort, for example {config.listen_port + 1}"
         )
+    if config.is_slave and config.enable_remote_escape and not config.enable_slave_acting_master:
+        raise ConfigError(
+            "enableRemoteEscape: only an acting slave sends messages on: set enableSlaveActingMaster, too"
+        )
     if config.ha_listen_port and config.ha_listen_port in config.client_ports:
         raise ConfigError(f"haListenPort {config.ha_listen_port} is used for clients; choose another")

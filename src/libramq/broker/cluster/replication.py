@@ -7,20 +7,24 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
+from libramq.broker.cluster.escaping import Escaping
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.slave import Slave
+from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.processor.slave_refusals import refuse_at_slave
 from libramq.clock import MonotonicMs
+from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
 from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
-from libramq.rpc.request import BatchProcessor, Processor
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import BatchProcessor, Processor, Request
 from libramq.store.config import FlushDiskType
 from libramq.store.reading.read import ReadResult
 
@@ -78,6 +82,9 @@ class Replication:
             refuse_at_slave(
                 processors, batch_processors, is_readable=self._is_readable, is_acting=lambda: slave.is_acting
             )
+            if slave.escaping is not None:
+                code = RequestCode.GET_ALL_DELAY_OFFSET
+                processors[code] = _pausing(processors[code], slave.escaping)
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""
@@ -97,6 +104,18 @@ class Replication:
         if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
             host = host.ipv4_mapped
         return any(host in network for network in self._networks)
+
+
+def _pausing(serve: Processor, escaping: Escaping) -> Processor:
+    """Have a slave send nothing more for its master once that asks what it has delivered."""
+
+    def handle(request: Request) -> Outcome:
+        is_moving, outcome = escaping.pause(), serve(request)
+        if is_moving and isinstance(outcome, Reply):
+            return Reply(body=outcome.body, ext={ESCAPING_FIELD: "1"})
+        return outcome
+
+    return handle
 
 
 def _place(read: ReadResult) -> int:

@@ -9,6 +9,7 @@ Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, De
 from collections.abc import Callable
 from typing import Final
 
+from libramq.broker.cluster.escaping import Escaping
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig
@@ -59,7 +60,7 @@ class Slave:
         self._files = files
         self._offsets = offsets
         self._durability = durability
-        self._name_server = self._master = ""
+        self._name_server = self._master = self._answered_last = ""
         #: Whether the name server that answered last knows a master.
         self._has_master = True
         self.client = HAClient(
@@ -76,10 +77,12 @@ class Slave:
         self._search = kernel.deadlines.new(self._look)
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
         registration.observe(self.registered)
+        #: Delivers for a master that is gone; None unless enableRemoteEscape is set.
+        self.escaping = self._new_escaping(kernel) if config.enable_remote_escape else None
 
     def registered(self, name_server: str, master: Master | None) -> None:
         """Take a name server's answer to our registration: it names the master, while there is one."""
-        self._has_master = master is not None
+        self._has_master, self._answered_last = master is not None, name_server
         if master is None:
             return
         self._name_server, self._master = name_server, master.address
@@ -101,6 +104,19 @@ class Slave:
                 self._copies.soon()
             new_topics.clear()
         self._copies.settle()
+
+    def _new_escaping(self, kernel: Kernel) -> Escaping:
+        files = self._files
+        return Escaping(
+            schedule=files.schedule,
+            store=self._store,
+            kernel=kernel,
+            broker=(self._config.broker_name, self._config.broker_id),
+            ask=self._ask,
+            name_server=lambda: self._answered_last,
+            is_acting=lambda: self.is_acting,
+            reached=files.save_progress_soon,
+        )
 
     def _may_cut(self, end: int) -> bool:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""

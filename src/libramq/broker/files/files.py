@@ -171,8 +171,12 @@ class BrokerFiles:
         if self.schedule.offsets or timers.again != Again():
             self.schedule.copy_offsets({})
             timers.copy(Again())
-            for file in self.progress:
-                file.soon()
+            self.save_progress_soon()
+
+    def save_progress_soon(self) -> None:
+        """Have the files of progress written as soon as possible."""
+        for file in self.progress:
+            file.soon()
 
     @property
     def is_progress_saved(self) -> bool:

@@ -14,21 +14,32 @@ AGAIN_MS: Final = 100
 
 
 class Delivery:
-    """Delivers due messages; an `arrivals.TopicListener`. A slave leaves that to its master."""
+    """Delivers due messages; an `arrivals.TopicListener`. A slave leaves that to its master.
+
+    is_held: nothing is delivered before `begin`.
+    """
 
     topic = SCHEDULE_TOPIC
 
-    def __init__(self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel) -> None:
+    def __init__(
+        self, schedule: DelaySchedule, store: MessageStore, kernel: Kernel, *, is_held: bool = False
+    ) -> None:
         self._schedule = schedule
         self._store = store
         self._clock = kernel.clock
         self._rounds = Rounds(store, kernel, self._deliver, again_ms=AGAIN_MS)
-        if not store.config.is_copy:
-            self._rounds.by(self._clock.monotonic_ms())
+        self._is_held = is_held or store.config.is_copy
+        if not self._is_held:
+            self.begin()
+
+    def begin(self) -> None:
+        """Deliver from now on."""
+        self._is_held = False
+        self._rounds.by(self._clock.monotonic_ms())
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a delay level has a new message."""
-        if not self._store.config.is_copy:
+        if not self._is_held:
             self._schedule.level_grew(queue_id)
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
 

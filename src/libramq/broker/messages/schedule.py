@@ -10,7 +10,7 @@ one that continued.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.broker.messages.delivered_copies import DeliveredCopies
 from libramq.broker.messages.stored_moments import StoredMoments
@@ -29,6 +29,14 @@ log = get_logger(__name__)
 
 #: Ours: how many due messages of a level one round delivers, so that the loop stays responsive.
 DELIVERED_PER_ROUND_MAX: Final = 512
+
+
+class Due(NamedTuple):
+    """Due messages of a level; where it continues behind them; when its next message is due, if any is."""
+
+    messages: list[MessageExt]
+    next_offset: int
+    head_due_ms: MonotonicMs | None
 
 
 class DelaySchedule:
@@ -55,6 +63,11 @@ class DelaySchedule:
         self._moments = StoredMoments(read_clock(clock))
         #: None: the level has grown since it was looked at.
         self._head_due_ms: dict[int, MonotonicMs | None] = {}
+
+    @property
+    def levels(self) -> range:
+        """Return the numbers of the levels."""
+        return range(1, len(self._delays_ms) + 1)
 
     def level_grew(self, queue_id: int) -> None:
         """Note a level's new message; a level that was empty becomes due."""
@@ -107,10 +120,7 @@ class DelaySchedule:
         return delivered
 
     def _deliver_level(self, level: int, delay_ms: int, now_ms: MonotonicMs) -> int:
-        queue_id = level - 1
-        # Not beyond what a crash left of the queue (correctDelayOffset).
-        offset = min(self.offsets.get(level, 0), self._store.max_offset(names.SCHEDULE_TOPIC, queue_id))
-        offset = max(offset, self._store.min_offset(names.SCHEDULE_TOPIC, queue_id))
+        queue_id, offset = level - 1, self._next_offset(level)
         delivered = 0
         while delivered < DELIVERED_PER_ROUND_MAX:
             due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
@@ -121,12 +131,12 @@ class DelaySchedule:
             stored = self._store_again(known, level)
             delivered += stored + len(due) - len(known)
             if stored < len(known):
-                self._reached(level, known[stored].queue_offset)
+                self.reached(level, known[stored].queue_offset)
                 self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
                 break
             is_at_end = not due and next_offset == offset
             offset = next_offset
-            self._reached(level, offset)  # The next read may have to wait for the disk.
+            self.reached(level, offset)  # The next read may have to wait for the disk.
             if head_due_ms is not None:
                 self._head_due_ms[level] = head_due_ms
                 break
@@ -134,6 +144,12 @@ class DelaySchedule:
                 self._head_due_ms.pop(level, None)
                 break
         return delivered
+
+    def _next_offset(self, level: int) -> int:
+        """Return where a level continues: not beyond what a crash left of it (correctDelayOffset)."""
+        topic, queue_id = names.SCHEDULE_TOPIC, level - 1
+        offset = min(self.offsets.get(level, 0), self._store.max_offset(topic, queue_id))
+        return max(offset, self._store.min_offset(topic, queue_id))
 
     def _undelivered(self, due: Sequence[MessageExt], delay_ms: int) -> list[MessageExt] | None:
         """Return those of due messages that are not delivered yet; None: that is not known yet."""
@@ -147,7 +163,15 @@ class DelaySchedule:
                 undelivered.append(message)
         return undelivered
 
-    def _reached(self, level: int, offset: int) -> None:
+    def due(self, level: int, now_ms: MonotonicMs) -> Due | None:
+        """Return the next due messages of a level; None: call again, there is more to read."""
+        delay_ms = self._delays_ms[level - 1]
+        due, next_offset, head_due_ms = self._read(level - 1, self._next_offset(level), delay_ms, now_ms)
+        undelivered = self._undelivered(due, delay_ms)
+        return None if undelivered is None else Due(undelivered, next_offset, head_due_ms)
+
+    def reached(self, level: int, offset: int) -> None:
+        """Note that everything of a level before an offset is delivered."""
         if offset != self.offsets.get(level, 0):
             self.offsets[level] = offset
             self.version += 1

@@ -1,0 +1,182 @@
+"""The slaves' progress: what slaves have delivered while this master was gone, asked for before it delivers.
+
+    start ─► a name server: our slaves ─► each: the offsets of its delay levels
+          ─► is the message before such an offset the one that we have? ─► our level continues there
+
+A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
+that nobody has delivered. So the record before an offset is compared: up to an equal record logs are equal.
+While a slave is awaited nothing is delivered; after 30 s it is, and what the slave has sent may come twice.
+
+Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.clock import MonotonicMs
+from libramq.codes import RequestCode
+from libramq.errors import LibraError
+from libramq.formats.document import decode_body
+from libramq.formats.route import MASTER_ID
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.remoting.body.route import ClusterInfo
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call, header_call
+from libramq.rpc.name_server_calls import cluster_info
+from libramq.rpc.question import Question, signing
+from libramq.rpc.slave_calls import record_at
+
+log = get_logger(__name__)
+
+#: Ours: the field by which a slave says that it awaits answers about messages that it has sent.
+ESCAPING_FIELD: Final = "lbEscaping"
+#: Ours: how long a master waits for its slaves; Apache's waits until they have answered.
+WAIT_MS_MAX: Final = 30_000
+ANSWER_MS_MAX: Final = 3_000
+AGAIN_MS: Final = 500
+
+
+class Delivered(NamedTuple):
+    """What a slave has delivered, by level; is_moving: it may be more in a moment."""
+
+    offsets: dict[int, int]
+    is_moving: bool
+
+
+def delivered() -> Call[Delivered]:
+    """Return how far a slave's delay levels are; it sends nothing more from now on."""
+    return header_call(RequestCode.GET_ALL_DELAY_OFFSET, None, _delivered)
+
+
+def _delivered(reply: Command) -> Delivered:
+    table = decode_body(reply.body, ScheduleFile).offset_table
+    return Delivered(table, reply.ext.get(ESCAPING_FIELD) == "1")
+
+
+class SlavesProgress:
+    """Asks once, at the start. done: called when this master may deliver."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        kernel: Kernel,
+        name_servers: Sequence[str],
+        done: Callable[[], None],
+    ) -> None:
+        schedule, store = self._schedule, self._store = files.schedule, files.store
+        self._clock = kernel.clock
+        self._name = config.broker_name
+        self._name_servers = name_servers
+        self._ask = signing(kernel.effects.ask, config.credentials)
+        self._done: Callable[[], None] | None = done
+        # What is stored from now on, slaves do not have: a number beyond belongs to another message there.
+        self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
+        self._turn = 0
+        self._slaves: list[str] = []
+        self._again = kernel.deadlines.new(lambda _: self._next())
+        self._give_up = kernel.deadlines.new(self._wait_no_longer)
+        now_ms = self._clock.monotonic_ms()
+        self._step: Callable[[], None] = self._find
+        self._again.at(now_ms)
+        self._give_up.at(now_ms + WAIT_MS_MAX)
+
+    def _next(self) -> None:
+        if self._done is not None:
+            self._step()
+
+    def _retry(self) -> None:
+        self._again.at(self._clock.monotonic_ms() + AGAIN_MS)
+
+    def _find(self) -> None:
+        """Ask the next name server for our slaves."""
+        if not self._name_servers:  # Their list has not been read yet.
+            self._retry()
+            return
+        self._turn += 1
+        name_server = self._name_servers[self._turn % len(self._name_servers)]
+        self._ask(Question(name_server, cluster_info(), self._found, ANSWER_MS_MAX))
+
+    def _found(self, info: ClusterInfo | LibraError) -> None:
+        if isinstance(info, LibraError):
+            self._retry()
+            return
+        broker = info.broker_addr_table.get(self._name)
+        addresses = broker.broker_addrs if broker is not None else {}
+        self._slaves = [address for id_, address in sorted(addresses.items()) if id_ != MASTER_ID]
+        self._step = self._ask_slave
+        self._next()
+
+    def _ask_slave(self) -> None:
+        if not self._slaves:
+            self._end()
+            return
+        self._ask(Question(self._slaves[0], delivered(), self._answered, ANSWER_MS_MAX))
+
+    def _answered(self, answer: Delivered | LibraError) -> None:
+        if isinstance(answer, LibraError):
+            self._step = self._find  # It may be gone by now.
+            self._retry()
+        elif answer.is_moving:
+            self._retry()
+        else:
+            self._compare(self._slaves.pop(0), self._ahead(answer.offsets))
+
+    def _ahead(self, offsets: dict[int, int]) -> list[tuple[int, int]]:
+        """Return the levels of which a slave has delivered more, and up to where."""
+        reached = {level: min(offset, self._ends.get(level, 0)) for level, offset in offsets.items()}
+        return [each for each in reached.items() if each[1] > self._schedule.offsets.get(each[0], 0)]
+
+    def _compare(self, slave: str, levels: list[tuple[int, int]]) -> None:
+        """Take over a slave's offsets, one after the other, then ask the next slave."""
+        if self._done is None:
+            return
+        if not levels:
+            self._next()
+            return
+        level, offset = levels.pop()
+        units = self._store.queue_units(names.SCHEDULE_TOPIC, level - 1, offset - 1, 1)
+        record = self._store.copy.record(units[0][0], units[0][1]) if units else None
+        if record is None:
+            self._compare(slave, levels)
+            return
+        compared = partial(self._compared, slave, levels, level, offset, record)
+        self._ask(Question(slave, record_at(units[0][0], record), compared, ANSWER_MS_MAX))
+
+    def _compared(
+        self,
+        slave: str,
+        levels: list[tuple[int, int]],
+        level: int,
+        offset: int,
+        record: bytes,
+        answer: bytes | LibraError,
+    ) -> None:
+        if answer == record and self._done is not None:
+            self._schedule.reached(level, offset)
+            log.info("a slave has delivered messages meanwhile", slave=slave, level=level, up_to=offset)
+        else:
+            log.warning(
+                "a slave's log is another one: what it has delivered may be delivered again",
+                slave=slave, level=level,
+            )  # fmt: skip
+        self._compare(slave, levels)
+
+    def _wait_no_longer(self, _: MonotonicMs) -> None:
+        if self._done is not None:
+            log.warning(
+                "slaves do not say what they have delivered; it may be delivered again", slaves=self._slaves
+            )
+            self._end()
+
+    def _end(self) -> None:
+        done, self._done = self._done, None
+        self._give_up.cancel()
+        if done is not None:
+            done()
