@@ -1,12 +1,13 @@
 """Connections in the middle of a large frame take turns to read, so that others are served between reads."""
 
 import asyncio
+import itertools
 
 import pytest
 
-from libramq.remoting.command import Command
+from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.frame import encode_frame
-from libramq.transport.large_reads import LARGE_FRAME_BYTES, READS_PER_ROUND, LargeReads
+from libramq.transport.large_reads import LARGE_FRAME_BYTES, LARGE_READ_BYTES, READS_PER_ROUND, LargeReads
 from tests.transport.loops import LOOPS, run_on
 from tests.transport.test_server import Client, Echo, serve
 
@@ -80,6 +81,40 @@ def test_twenty_large_frames_are_read_in_parts_and_all_of_them_arrive(loop, monk
     run_on(loop, scenario)
     assert sum(reads_of_rounds) >= 20
     assert max(reads_of_rounds) <= READS_PER_ROUND
+
+
+class Noting(Echo):
+    """Notes which connections had requests, in the order of the reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[int] = []
+
+    def received(self, connection, requests) -> None:
+        self.order.append(connection.number)
+        super().received(connection, [request for request in requests if not request.is_oneway])
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_connection_that_sends_many_requests_is_not_read_to_the_end_at_once(loop):
+    """Beside twenty that pipelined 4 MiB of frames of 64 KiB, a ping took 0.15 s."""
+
+    noting = Noting()
+
+    async def scenario() -> None:
+        server, port = await serve(noting)
+        clients = [await Client.connect(port) for _ in range(2)]
+        frame = encode_frame(Command(code=1, body=bytes(LARGE_READ_BYTES // 2), flag=FLAG_ONEWAY))
+        for client in clients:
+            client.writer.write(frame * 256)  # Much of it is in the server's socket before it is read.
+        await asyncio.gather(*(client.ask(b"done") for client in clients))
+        for client in clients:
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+    turns = sum(one != other for one, other in itertools.pairwise(noting.order))
+    assert turns > 16, "they are not read in turn"
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))

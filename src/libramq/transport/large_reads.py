@@ -1,7 +1,9 @@
-"""Large reads: connections in the middle of a large frame continue in turn, a few per round of the loop.
+"""Large reads: connections in the middle of a large frame, or of many requests, continue in turn, a few per
+round of the loop.
 
 One read brings up to 256 KiB, and a loop reads everything that a socket has: when twenty connections sent 4
-MiB each, another client's ping waited until all of that was copied, joined and processed.
+MiB each, another client's ping waited until all of that was copied, joined and processed. Frames of 64 KiB
+took as long: a loop reads a socket up to 32 times before it looks at the others.
 
 The frame that began first is read first. If all advanced together, all would be held nearly complete, and
 their sum is bounded (`unfinished`). None is read on while too many whole frames wait to be processed
@@ -15,6 +17,8 @@ from typing import Final, Protocol
 
 #: Ours: the size from which a frame is large; most requests arrive in one read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
+#: Ours: the size from which a read is large; the socket has more than a loop's usual share of it.
+LARGE_READ_BYTES: Final = 64 * 1024
 #: Ours: 512 KiB take 0.3 ms to read, and a round may complete as many frames.
 READS_PER_ROUND: Final = 2
 

@@ -17,7 +17,7 @@ from libramq.logs import get_logger
 from libramq.remoting.connection import FrameReader
 from libramq.transport import waiting_frames
 from libramq.transport.descriptors import for_connections
-from libramq.transport.large_reads import LARGE_FRAME_BYTES, LargeReads
+from libramq.transport.large_reads import LARGE_FRAME_BYTES, LARGE_READ_BYTES, LargeReads
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 from libramq.transport.waiting_frames import WaitingFrames
 
@@ -127,6 +127,8 @@ class ServerConnection(asyncio.Protocol):
                 self.close("handler failed")
             if self._is_paused and self.is_open:
                 self._server.holds_waiting(self, whole_bytes)
+        if len(data) >= LARGE_READ_BYTES and not self._waits_to_read_on and self.is_open:
+            self._wait(self._server.large_reads.begin())
 
     def give_up_frame(self, reason: str) -> None:
         """End the connection, and keep nothing of the frame whose rest has not come."""
@@ -158,12 +160,15 @@ class ServerConnection(asyncio.Protocol):
         elif self.is_open:
             if self._large_frame is None or is_another:
                 self._large_frame = large_reads.begin()
-            self._waits_to_read_on = True
-            self._read_or_not()
-            large_reads.wait(self, self._large_frame)
+            self._wait(self._large_frame)
+
+    def _wait(self, number: int) -> None:
+        self._waits_to_read_on = True
+        self._read_or_not()
+        self._server.large_reads.wait(self, number)
 
     def read_on(self) -> None:
-        """Read the next part of a large frame."""
+        """Read once more: the next part of a large frame, or the next of many requests."""
         self._waits_to_read_on = False
         self._read_or_not()
 
