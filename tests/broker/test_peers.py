@@ -309,6 +309,27 @@ def test_a_failed_grant_is_repeated_in_full(node):
     assert (body.complete, body.grants) == (True, [grant])
 
 
+def test_a_broker_that_was_out_of_reach_hears_of_the_rebalance_it_missed(node):
+    """Without that it settles an earlier rebalance, with the members of then (seed 3012079)."""
+    settled_group(node)
+    node.answer(node.granted, RequestTimeout("no"))
+    node.pass_by(200)
+    node.take(R.PEER_STARTED), node.take(R.PEER_REBALANCE)
+    (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
+    node.answer(beat, True)
+    node.coordinate()
+    sent = [question for question in node.asked if question.address == ADDRESSES[B]]
+    codes = [question.call.code for question in sent if question.call.code != R.PEER_LIST]
+    assert codes == [R.PEER_STARTED, R.PEER_GRANT, R.PEER_REBALANCE]
+    started, grant, settled = (question for question in sent if question.call.code in codes)
+    epoch = body_of(grant, bodies.PeerGrantBody).epoch
+    assert body_of(started, bodies.PeerStartedBody) == bodies.PeerStartedBody(
+        group=HERE, epoch=epoch, reason="broker_changed", who=HERE, members=["x"], is_repeated=True
+    )
+    body = body_of(settled, bodies.PeerRebalanceBody)
+    assert (body.is_complete, body.members, len(body.uncommitted)) == (True, ["x"], 1)
+
+
 def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):
     settled_group(node)
     node.answer(node.granted, 70)
@@ -753,6 +774,18 @@ def test_a_brokers_part_settles_when_the_coordinator_and_the_members_are_done(no
     node.live(3, B)
     settled = recorded(node)
     assert (settled.kind, settled.unowned, settled.loads) == ("settled", 0, {"alice": 2})
+
+
+@pytest.mark.parametrize(("epoch", "is_recorded"), [(2, False), (3, True)])
+def test_a_repeated_start_is_recorded_only_if_it_was_missed(node, epoch, is_recorded):
+    begun_elsewhere(node)
+    before = recorded(node).seq
+    started = bodies.PeerStartedBody(
+        group=THERE, epoch=epoch, reason="broker_changed", who=THERE, members=["bob"], is_repeated=True
+    )
+    assert node.ask(peer(B), R.PEER_STARTED, None, started).code == C.SUCCESS
+    node.settle()
+    assert (recorded(node).seq > before) is is_recorded
 
 
 def test_a_brokers_part_settles_without_the_coordinators_notice(node):

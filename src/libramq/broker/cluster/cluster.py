@@ -207,7 +207,9 @@ class Cluster:
         """Send a broker the full state of the groups coordinated here."""
         link.full_state_due = False
         for grant in self._coordination.grants_for(link.name):
-            self.peers.grant(link.name, grant, self._coordination.refused)
+            group = self._coordination.group(grant.group)
+            assert group is not None, f"{grant.group} is granted and unknown"
+            self.peers.catch_up(link.name, group, grant, self._coordination.refused)
         for body in self._relay.lists_for(link.name):
             self.peers.say_list(link.name, body)
         for update in self._assigner.full_state():

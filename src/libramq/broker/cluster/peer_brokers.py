@@ -19,10 +19,12 @@ from libramq.broker.groups.gathering import Gathering, credible_epoch
 from libramq.broker.groups.group_peers import Gathered, Refused
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
-from libramq.fencing import FenceGrant, FenceReport
+from libramq.fencing import MODE_EPOCHS, FenceGrant, FenceReport
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
+from libramq.groups.coordinator.group_view import GroupView
+from libramq.groups.rebalance_event import Reason
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -123,6 +125,31 @@ class PeerBrokers:
                 group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
             )
         )
+
+    def catch_up(self, broker_name: str, group: GroupView, grant: FenceGrant, refused: Refused) -> None:
+        """Send a broker that was out of reach the state of a group: its last rebalance, and the grants.
+
+        Which queues were handed over without a commit is not known any more, so all count as uncommitted.
+        """
+        members = [member.client_id for member in group.members]
+        started = bodies.PeerStartedBody(
+            group=group.name,
+            epoch=grant.epoch,
+            reason=Reason.BROKER_CHANGED,
+            who=group.name,
+            members=members,
+            is_repeated=True,
+        )
+        if group.mode == MODE_EPOCHS and members:
+            self._say(broker_name, peer_calls.report_rebalance_start(started), lambda _: None)
+        self.grant(broker_name, grant, refused)
+        if group.mode == MODE_EPOCHS and members and group.is_settled:
+            own = [queue for queue in group.owners if queue.broker_name == broker_name]
+            uncommitted = [QueueGrant.of(queue, grant.epoch) for queue in own]
+            settled = bodies.PeerRebalanceBody(
+                group=group.name, members=members, uncommitted=uncommitted, is_complete=True
+            )
+            self._say(broker_name, peer_calls.report_rebalance(settled), lambda _: None)
 
     def replaced(self, effect: Replaced) -> None:
         """Report to all others that a client has taken another's place in a group."""

@@ -94,6 +94,8 @@ class PeerRequests:
         """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
+        if body.is_repeated and self._coordination.known_of(body.group).epoch >= body.epoch:
+            return SUCCESS
         reason, members = Reason(body.reason), body.members
         self._consumers.rebalances.started_elsewhere(
             body.group, reason, body.who, members, epoch=body.epoch, now=request.now

@@ -372,6 +372,8 @@ class PeerStartedBody(Document, frozen=True, kw_only=True):
     """PEER_STARTED: a coordinator reports the start of a rebalance to the brokers of a group's queues.
 
     Each of them records the moves of its own queues, as it does for groups without a coordinator.
+    is_repeated: the report precedes the full state on a new connection, and may have arrived before; a broker
+    whose fence has seen the epoch ignores it.
     """
 
     group: str
@@ -379,6 +381,7 @@ class PeerStartedBody(Document, frozen=True, kw_only=True):
     reason: str
     who: str | None = None
     members: list[str] = []
+    is_repeated: bool = False
 
 
 class PeerRebalanceBody(Document, frozen=True, kw_only=True):
