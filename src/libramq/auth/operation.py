@@ -67,7 +67,7 @@ Operation = Send | Consume | SendBack | Membership | Manage
 def resources(operation: Operation) -> Iterator[tuple[Resource, Action]]:
     """Yield every resource that an operation touches, with the action on it.
 
-    A retry topic is its group's: whoever may consume as that group may write and read it
+    A retry topic is its group's: a principal that may consume as that group may write and read it
     (DefaultAuthorizationContextBuilder.java).
     """
     for resource, action in _named(operation):

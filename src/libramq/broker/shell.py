@@ -223,5 +223,5 @@ def _check_peers_are_known(config: BrokerConfig) -> None:
     raise ConfigError(
         f"refusing to listen on {config.bind_address} among other brokers without "
         f'{CREDENTIALS_OPTION}={{"accessKey":"…","secretKey":"…"}}, the same at all brokers of the cluster: '
-        "whoever reaches it could pretend to be one of them"
+        "anyone who reaches it could pretend to be one of them"
     )

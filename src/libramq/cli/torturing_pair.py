@@ -24,8 +24,8 @@ from libramq.testing.torture.ledger import Ledger
 from libramq.testing.torture.link import LINK_HOST, Cut, Link
 from libramq.testing.torture.load import PRODUCER_COUNT, Load
 
-#: Ours: how long the pair is under load before a fault; how long the load goes on without the slave; how long
-#: after the first of both the second is killed.
+#: Ours: how long the pair is under load before a fault; how long the load continues without the slave; how
+#: long after the first of both the second is killed.
 LOAD_SECONDS: Final = (0.05, 1.5)
 ALONE_SECONDS: Final = 0.5
 BETWEEN_SECONDS: Final = 0.1
@@ -80,7 +80,7 @@ class PairTorturer:
                 return [str(error)]
 
     def _faults(self) -> Iterator[Fault]:
-        """Yield faults in random order, all of them before one comes again."""
+        """Yield faults in random order, all of them before one is repeated."""
         faults = list(Fault)
         if self._pair.link is None:
             print(f"the link is not cut, as this machine has no address {LINK_HOST}")

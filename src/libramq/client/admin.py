@@ -179,7 +179,7 @@ class Admin:
     ) -> int:
         """Set a group's offset in one queue, by offset or time (-1: the end); return where it continues.
 
-        Other queues stay as they are. Beyond the ends of the queue it goes on at the nearer one; Apache's
+        Other queues stay as they are. Beyond the ends of the queue it continues at the nearer one; Apache's
         broker refuses such an offset.
         """
         validate_group(group)
@@ -200,7 +200,7 @@ class Admin:
         """Delete a consumer group at every master of a cluster; returns their addresses.
 
         Its retry topic and its dead letters are deleted with it. offsets: how far it was, too; else a group
-        that is made again under this name goes on there.
+        that is made again under this name continues there.
         """
         validate_group(group)
         masters = _masters(await self.cluster_info(), cluster)

@@ -33,7 +33,7 @@ async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -
 async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object]) -> None:
     """Wait for work that is done to its end, however often the waiter is cancelled.
 
-    The first time it is told to hurry, and still waited for; after the second it goes on by itself.
+    The first time it is asked to hurry, and still waited for; after the second it continues by itself.
     """
     task = asyncio.create_task(work)
     try:

@@ -1,6 +1,6 @@
 """The cluster for synchronous code: routes from name servers, one connection per broker, requests by queue.
 
-For one thread. A broker that restarts is away for seconds and may come back elsewhere, so the address is
+For one thread. A broker that restarts is away for seconds and may return elsewhere, so the address is
 forgotten with a lost connection, and requests are repeated for as long as the caller is patient.
 
 Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thread of its own.

@@ -32,7 +32,7 @@ _shared = SharedThread()
 
 
 def _forked() -> None:
-    """Begin anew in the child, where the thread does not exist and the lock may be held for ever."""
+    """Begin again in the child, where the thread does not exist and the lock may be held for ever."""
     global _shared  # noqa: PLW0603
     _shared = SharedThread()
 

@@ -79,7 +79,7 @@ class MessagesLost(LibraError):
     def __init__(self, queue: MessageQueue, start: int, end: int) -> None:
         super().__init__(
             f"queue {queue} no longer holds the messages from offset {start} to {end} (deleted by age, "
-            "or the topic was created anew)"
+            "or the topic was created again)"
         )
         self.queue, self.start, self.end = queue, start, end
 

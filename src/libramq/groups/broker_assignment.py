@@ -6,7 +6,7 @@
 A queue that moves stays with its old owner until an answer to that owner lacks it, or the owner is gone; then
 it rests for a moment, because Java's client commits one-way after it has dropped the queue. The new owner is
 notified to ask again. Times are monotonic.
-Upstream: QueryAssignmentProcessor.java, which computes each topic anew from the members present.
+Upstream: QueryAssignmentProcessor.java, which computes each topic again from the members present.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The limits of groups, whoever assigns their queues."""
+"""The limits of groups, whichever side assigns their queues."""
 
 from typing import Final
 

@@ -108,7 +108,7 @@ def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
     current: _Part | None = None
     for event in events:
         if current is not None and event.seq <= current.last_seq:
-            current.was_interrupted, current = True, None  # The broker counts anew: it was restarted.
+            current.was_interrupted, current = True, None  # The broker counts from 0 again: it was restarted.
         if event.kind == "started":
             if current is None:
                 current = _Part(broker_name, [event])

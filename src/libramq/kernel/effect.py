@@ -3,8 +3,8 @@
         Send     bytes for a connection
         Offer    bytes for a connection, dropped if its client does not read
         Close    the end of a connection, with a reason for the log
-        Ask      a request to another process; its answer comes back as an event
-        Run      work for a thread, such as a disk plan or a large body; its result comes back as an event
+        Ask      a request to another process; its answer arrives as an event
+        Run      work for a thread, such as a disk plan or a large body; its result arrives as an event
         Reserve  room in memory for a large request; Release returns it
         Defer    a call of the engine's once the events that are ready now have been handled
         Proceed  work on the engine's own thread that takes longer than a turn, in steps with others in
@@ -158,7 +158,7 @@ class Stream(Protocol):
         ...
 
     def ended(self, connection: Connection, reason: str) -> None:
-        """Handle the end of the connection, whoever closed it."""
+        """Handle the end of the connection, whichever side closed it."""
         ...
 
     def refused(self, reason: str) -> None:

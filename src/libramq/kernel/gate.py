@@ -10,7 +10,7 @@ from libramq.kernel.purgatory import Parked
 class Missing(enum.Enum):
     """The reason why a gate did not open."""
 
-    ANSWER = "answer"  # Of whoever was waited for: nobody knows.
+    ANSWER = "answer"  # Of the party that was waited for: unknown.
     SLAVE = "slave"  # No slave confirmed in time.
     NO_SLAVE = "no slave"  # There was none to wait for.
 

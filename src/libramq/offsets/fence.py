@@ -13,7 +13,7 @@ above it, or members would take its grants for old ones.
 
 `record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
 raises keeps things as they are. A change of mode is recorded too, and takes effect all the same: a broker
-that restarts goes on in that mode, as its coordinator may be out of reach. Nothing else here writes.
+that restarts continues in that mode, as its coordinator may be out of reach. Nothing else here writes.
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
@@ -238,7 +238,7 @@ class Fences:
             if fence is not None and (topic, queue_id) in fence.unconfirmed:
                 raise broker_error(
                     ResponseCode.NOT_YET_GRANTED,
-                    f"{topic}-{queue_id} of group {group} is to be opened once more: its broker was killed",
+                    f"{topic}-{queue_id} of group {group} is to be opened again: its broker was killed",
                 )
             return
         claim = Claim(member, epoch or 0)
@@ -261,7 +261,7 @@ class Fences:
         return False
 
     def doubt_openings(self, end_of: Callable[[str, int], int]) -> None:
-        """Make every reader open its queues once more: the log may have lost messages that they have read.
+        """Make every reader open its queues again: the log may have lost messages that they have read.
 
         Later messages get the lost ones' offsets. A member that has read beyond a queue's present end begins
         again at the committed offset, which has been lowered to that end.

@@ -15,7 +15,7 @@ NOBODY: Final = Claim("", 0)
 class GroupFence:
     """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
 
-    unconfirmed: queues whose readers have to open them once more. recovered_ends: where these ended then.
+    unconfirmed: queues whose readers have to open them again. recovered_ends: where these ended then.
     void: queues whose grant was unused when a coordinator gathered; until they are granted again, their last
     reader need not be their owner.
     """

@@ -1,7 +1,7 @@
 """The removed openings: who had which queues open when a group's configuration was deleted under its members.
 
-The group goes on with its next heartbeat, and a member that opens its queue again has read it without a
-break. They are in memory only: after a restart members begin anew at what they had committed.
+The group continues with its next heartbeat, and a member that opens its queue again has read it without a
+break. They are in memory only: after a restart members begin again at what they had committed.
 """
 
 from typing import Final

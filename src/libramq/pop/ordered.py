@@ -1,4 +1,4 @@
-"""Pops in order: a queue's messages go to one consumer at a time, and come again from the first one on.
+"""Pops in order: a queue's messages go to one consumer at a time, and are redelivered from the first on.
 
 There are no check points: the committed offset stays at the first message that is not acknowledged, and the
 queue is blocked while a message that was popped is invisible. The consumer that popped last may repeat its
@@ -133,7 +133,7 @@ def popped_again(
     invisible_ms: int,
     attempt_id: str | None,
 ) -> OrderedPop:
-    """Return the pop that follows another: messages that were in it have been popped once more."""
+    """Return the pop that follows another: messages that were in it have been popped again."""
     counts: dict[int, int] = {}
     if before is not None:
         is_repeated = attempt_id is not None and attempt_id == before.attempt_id

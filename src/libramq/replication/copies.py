@@ -98,7 +98,7 @@ class Copies:
 def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
     """Return the slaves, and of several connections from one machine the one that is furthest.
 
-    A slave that comes back before its master has noticed that it was gone is not two copies.
+    A slave that returns before its master has noticed that it was gone is not two copies.
     """
     furthest: dict[str, HAConnection] = {}
     for slave in slaves:

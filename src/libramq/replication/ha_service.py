@@ -3,7 +3,7 @@
         report ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room
 
 Under SYNC_FLUSH slaves get what is on the master's disk. Otherwise a power cut could take from the master
-what members have read at its slave; they would go on behind it, and skip what is stored in its place.
+what members have read at its slave; they would continue behind it, and skip what is stored in its place.
 
 An empty slave begins at the log's newest file, as at Apache's master; it gets no older ones. Bytes that are
 not in the page cache are read ahead on a thread, so that a slave far behind delays nothing.
@@ -115,7 +115,7 @@ class HAService:
         first, end = store.log_start, store.end
         if reported and not first <= reported <= end:
             reason = f"it has the log up to {reported}, and this master has it from {first} to {end}"
-            self._refuse(connection, f"{reason}: remove its files, and it begins anew")
+            self._refuse(connection, f"{reason}: remove its files, and it starts again")
             return
         begin = reported or store.log_file_start(end)
         look = self._deadlines.new(partial(self._look, connection))

@@ -121,7 +121,7 @@ class LogComparison:
             first, end = self._store.log_start, self._store.copy.end
             self._done(
                 f"nothing of this slave's log, which goes from {first} to {end}, is its master's: remove the "
-                "slave's files, and it begins anew"
+                "slave's files, and it starts again"
             )
 
     def _compare(self, offset: int, size: int, compared: Callable[[bool], None]) -> None:

@@ -45,7 +45,7 @@ class DialedConnection:
             self._event(lambda _: self._stream.received(self, data))()
 
     def ended(self, reason: str) -> None:
-        """Handle the end of the connection, whoever closed it."""
+        """Handle the end of the connection, whichever side closed it."""
         self._link = None
         self._event(lambda _: self._stream.ended(self, reason))()
 

@@ -298,7 +298,7 @@ class Performer:
                 self._dialer.dial(effect.address, dialed)
 
     def _admit(self, effect: Reserve) -> None:
-        """Begin a large request that has waited; if it does nothing, its connection goes on."""
+        """Begin a large request that has waited; if it does nothing, its connection continues."""
         self._busy.admitted(effect.connection)
         channel: Any = effect.connection
         if channel in self._backlogs:

@@ -76,7 +76,7 @@ class Dialed(Protocol):
         ...
 
     def ended(self, reason: str) -> None:
-        """Handle the end of the connection, whoever closed it."""
+        """Handle the end of the connection, whichever side closed it."""
         ...
 
     def refused(self, error: RemoteError) -> None:

@@ -163,7 +163,7 @@ class Planner:
             return missing
         registered = self._source.broker_names()
         suspects = {queue for queue in missing if queue.broker_name in registered}
-        if suspects:  # The broker may have come back between the two queries.
+        if suspects:  # The broker may have returned between the two queries.
             suspects -= set(self._options.subscription.queues_there(self._source))
         for queue in sorted(suspects):
             self._maximums.pop(queue, None)
@@ -190,14 +190,14 @@ class Planner:
             self._lost(
                 QueuesGone(
                     f"queue {queue_key(queue)} ends at {maximum} and was read up to {start[queue]}: its "
-                    "topic was made anew, or its broker lost messages in a crash"
+                    "topic was made again, or its broker lost messages in a crash"
                 )
             )
         return cut
 
     def _lost(self, error: LibraError) -> None:
         if self._options.fail_on_data_loss:
-            raise QueuesGone(f"{error}; failOnDataLoss=false goes on without") from error
+            raise QueuesGone(f"{error}; failOnDataLoss=false continues without") from error
         log.warning("%s; continuing without", error)
 
     def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:

@@ -3,7 +3,7 @@
 The event loop makes a plan, a thread runs it (`run_flush`), the event loop completes it. The commit log and
 the consume queues have separate plans, so that waiting for the log never means waiting for ten thousand
 queues. The log's files are flushed through descriptors that stay open; the thread opens all other files
-itself: fsync applies to the file, whoever wrote it, and the loop may close its own descriptor meanwhile.
+itself: fsync applies to the file, whichever thread wrote it, and the loop may close its own descriptor.
 
     commit log       ASYNC_FLUSH: every 500 ms if 4 pages are dirty, every 10 s anyway · SYNC_FLUSH: at once
     consume queues   written every 1 s, flushed from 2 pages on, all of them every 60 s with the checkpoint
@@ -266,7 +266,7 @@ class Flusher:
         run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
 
     def forget_plans(self) -> None:
-        """Have the plans under way confirm nothing: the log was cut, and goes on with other bytes."""
+        """Have the plans under way confirm nothing: the log was cut, and continues with other bytes."""
         self._generation += 1
         self._due_checkpoint = self._round = None
 

@@ -372,7 +372,7 @@ class MessageStore(VisibleContents):
 
     def _flush_everything(self) -> None:
         try:
-            # Numbers that a queue lost are given out again: its old units may not come back behind them.
+            # Numbers that a queue lost are given out again: its old units may not reappear behind them.
             self._flusher.sync_resized()
             self._flusher.flush_everything(self._last_store_timestamp_ms)
             self._points.all_flushed(self._log.end)

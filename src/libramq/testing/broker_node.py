@@ -92,7 +92,7 @@ class SimulatedBroker:
         self._end(power=False)
 
     def cut_power(self) -> None:
-        """Cut the machine's power; it comes back with the synced data."""
+        """Cut the machine's power; it restarts with the synced data."""
         self._end(power=True)
 
     def cut_power_after(self, calls: int, *, is_power: bool) -> None:

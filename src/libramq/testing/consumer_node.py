@@ -84,7 +84,7 @@ class _MemberNetwork(ConsumerNetwork):
         if self._plan.is_stock and call.code == RequestCode.HEART_BEAT:
             call = _stock_heartbeat(call)
 
-        # Quoted: unions are made anew whenever the function is, which took 1 % of a simulated event.
+        # Quoted: unions are made again whenever the function is, which took 1 % of a simulated event.
         def witnessed(outcome: "T | LibraError", now_ms: MonotonicMs) -> "Sequence[fx.Effect]":
             if isinstance(outcome, LibraError):
                 self._witness.refused(call, outcome)

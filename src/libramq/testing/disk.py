@@ -261,7 +261,7 @@ class MemoryDisk:
         self._may_fail_to_sync()
         if any(str(path) in (str(Path(name).parent) for name in move) for move in self._moves) or any(
             f"{path}/".startswith(old) for old, _ in self._moves
-        ):  # What is in a directory made anew comes after the move of its predecessor.
+        ):  # What is in a directory made again comes after the move of its predecessor.
             self._apply_moves(len(self._moves))
         for name, inode in self._renames.pop(str(path), ()):
             _name(self._platter, name, inode)

@@ -12,7 +12,7 @@ class Happening(StrEnum):
     KILLED = "a member is killed"
     ZOMBIE = "a member wakes up after its session"
     FLAPPED = "a member comes and goes"
-    CAME_BACK = "a static member comes back in its own place"
+    CAME_BACK = "a static member returns in its own place"
     REMOVED = "an operator removes a member"
     GREW = "a topic grows"
     SHRANK = "a topic has fewer queues for a while"

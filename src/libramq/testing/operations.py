@@ -22,7 +22,7 @@ class Operations(FaultTargets):
         self._shrunk: dict[str, int] = {}
 
     def remove(self) -> None:
-        """Remove a member as an operator, preferably a static one that will not come back."""
+        """Remove a member as an operator, preferably a static one that will not return."""
         spare = self._cluster.spare()
         gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
         ours = [m for m in gone[-1:] or spare if not m.plan.is_stock and not m.is_broadcasting]

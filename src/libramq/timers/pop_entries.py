@@ -1,7 +1,7 @@
 """POP's entries in the timers' topic: check points and acknowledgements, which only Apache's broker delivers.
 
 Apache's broker writes them as timer messages, and moves them to its revive topic when they are due. Ours
-writes the same, so that either goes on with what is in flight at the other; but it acts on a table of its
+writes the same, so that either continues with what is in flight at the other; but it acts on a table of its
 own, so its timers leave them out.
 """
 

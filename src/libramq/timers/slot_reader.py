@@ -4,7 +4,7 @@
     delete    the keys that deletions among them name
     read      the messages, some at a time
 
-Every step may meet data that is not in memory (ColdRead); it goes on there once a thread has read it.
+Every step may meet data that is not in memory (ColdRead); it continues there once a thread has read it.
 Upstream: TimerMessageStore.dequeue and TimerDequeueGetMessageService.
 """
 

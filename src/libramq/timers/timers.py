@@ -4,7 +4,7 @@
     collect   the topic's messages get units in the timer log, chained by the wheel's slots
     deliver   the messages of a slot that is due are stored again, and the slot is forgotten
 
-Topic, log and wheel are Apache's: either broker goes on with what waits at the other. A time is a date, so
+Topic, log and wheel are Apache's: either broker delivers what waits at the other. A time is a date, so
 timers follow the wall clock: if it is set forward, what should have been delivered meanwhile is delivered.
 
 Upstream: store/timer/TimerMessageStore.java.

@@ -1,6 +1,6 @@
 """Access: a client's signature and encryption.
 
-The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt anew.
+The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt again.
 """
 
 from dataclasses import dataclass

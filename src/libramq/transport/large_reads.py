@@ -27,7 +27,7 @@ class Reading(Protocol):
     """A connection that waits until it may continue reading."""
 
     def read_on(self) -> None:
-        """Read once more; ignored if the connection has ended."""
+        """Read again; ignored if the connection has ended."""
         ...
 
 
@@ -55,7 +55,7 @@ class LargeReads:
         return next(self._numbers)
 
     def wait(self, connection: Reading, number: int) -> None:
-        """Make a connection read once more, after those whose frames began before."""
+        """Make a connection read again, after those whose frames began before."""
         heappush(self._waiting, (number, connection))
         self.resume()
 

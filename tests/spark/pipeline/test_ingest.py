@@ -134,5 +134,5 @@ def test_a_failed_run_names_the_reason_in_one_line(
         Ingest(given).run(spark, ignore)
     said = str(caught.value)
     assert said.startswith(f"ingest ended early: queue {topic}:broker-a:")
-    assert said.endswith("failOnDataLoss=false goes on without; run it again and it goes on")
+    assert said.endswith("failOnDataLoss=false continues without; run it again and it continues")
     assert "\n" not in said

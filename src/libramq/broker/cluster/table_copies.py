@@ -5,7 +5,7 @@
                                                        each: asked ─► decoded ─► kept (`CopiedProgress`)
 
 A thread decodes each; differences are applied in steps. A table that cannot be copied stays as it is. So
-do all while the log is not copied: a master that came back with an empty disk has lost its tables, too.
+do all while the log is not copied: a master that returned with an empty disk has lost its tables, too.
 Upstream: broker/slave/SlaveSynchronize.java.
 """
 

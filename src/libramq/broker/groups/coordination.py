@@ -3,7 +3,7 @@
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 
 Grants for our own queues go straight to our fences. Requests to other brokers go through `peers`, and their
-answers come back by the methods below. Each pending request is answered by its own waiter.
+answers arrive by the methods below. Each pending request is answered by its own waiter.
 """
 
 from collections import deque
@@ -212,7 +212,7 @@ class Coordination:
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """Handle a change of the cluster's brokers: groups with other coordinators now are left to them.
 
-        keeps_own: our state of groups coordinated here is valid; otherwise they begin anew, from what fences
+        keeps_own: our state of groups coordinated here is valid; otherwise they begin again, from what fences
         and members know. has_new: some of the others are new; they may have coordinated our groups.
         """
         for group in self._coordinator.names():

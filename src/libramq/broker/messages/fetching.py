@@ -5,7 +5,7 @@
                        └─► a thread reads what is not in memory, then all again
 
 A held pull (`reading`) waits for one queue on behalf of a group; a fetch waits for any of its queues, and
-whoever reads commits by other requests.
+readers commit by other requests.
 """
 
 from collections.abc import Generator, Sequence

@@ -58,7 +58,7 @@ def require_storable(text: str) -> None:
         raise broker_error(
             ResponseCode.MESSAGE_ILLEGAL, "a property has a NUL character in its name or value; leave it out"
         )
-    # It recalls a message of any topic, whoever may send to that (TimerMessageStore.needDelete).
+    # It recalls a message of any topic, whatever topics the sender may write (TimerMessageStore.needDelete).
     if p.TIMER_DEL_UNIQKEY in text and find(text, p.TIMER_DEL_UNIQKEY) is not None:
         raise broker_error(
             ResponseCode.MESSAGE_ILLEGAL,

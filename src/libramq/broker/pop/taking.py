@@ -157,7 +157,9 @@ class Taking:
             self._offsets.commit(wanted.group, topic, queue_id, reset)
             self._reset(queue)
         committed = self._offsets.query(wanted.group, topic, queue_id)
-        if wanted.in_order:  # What is not acknowledged comes again: the committed offset is the position.
+        if (
+            wanted.in_order
+        ):  # What is not acknowledged is delivered again: the committed offset is the position.
             return committed if committed is not None else self._first(wanted, topic, queue_id)
         known = self._positions.find(queue, committed)
         if known is not None and reset is None:

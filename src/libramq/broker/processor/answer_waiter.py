@@ -1,6 +1,6 @@
 """The waiter of a member's request to its coordinator: replies with what the coordinator decided.
 
-    answer ─► the queues that it grants anew, and that are here, are opened ─► reply, once that is durable
+    answer ─► the queues that it newly grants, and that are here, are opened ─► reply, once that is durable
 
 So a member whose coordinator also stores its queues pulls right after one answer. Queues elsewhere, and those
 that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 opens all of them.

@@ -28,7 +28,7 @@ BLACK_LIST: Final = ("brokerConfigPath", "configBlackList", "rocketmqHome", CRED
 #: What mqadmin exportConfigs looks for beside our options, as it is here.
 FIXED: Final = {"msgTraceTopicName": "RMQ_SYS_TRACE_TOPIC", "filterServerNums": "0"}
 
-#: Those that may change while the broker runs: the parts that heed them are told (`BrokerOptions`).
+#: Those that may change while the broker runs: the parts that heed them are notified (`BrokerOptions`).
 CHANGEABLE: Final = (
     "autoCreateSubscriptionGroup", "longPollingEnable", "shortPollingTimeMills", "fileReservedTime",
     "deleteWhen", "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "cleanFileForciblyEnable",

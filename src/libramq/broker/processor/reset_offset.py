@@ -1,6 +1,6 @@
 """INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets, back or forwards.
 
-    coordinated group           its queues are closed at the fence, the offsets set, the queues granted anew
+    coordinated group           its queues are closed at the fence, the offsets set, the queues granted again
         members that allocate       notified (RESET_CONSUMER_CLIENT_OFFSET): they hold the offsets, and commit
         them
     nobody connected            the offsets are set

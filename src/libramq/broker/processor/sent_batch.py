@@ -37,7 +37,7 @@ class SentBatch:
         self._appending = appending
 
     def __iter__(self) -> Iterator[StoreMessage]:
-        """Make the messages anew: a large batch is iterated twice rather than held.
+        """Make the messages again: a large batch is iterated twice rather than held.
 
         Properties in which nothing is special, as nearly all are, are completed without being decoded.
         """

@@ -142,7 +142,7 @@ class Checking:
     def _go_on(self, now_ms: MonotonicMs) -> None:
         if not self._loading.is_done:
             self._loading.read_on()
-            # Producers have to come back first.
+            # Producers have to reconnect first.
             self._rounds.by(now_ms + self._rules.interval_ms if self._loading.is_done else now_ms)
         elif self._check():
             self._rounds.by(now_ms)

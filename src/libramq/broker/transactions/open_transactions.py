@@ -3,7 +3,7 @@
     half topic   … ended  ended │ open   ended  open   ended     `half_offset` │
     op topic     … "0,"   "1,"  │ "3,"   "5,"                    `op_offset`   │
 
-Both offsets are committed as those of CID_RMQ_SYS_TRANS, as Apache's broker does, so either broker goes on
+Both offsets are committed as those of CID_RMQ_SYS_TRANS, as Apache's broker does, so either broker continues
 with the other's open transactions. Everything behind them is kept in memory; after a start it is read from
 the op topic.
 """

@@ -144,7 +144,7 @@ class ConsumerSettings:
 
     @property
     def has_retry_topic(self) -> bool:
-        """Return whether failed messages come again, through the group's retry topic."""
+        """Return whether failed messages are redelivered, through the group's retry topic."""
         return not self.broadcasting and not self.fetches
 
     @property

@@ -161,7 +161,7 @@ class ClassicGroup(ClassicRebalance):
         return refusals, self._taken()
 
     def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
-        """Blame nobody for a time in which this process stood still: sessions begin anew.
+        """Blame nobody for a time in which this process stood still: sessions begin again.
 
         late_ms: how late `tick` is. The process may have stood still for longer.
         """
@@ -177,7 +177,7 @@ class ClassicGroup(ClassicRebalance):
             setattr(self, name, until_ms + late_ms if until_ms is not None else None)
 
     def tick(self, now_ms: MonotonicMs) -> list[Answer]:
-        """Do what is due: sessions, ids that did not come back, the ends of the phases of a rebalance."""
+        """Do what is due: sessions, ids that did not return, the ends of the phases of a rebalance."""
         self.pending = {member_id: until for member_id, until in self.pending.items() if until > now_ms}
         for member in list(self.members.values()):
             if member.due_ms is not None and member.due_ms <= now_ms:
@@ -274,7 +274,7 @@ class ClassicGroup(ClassicRebalance):
         answer = self._joined(member)
         if was_leader and join.may_skip:
             answer = answer._replace(skip_assignment=True)
-        elif was_leader:  # It would assign anew; as a follower it takes its share.
+        elif was_leader:  # It would assign again; as a follower it takes its share.
             answer = answer._replace(leader=old.member_id, members=())
         self._answers.append(answer)
 

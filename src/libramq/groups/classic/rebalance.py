@@ -21,11 +21,11 @@ class ClassicRebalance:
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
-        #: Ids that were given out and have not come back, with the time until which they may.
+        #: Ids that were given out and have not returned, with the time until which they may.
         self.pending: dict[str, MonotonicMs] = {}
         self._static: dict[str, str] = {}
         self._join_ends_ms: MonotonicMs | None = None
-        #: Of the first rebalance: it goes on while members come, until then. None: of a later one.
+        #: Of the first rebalance: it continues while members join, until then. None: of a later one.
         self._initial_until_ms: MonotonicMs | None = None
         self._has_newcomer = False
         #: Whether a member has gone since the last rebalance began.

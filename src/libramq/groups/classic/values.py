@@ -29,7 +29,7 @@ class Protocol(NamedTuple):
 class Join(NamedTuple):
     """A member joins or rejoins. fresh_id: the id for a member that has none yet.
 
-    must_come_back: a member without id is given one, and joins when it comes back with it. may_skip: it
+    must_come_back: a member without id gets one, and joins when it returns with it. may_skip: it
     understands that a leader need not assign.
     """
 

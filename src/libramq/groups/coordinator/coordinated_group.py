@@ -35,7 +35,7 @@ class CoordinatedGroup(GroupCore[P, T]):
         """Run the action that the table has for an event in the group's state; raises BrokerError if refused.
 
         A combination that the table lacks is a bug of ours. It is logged, the event is refused (or the
-        unexpected state kept), and the broker goes on.
+        unexpected state kept), and the broker continues.
         """
         before = self.state
         cell = TABLE[type(event)].get(before)

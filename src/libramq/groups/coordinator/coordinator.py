@@ -198,7 +198,7 @@ class Coordinator(Generic[P, T]):
     def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle the deletion of a topic at a broker, whose fence has dropped its openings.
 
-        Queues that exist are granted anew: the topic may have been created again before anybody looked.
+        Queues that exist are granted again: the topic may have been created again before anybody looked.
         """
         effects: list[Effect[T]] = []
         for name in self._shared.topics.groups(topic):

@@ -114,7 +114,7 @@ class QueuesChanged:
 
 @dataclass(frozen=True, slots=True)
 class QueuesRemoved:
-    """A fence has taken a topic's queues from their holders; queues that still exist are granted anew."""
+    """A fence has taken a topic's queues from their holders; queues that still exist are granted again."""
 
     topic: str
     broker_name: str

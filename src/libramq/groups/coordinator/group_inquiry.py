@@ -17,7 +17,7 @@ from libramq.message.queue import MessageQueue
 #: Ours: a broker that has not answered by then counts as gone; if it is not, its fence will refuse our
 #: grants.
 GATHER_MS_MAX: Final = 5_000
-#: The design's: one default session of our clients; less if those that came back have shorter ones.
+#: The design's: one default session of our clients; less if those that returned have shorter ones.
 AWAIT_MS_MAX: Final = 10_000
 #: Ours: Java's client commits one-way, up to some milliseconds after it unregisters (bench/java_rebalance).
 PARTING_MS: Final = 500
@@ -36,7 +36,7 @@ Claims = Mapping[str, Mapping[MessageQueue, int]]
 class GroupInquiry:
     """An inquiry under way. awaited: members not seen yet; epoch: the highest that was seen.
 
-    gone: members that have come back and left meanwhile.
+    gone: members that have returned and left meanwhile.
     """
 
     state: State

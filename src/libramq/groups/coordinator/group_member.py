@@ -2,7 +2,7 @@
 
 A session lasts while the member sends requests; a poll is one, and is held until there is news or a third of
 the session has passed. When the member's connection ends a short grace period begins, which any request over
-another connection ends. A static member has no grace period: it is known by its name and comes back to it.
+another connection ends. A static member has no grace period: it is known by its name and returns to it.
 """
 
 from collections.abc import Hashable

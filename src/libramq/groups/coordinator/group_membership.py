@@ -7,7 +7,7 @@
         the name of a static member           that member's place, under a new id; the former instance is
         fenced
 
-Ids are 128 random bits: whoever knows one is its member.
+Ids are 128 random bits: a client that knows one is its member.
 """
 
 import re

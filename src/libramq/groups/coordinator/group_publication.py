@@ -43,7 +43,7 @@ class GroupPublication(Generic[T]):
 
     is_changed: there is something to record. to_all: the fences need everything, not only what is new.
     joins, acknowledged: requests to be answered once their change is recorded: joins and removals. While it
-    is unknown who holds what, joins do not wait for that, as their members go on with what they have.
+    is unknown who holds what, joins do not wait for that, as their members continue with what they have.
     """
 
     def __init__(self, group: str, record: Record) -> None:

@@ -157,7 +157,7 @@ class QueueHandover(HandoverLedger):
             for queue, until_ms in self.revoked.items()
             if now_ms >= until_ms and self.holdings[queue].member not in spared
         ]
-        # If a spared member stays after all, the group is balanced anew, and `retarget` sets a new time.
+        # If a spared member stays after all, the group is balanced again, and `retarget` sets a new time.
         self._overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:

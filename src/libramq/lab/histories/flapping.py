@@ -1,4 +1,4 @@
-"""Flapping: a few members are killed again and again, and come back each time, as with too little memory."""
+"""Flapping: a few members are killed again and again, and return each time, as with too little memory."""
 
 from typing import Final
 

@@ -16,7 +16,7 @@ WAVE_MS: Final = 30_000
 
 
 def zone_loss(group: str, crew: Crew) -> History:
-    """Members come back on their machines; a group that is in one zone only loses none."""
+    """Members return on their machines; a group that is in one zone only loses none."""
     members = crew.hire(crew.size.members)
     first = dict.fromkeys(members, crew.all_topics)
     steps: list[Step] = []

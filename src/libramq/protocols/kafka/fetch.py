@@ -80,7 +80,7 @@ class Fetches:
         if not is_visible(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            # A fetch names no group: whoever may read a topic for any group may fetch it.
+            # A fetch names no group: a principal that may read a topic for any group may fetch it.
             require_permission(self._authorizer, Manage(ANONYMOUS, Action.SUB, (topic(name),)))
         except BrokerError as refused:
             return code_of(refused)

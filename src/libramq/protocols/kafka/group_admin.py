@@ -1,6 +1,6 @@
 """The administration of groups: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
 
-Groups are those of this broker's table, whoever made them:
+Groups are those of this broker's table, whichever protocol made them:
 
     a Kafka group with members       its state, and the protocol type of its members
     a group without members          Empty: its committed offsets are kept

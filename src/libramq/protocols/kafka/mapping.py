@@ -8,7 +8,7 @@
 
     a message of RocketMQ's has its TAGS and user properties as headers, and __SHARDINGKEY or KEYS as key
 
-A record that comes back has the bytes that were sent.
+A record that is fetched has the bytes that were sent.
 """
 
 import base64

@@ -80,7 +80,7 @@ class OffsetRequests:
         parts = [wanted[at : at + ITEMS_PER_STEP] for at in range(0, len(wanted), ITEMS_PER_STEP)]
 
         def commit(part: Sequence[_Wanted]) -> list[ErrorCode]:
-            # Between two parts the group may go on to a generation whose members commit further.
+            # Between two parts the group may move on to a generation whose members commit further.
             refused = refusal or self._groups.commit_refusal(name, beat)
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 

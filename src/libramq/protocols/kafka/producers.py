@@ -113,7 +113,7 @@ class Producers:
         """Read the log; return where it ends."""
         directory = self._store.config.commit_log_directory
         with closing(ReadOnlyFiles(self._filesystem, directory)) as files:
-            # `protected`: it begins amid a record, perhaps, and goes on behind damage.
+            # `protected`: it begins amid a record, perhaps, and continues behind damage.
             for found in LogScan(files, max(start, files.min_offset), protected=end):
                 if isinstance(found, RecordHead):
                     if found.physical_offset >= end:

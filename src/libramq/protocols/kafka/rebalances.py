@@ -84,7 +84,7 @@ class Rebalances:
         self.look(name, left=member_ids)
 
     def lost(self, name: str, member: Member) -> None:
-        """Note that a member's connection has ended: it reads nothing, unless it comes back."""
+        """Note that a member's connection has ended: it reads nothing, unless it returns."""
         known = self._known.get(name)
         if known is not None:
             known.observed.reads_only(member.name, (), self._clock.monotonic_ms())

@@ -360,7 +360,7 @@ class PeerRemovedBody(Document, frozen=True, kw_only=True):
     """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has lost its state with it.
 
     One of the two is named; it may have been created again meanwhile. Both: an operator has set the group's
-    offsets there, and the topic's queues are closed until they are granted anew.
+    offsets there, and the topic's queues are closed until they are granted again.
     """
 
     broker_name: str

@@ -16,7 +16,7 @@ class PipelineFailed(LibraError):
 
 
 @contextmanager
-def failures_in_one_line(pipeline: str, *, then: str = "run it again and it goes on") -> Iterator[None]:
+def failures_in_one_line(pipeline: str, *, then: str = "run it again and it continues") -> Iterator[None]:
     """Raise PipelineFailed for Spark's exceptions; then: what the user can do."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

@@ -122,7 +122,7 @@ class LagReport:
                 at_ms = int(self._clock.wall_ms())
                 try:
                     rows = sample(admin, groups, self._config.topics, at_ms)
-                except RemoteError as error:  # Brokers come back; the report shows the gap.
+                except RemoteError as error:  # Brokers return; the report shows the gap.
                     on_progress(Progress(done=number, total=count, text=f"no sample: {error}"))
                     continue
                 write_sample(self._samples, rows, at_ms, schema)

@@ -28,7 +28,7 @@ DUPLICATES: Final[Columns] = MappingProxyType(
         "msgId": "string",
         "at": "timestamp",  # When it was handled again, and by whom.
         "client": "string",
-        "succeeded": "boolean",  # Null where that was never told.
+        "succeeded": "boolean",  # Null where that was never reported.
         "retry_times": "int",
         "before_at": "timestamp",  # The time before.
         "before_client": "string",

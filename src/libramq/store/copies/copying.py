@@ -37,7 +37,7 @@ from libramq.store.retention.deletions import FILE_NAME as DELETIONS
 TIMER_FILES: Final = ("config/timercheck", "config/timermetrics", "timerwheel")
 TIMER_LOG: Final = "timerlog"
 UNFINISHED_SUFFIX: Final = ".unfinished"
-#: Ours: how often the copy of a queue, or of everything, begins anew because files were removed.
+#: Ours: how often the copy of a queue, or of everything, starts again because files were removed.
 ATTEMPTS_MAX: Final = 10
 #: One of them is in every store; the log of a broker without messages is not made yet.
 _MARKS: Final = ("commitlog", "config", ABORT)
@@ -66,7 +66,7 @@ def copy_store(root: Path, to: Path, filesystem: FileSystem, *, commit_log: Path
 
     commit_log: the directory of its log, if that is not in it; in the copy it is.
 
-    Raises StoreError if there is no store, or the broker was started anew meanwhile; StoreLocked if another
+    Raises StoreError if there is no store, or the broker was restarted meanwhile; StoreLocked if another
     copy to the same place is under way.
     """
     if not any(filesystem.exists(root / name) for name in _MARKS):

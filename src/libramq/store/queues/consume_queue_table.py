@@ -58,7 +58,7 @@ class ConsumeQueueTable:
         # Dicts, not sets: the order of writes is the same in every run of a simulation.
         self.pending: dict[ConsumeQueue, None] = {}
         self.unsynced: dict[ConsumeQueue, None] = {}
-        #: Queues of which a thread removes files, by directory. A queue that was made anew in one of these
+        #: Queues of which a thread removes files, by directory. A queue that was made again in one of these
         #: may not write: its first file would have the name of one that is removed.
         self.being_cleaned: dict[Path, ConsumeQueue] = {}
 

@@ -16,7 +16,7 @@ from libramq.store.config import UNIT_BYTES
 from libramq.store.log.segments import NAME_DIGITS
 from libramq.store.queues.consume_queue import UNIT
 
-#: Ours: reading goes on in order, so few files are read again.
+#: Ours: reading proceeds in order, so few files are read again.
 OPEN_MAX: Final = 16
 
 

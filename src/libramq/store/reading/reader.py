@@ -76,7 +76,7 @@ class StoreReader:
     def survey(self) -> dict[QueueKey, Extent]:
         """Every queue there is; reads the end of the log where the store was not closed.
 
-        Where a broker removes files meanwhile it begins anew; raises StoreError if that does not end.
+        Where a broker removes files meanwhile it starts again; raises StoreError if that does not end.
         """
         for _ in range(SURVEYS_MAX):
             with contextlib.suppress(FileRemoved):

@@ -66,8 +66,8 @@ def lost_files(segments: Segments, known_end: int, unit_count: int) -> StoreDama
     """Return the error for a log that is shorter than it was known to be."""
     what = f"ends at offset {segments.end}" if segments.starts else "has no files"
     way = (
-        "either goes on without them" if segments.starts
-        else "skip goes on with the numbers that queues had, cut lets them begin at 0 again"
+        "either continues without them" if segments.starts
+        else "skip continues with the numbers that queues had, cut lets them begin at 0 again"
     )  # fmt: skip
     return StoreDamaged(
         f"the commit log in {segments.directory} {what}, although it was on the disk up to offset "

@@ -58,7 +58,7 @@ class Beginning:
 
     known_end: the log was on the disk up to there, so it can only be shorter if files are lost.
     protected: nothing before is cut without an operator. refuses_nuls: everything behind `protected` was
-    written by a broker that accepts no NULs. lacks_units: queues were lost, so all of them are built anew.
+    written by a broker that accepts no NULs. lacks_units: queues were lost, so all of them are built again.
     """
 
     start: int

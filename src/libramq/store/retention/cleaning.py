@@ -6,7 +6,7 @@
        for good before the next, so that a crash leaves no gap in it; then of the queues, where one is no harm
 
 A cleaning is a generator: what it yields is work for a thread, what it is sent is the result. Between two of
-these the store goes on. Removed files stay readable for whoever has them open.
+these the store continues. Removed files stay readable where they are open.
 
 Upstream: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
 """

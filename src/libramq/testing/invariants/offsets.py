@@ -27,7 +27,7 @@ class _Register:
         self.offsets: set[int] = set()
         #: Until when commits were dropped that only earlier requests can have seen.
         self.forgotten_ms = MonotonicMs(-1)
-        #: After a power cut: any offset ever committed may come back.
+        #: After a power cut: any offset ever committed may reappear.
         self.is_lossy = False
 
     def current(self, requested_ms: MonotonicMs) -> tuple[list[Commit], bool]:
@@ -76,7 +76,7 @@ class CommitIsKept(Invariant):
     def offset_read(
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
     ) -> None:
-        self._judge(group, queue, offset, requested_ms, "a member is told")
+        self._judge(group, queue, offset, requested_ms, "a member gets")
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None:

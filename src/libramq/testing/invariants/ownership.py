@@ -104,7 +104,7 @@ class ReadersKeepTheirQueues(Invariant):
         is_connected = member.is_alive and silent_ms < member.session_ms // 2
         is_mixed = not self.cluster.hands_over_cleanly(group)
         if is_connected and not is_mixed and member.instance_id is None and now_ms - lost_ms <= LOST_MS_MAX:
-            self.broken(f"{group}: {claim.member} has opened {queue}, which {reader.member} has not let go")
+            self.broken(f"{group}: {claim.member} has opened {queue}, which {reader.member} has not released")
 
 
 class EveryQueueOwned(Invariant):

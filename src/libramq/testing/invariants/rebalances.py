@@ -28,7 +28,7 @@ class HistoryAgreesWithFences(Invariant):
     The moves recorded since the previous end lead from the owners of then to those of now. A queue that did
     not exist at a record, as when its topic has fewer for a while, had no owner then. Its fence still has the
     earlier opening, and the broker cannot know whether that member reads on once the queue is back: only the
-    coordinator gets its release. So the queue has no known owner until it is opened once more.
+    coordinator gets its release. So the queue has no known owner until it is opened again.
     """
 
     name = "the recorded history of a coordinated group is that of its fences' openings"
@@ -116,7 +116,7 @@ class HistoryAgreesWithFences(Invariant):
     def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
         """Compare recorded loads; members of another broker's group are unnamed here after a restart.
 
-        A static member's queues are its own while it is on its way back, before it opens them once more.
+        A static member's queues are its own while it is on its way back, before it opens them again.
         """
         members = {self._name(member) for member in event.members or ()}
         opened = Counter(name for owner in owners.values() if (name := self._name(owner)) in members)
@@ -153,7 +153,7 @@ class HistoryAgreesWithFences(Invariant):
     def _has_moved(self, group: str, former: str, owner: str) -> bool:
         """Return whether a queue has another owner than before, by their client ids.
 
-        A static member that comes back in its session is the same under another client id. Once it has left,
+        A static member that returns in its session is the same under another client id. Once it has left,
         or was removed by an operator, a client under its name is another member.
         """
         lives = self._lives(former)

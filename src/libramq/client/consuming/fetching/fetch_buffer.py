@@ -103,7 +103,7 @@ class FetchBuffer:
         messages = batch.take(count_max)
         if messages:
             self._in_hand.append(batch)
-        elif batch.is_void:  # Looked up once more, after `take` has withdrawn: see FetchedBatch.
+        elif batch.is_void:  # Looked up again, after `take` has withdrawn: see FetchedBatch.
             self._end(batch)
         else:
             self._aside[batch.owned] = [batch]

@@ -250,7 +250,7 @@ class Membership:
 
     def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
         if not self._failures and isinstance(error, ConnectionLost):
-            self._failures = 1  # It may still be there, and waits for us to come back.
+            self._failures = 1  # It may still be there, and waits for us to return.
             return
         if not self._failures and isinstance(error, NotCoordinator) and error.remark:
             self.coordinator = error.remark

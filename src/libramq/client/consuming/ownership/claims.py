@@ -3,7 +3,7 @@
         granted ─► opened ─► READING ─► granted under a later epoch: opened again meanwhile
            ▲          ├► not granted yet: retried in a moment
            └──────────┴► fenced: lost
-                      └► refused for 2 s: released, and granted anew
+                      └► refused for 2 s: released, and granted again
 
 A claim that stays refused would leave its queue unread: the coordinator considers it ours, its broker does
 not. Whatever the cause, we release the queue, and get another claim.

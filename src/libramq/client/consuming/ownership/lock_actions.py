@@ -115,7 +115,7 @@ def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: 
 
 def _doubt(owned: OwnedQueue) -> Steps:
     if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
-        # Nothing was read yet: it is locked anew as soon as its broker answers a heartbeat.
+        # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
         owned.enter(QueueState.LOCKING)
         owned.lock = owned.lock.wanted()
         return []

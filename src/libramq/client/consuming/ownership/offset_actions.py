@@ -191,7 +191,7 @@ def move(own: Ownership, owned: OwnedQueue, event: ev.OffsetSet, now_ms: Monoton
 
 
 def begin_anew(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
-    """Take a queue anew once the broker has acknowledged its new offset."""
+    """Take a queue again once the broker has acknowledged its new offset."""
     awaited = own.commits.last(owned)
     return take_anew(own, owned, now_ms) if awaited is None else list(awaited)
 
@@ -206,9 +206,9 @@ def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
     delay_ms = ILLEGAL_OFFSET_PAUSE_MS if is_repeated else 0
     steps: Steps = [sg.RebalanceSoon()]
     steps += own.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.claim.granted)
-    anew = own.table.get(queue)
-    if anew is not None:
-        anew.cursor.last_stored_ms = owned.cursor.last_stored_ms
+    again = own.table.get(queue)
+    if again is not None:
+        again.cursor.last_stored_ms = owned.cursor.last_stored_ms
     return steps
 
 

@@ -75,7 +75,7 @@ class Ownership:
         return steps
 
     def _failed(self, owned: OwnedQueue, what: str) -> None:
-        """Report what the table lacks, a bug of ours; the consumer goes on."""
+        """Report what the table lacks, a bug of ours; the consumer continues."""
         self.failed("the table of owned queues", LocalProtocolError(f"{owned.queue}: {what}"))
 
     def handle_each(self, event: Event, now_ms: MonotonicMs) -> Steps:

@@ -22,7 +22,7 @@ from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 
 N, L, W, O, R, P, D, F, S, M, G, V, E, Z = QueueState  # noqa: E741
-#: Given up, or about to be taken anew.
+#: Given up, or about to be taken again.
 ENDING: Final = (M, G, V, E)
 #: In the table of queues after its first event.
 ALL: Final = (L, W, O, R, P, D, F, S, *ENDING)

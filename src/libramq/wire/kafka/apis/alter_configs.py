@@ -1,4 +1,4 @@
-"""AlterConfigs (33): all settings of topics and brokers are set anew. 2 is flexible."""
+"""AlterConfigs (33): all settings of topics and brokers are replaced. 2 is flexible."""
 
 from libramq.wire.kafka.schema import (
     Boolean,

@@ -17,7 +17,7 @@ from libramq.wire.kafka.schema import (
     Versions,
 )
 
-#: The authorized operations of whoever did not ask for them.
+#: The authorized operations where a client did not ask for them.
 NOT_ASKED = -(1 << 31)
 
 
