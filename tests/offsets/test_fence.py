@@ -289,6 +289,22 @@ def test_a_queue_closed_by_an_operator_needs_a_later_epoch():
     assert "H" not in fences
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_member_without_a_name_has_nothing_open(is_known: bool):
+    """It passed as the owner of queues that nobody had opened, or that an operator had closed."""
+    fences = Fences("b")
+    epochs = [0]
+    if is_known:
+        fences.grant(word(1, queue(0, "a", 1), queue(1, "a", 1)))
+        fences.open("G", "T", 0, Claim("a", 1))
+        fences.close("G", "T", 0)
+        epochs.append(1)
+    for queue_id in (0, 1, 2):
+        for epoch in epochs:
+            assert outcome(fences.check, "G", "T", queue_id, "", epoch) in (Fenced, NotYetGranted)
+            assert outcome(fences.open, "G", "T", queue_id, Claim("", epoch)) in (Fenced, NotYetGranted)
+
+
 def test_the_fence_of_a_deleted_group_refuses_nobody():
     """Members that allocate queues themselves commit as if the group had never been coordinated."""
     fences = Fences("b")

@@ -194,7 +194,7 @@ class Fences:
         key = (topic, queue_id)
         opening, grant = fence.openings.get(key), fence.grants.get(key)
         if grant is None:
-            if claim == opening:
+            if claim == opening and claim.member:
                 fence.unconfirmed.discard(key)
                 return None
             is_behind = opening is not None and claim.epoch <= opening.epoch
@@ -234,7 +234,7 @@ class Fences:
                 )
             return
         opening = fence.openings.get((topic, queue_id), NOBODY) if fence is not None else NOBODY
-        if opening.member == member and opening.epoch == epoch:
+        if member and opening.member == member and opening.epoch == epoch:  # Closed queues belong to "".
             if fence is not None and (topic, queue_id) in fence.unconfirmed:
                 raise broker_error(
                     ResponseCode.NOT_YET_GRANTED,
