@@ -182,6 +182,11 @@ async def test_misuse_is_refused(one):
         await consumer.ack(message)
         with pytest.raises(BrokerError):
             await consumer.nack(message)
+        for offset in ("-1", "9" * 18):  # The bit of the last one would have been at 100 PB.
+            handle, _, _ = message.properties["POP_CK"].rpartition(" ")
+            message.properties["POP_CK"] = f"{handle} {offset}"
+            with pytest.raises(ConfigError, match="POP_CK"):
+                await consumer.ack([message])
     with pytest.raises(LocalProtocolError, match="does not run"):
         await consumer.receive()
 

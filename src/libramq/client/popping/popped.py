@@ -20,6 +20,9 @@ from libramq.rpc.pop_calls import Changed, PopReply
 
 #: The kind of a topic that is no retry topic (`names.pop_kind`).
 ORDINARY: Final = "0"
+#: Ours: how far behind the first message of its check point another one may be. A pop takes 32 messages, and
+#: reads over some thousands that its filter does not match.
+POPPED_TOGETHER_MAX: Final = 1 << 20
 
 
 def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
@@ -147,5 +150,7 @@ def _bit_set(indexes: Iterable[int]) -> str:
     """Return a BitSet of Java's in Base64: the least significant bit of each byte first."""
     bits = 0
     for index in indexes:
+        if not 0 <= index < POPPED_TOGETHER_MAX:
+            raise ConfigError(f"POP_CK names message {index} of its pop: leave the property as it came")
         bits |= 1 << index
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
