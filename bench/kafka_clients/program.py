@@ -134,6 +134,18 @@ async def consume_ours(way: str, address: str, topic: str, count: int, body: byt
                     watch.start(came)
                 got += came
             watch.report(got)
+    elif way in ("batches", "offset+body"):
+        columns = None if way == "batches" else way.split("+")
+        consumer = Consumer(group=group, namesrv=address, consume_from="earliest")
+        consumer.subscribe(topic)
+        async with consumer:
+            async for batch in consumer.batches(columns):
+                if not got:
+                    watch.start(len(batch))
+                got += len(batch)
+                if got >= count:
+                    break
+            watch.report(got)
     else:
         many = 256 if way == "simple256" else 32
         async with SimpleConsumer(group=group, namesrv=address) as simple:

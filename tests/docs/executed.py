@@ -37,7 +37,7 @@ SERVERS: Final = "libra up"
 HERE: Final = "/home/you/shop"
 SHELL_SECONDS: Final = 300
 #: The arguments of examples that would otherwise run for ever.
-ARGUMENTS: Final = {"consume.py": ["3"], "fetch.py": ["3"]}
+ARGUMENTS: Final = {"consume.py": ["3"], "fetch.py": ["3"], "record_batches.py": ["3"]}
 _PRINTS: Final = "It prints:\n"
 
 

@@ -21,7 +21,7 @@ GUIDES = (
 )  # fmt: skip
 EXAMPLES = (
     "produce", "consume", "fetch", "simple_consumer", "ordered", "idempotent_handler", "rebalance_events",
-    "transaction", "request_reply",
+    "transaction", "request_reply", "record_batches",
 )  # fmt: skip
 OF_SPARK = ("docs/tutorial.md", "docs/spark.md", "examples/read_topic_with_spark.py")
 SECONDS_MAX = 1_200  # What uses Spark takes a minute, and took six at a load of 18 on two cores.

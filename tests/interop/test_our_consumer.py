@@ -128,3 +128,30 @@ def test_our_assigned_queues_are_read_from_where_we_want(cluster: Cluster) -> No
         stored_ms = consumer.getone().store_timestamp_ms
         consumer.seek_to_time(stored_ms, queues[1])
         assert consumer.getone().queue_offset <= 1
+
+
+def test_record_batches_have_what_the_broker_stored(cluster: Cluster) -> None:
+    """They begin where the group is, obey the filter, and are committed as messages are."""
+    topic, group = cluster.fresh_name("Columns"), cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    send(cluster, topic, [str(number) for number in range(10 * QUEUES)])
+    consumer = Consumer(group=group, namesrv=cluster.namesrv, consume_from="earliest")
+    found: list[tuple[int, int, str]] = []
+    with consumer:
+        queues = consumer.queues(topic)
+        consumer.assign(queues, "odd")
+        for batch in consumer.batches(["queueId", "offset", "body", "tag"]):
+            assert set(batch["tag"].to_pylist()) == {"odd"}
+            columns = [batch[name].to_pylist() for name in ("queueId", "offset", "body")]
+            found += [
+                (queue_id, offset, body.decode()) for queue_id, offset, body in zip(*columns, strict=True)
+            ]
+            if len(found) == 5 * QUEUES:
+                break
+        consumer.commit()
+        assert [consumer.committed(queue) for queue in queues] == [10] * QUEUES
+    assert sorted(found) == [
+        (queue_id, offset, str(offset * QUEUES + queue_id))
+        for queue_id in range(QUEUES)
+        for offset in (1, 3, 5, 7, 9)
+    ]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from libramq.columns.records import FIELDS, arrow_schema
 from libramq.message.queue import MessageQueue
-from libramq.spark.columns import FIELDS, arrow_schema
 from libramq.spark.positions import StreamOffset
 from libramq.spark.schema import COLUMNS, ddl
 from libramq.spark.source_options import SourceOptions

@@ -15,7 +15,7 @@ Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -124,15 +124,19 @@ def encode_record(
     ))  # fmt: skip
 
 
-def encode_message(message: MessageExt) -> bytes:
-    """Encode the record of a received message; its body is stored as it is, without compression bits."""
+def encode_message(message: MessageExt, *, without: Collection[str] = ()) -> bytes:
+    """Encode the record of a received message; its body is stored as it is, without compression bits.
+
+    without: properties that are left out.
+    """
+    kept = {name: value for name, value in message.properties.items() if name not in without}
     return encode_record(
         topic=message.topic,
         queue_id=message.queue_id,
         queue_offset=message.queue_offset,
         physical_offset=message.physical_offset,
         body=message.body,
-        properties=encode_properties(message.properties),
+        properties=encode_properties(kept),
         flag=message.flag,
         sys_flag=message.sys_flag & ~(flags.COMPRESSED | flags.COMPRESSION_MASK),
         born_timestamp_ms=message.born_timestamp_ms,

@@ -1,4 +1,4 @@
-"""The columns of `format("rocketmq")`, as Spark types them; Arrow's side is libramq.spark.columns."""
+"""The columns of `format("rocketmq")`, as Spark types them; Arrow's side is libramq.columns.records."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from libramq.client.queue_reader import OnLost, refuse_loss
+from libramq.columns.records import Records, arrow_schema
 from libramq.errors import LibraError, RouteNotFound, StoreCorrupt
 from libramq.message.queue import MessageQueue
-from libramq.spark.columns import Records, arrow_schema
 from libramq.spark.positions import Range
 from libramq.spark.source_options import SourceOptions
 from libramq.spark.worker import warn_of_loss

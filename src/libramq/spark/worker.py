@@ -21,9 +21,9 @@ from libramq.client.queue_reader import (
     Stretch,
     refuse_loss,
 )
+from libramq.columns.records import Records, arrow_schema
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
-from libramq.spark.columns import Records, arrow_schema
 from libramq.spark.positions import Range
 from libramq.spark.queue_json import queue_key
 from libramq.spark.source_options import Connection, SourceOptions

@@ -85,6 +85,7 @@ class Pull:
     """Pull messages from an offset on → `pulled`.
 
     claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
+    as_records: its messages are wanted as PulledRecords.
     The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
     """
 
@@ -97,6 +98,7 @@ class Pull:
     #: Returned unchanged: the position may be changed meanwhile.
     number: int = 0
     topic_start: int = 0
+    as_records: bool = False
 
 
 @dataclass(frozen=True, slots=True)

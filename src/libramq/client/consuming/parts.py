@@ -12,6 +12,7 @@ from libramq.client.consuming.due import Due
 from libramq.client.consuming.fetching.fetch_consumption import FetchConsumption
 from libramq.client.consuming.fetching.fetch_delivering import FetchDelivering
 from libramq.client.consuming.fetching.fetching import Fetching
+from libramq.client.consuming.fetching.held_batches import HeldBatches
 from libramq.client.consuming.handling.consumption import Consumption
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
@@ -25,6 +26,7 @@ from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.membership.rebalancing import Rebalancing
 from libramq.client.consuming.membership.subscription import with_retry_topic
 from libramq.client.consuming.ownership.claims import Claims
+from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.ownership.ownership import Ownership
 from libramq.client.consuming.ownership.queue_locking import QueueLocking
 from libramq.client.consuming.ownership.queue_table import QueueTable
@@ -73,7 +75,7 @@ class Parts:
         timers, routes, duplicates = DueItems[Due](), RouteTable(), Duplicates()
         offsets = OffsetStore(is_manual=not settings.auto_commit)
         lease, troubles = Lease(monotonic_ms), Troubles()
-        table = QueueTable(lease)
+        table = QueueTable(lease, HeldBatches if settings.fetches else HeldMessages)
         contacts = BrokerContacts(routes, timers)
         delivering = (FetchDelivering if settings.fetches else Delivering)(settings, lease)
         pulling = Pulling(settings, subscriptions, routes, offsets, timers, table, delivering, duplicates)

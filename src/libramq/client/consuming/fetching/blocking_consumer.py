@@ -7,10 +7,10 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from datetime import datetime
-from typing import Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming.fetching import consumer as asynchronous_consumer
@@ -18,11 +18,15 @@ from libramq.client.consuming.fetching.consumer import POLL_TIMEOUT_MS
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
+from libramq.client.consuming.pulling.pulled_records import record_batch
 from libramq.client.options import ConsumerOptions, whole_number
 from libramq.errors import LocalProtocolError
 from libramq.filter.selector import Sql
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -85,6 +89,22 @@ class Consumer(BlockingClient):
             if not self._consumer.is_over:
                 raise
             raise StopIteration from None
+
+    def batches(
+        self, columns: Sequence[str] | None = None, *, max_records: int | None = None
+    ) -> Iterator["pa.RecordBatch"]:
+        """Return an iterator of Arrow record batches; see libramq.client.Consumer.batches."""
+        schema = self._wait("batches", self._consumer.read_records(columns, max_records))
+        count_max = asynchronous_consumer.ALL if max_records is None else max_records
+        while True:
+            try:
+                taken = self._fetch("batches", lambda buffer: buffer.take_batch(count_max), None)
+            except LocalProtocolError:
+                if not self._consumer.is_over:
+                    raise
+                return
+            assert taken is not None, "it waits without end"
+            yield record_batch(*taken, schema)
 
     def _fetch(self, what: str, take: Callable[[FetchBuffer], T], seconds: float | None) -> T | None:
         until = None if seconds is None else time.monotonic() + seconds

@@ -73,6 +73,17 @@ class FetchBuffer:
                 found[queue] = messages if before is None else [*before, *messages]
         return found
 
+    def take_batch(self, count_max: int) -> tuple[MessageQueue, Sequence[MessageExt]] | None:
+        """Return the next messages of one pull; what was returned before is done."""
+        self.finish()
+        self._sort_in()
+        while self._ready:
+            batch = self._ready.popleft()
+            messages = self._taken_of(batch, count_max)
+            if messages:
+                return batch.owned.queue, messages
+        return None
+
     def take_one(self) -> MessageExt | None:
         """Return the next message; the one that was returned before is done."""
         if len(self._in_hand) == 1:  # The next of the same batch, nearly always.

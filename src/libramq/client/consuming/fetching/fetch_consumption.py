@@ -20,11 +20,10 @@ class FetchConsumption(Consumption):
             assert isinstance(batch, FetchedBatch), "a program that fetches has no other deliveries"
             owned = batch.owned
             if batch in owned.work.deliveries and batch.done:
-                done = batch.messages[: batch.done]
-                self._duplicates.handled(owned.queue, done)
+                self._duplicates.handled(owned.queue, batch.messages[: batch.done])
                 finished = owned.work.finished_offset()
                 if self._table.is_current(owned):
-                    owned.held.remove(done)
+                    owned.held.remove(batch.messages)
                     assert finished is not None, "something of it is done"
                     self._offsets.advance(owned.queue, finished)
             owned.work.deliveries.discard(batch)

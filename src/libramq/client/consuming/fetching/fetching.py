@@ -44,7 +44,12 @@ class Commit:
     ended: Ended
 
 
-FetchRequest = Assign | Seek | Commit
+@dataclass(frozen=True, slots=True)
+class ReadRecords:
+    """Have messages pulled for record batches from now on."""
+
+
+FetchRequest = Assign | Seek | Commit | ReadRecords
 
 
 class Fetching:
@@ -71,6 +76,9 @@ class Fetching:
             case Commit(offsets, ended):
                 assert offsets is not None, "the case above"
                 self._commits.begin(self._ours(offsets, leaving_too=True), ended)
+                return []
+            case ReadRecords():
+                self._own.pulling.read_records()
                 return []
             case _:
                 assert_never(request)

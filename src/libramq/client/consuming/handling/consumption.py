@@ -8,7 +8,7 @@
 Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushConsumerImpl.sendMessageBack.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from libramq.client.consuming import effects as fx
@@ -171,7 +171,7 @@ class Consumption:
         self._timers.at(now_ms + REDELIVER_MS, RedeliverDue(Delivery(owned, (message,))))
         return self._go_on(delivery, now_ms)
 
-    def _done(self, delivery: Delivery, messages: Iterable[MessageExt]) -> None:
+    def _done(self, delivery: Delivery, messages: Sequence[MessageExt]) -> None:
         owned = delivery.owned
         if self._table.is_current(owned):
             offset = owned.held.remove(messages)

@@ -1,6 +1,6 @@
 """The held messages of a queue: pulled and not done. The smallest of their offsets is what is committed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import lt
 
 from libramq.message.message import MessageExt
@@ -55,7 +55,7 @@ class HeldMessages:
             self._bytes += len(message.body)
             self._highest = max(self._highest, offset)
 
-    def remove(self, messages: Iterable[MessageExt]) -> int | None:
+    def remove(self, messages: Sequence[MessageExt]) -> int | None:
         """Remove messages that are done; return the offset to commit, None if nothing was here."""
         if not self._messages:
             return None

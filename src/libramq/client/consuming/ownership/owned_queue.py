@@ -7,7 +7,7 @@ Upstream: impl/consumer/ProcessQueue.java.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.held_messages import HeldMessages
@@ -97,7 +97,15 @@ class QueueWork:
 class OwnedQueue:
     """One owned queue: `generation` tells it from an earlier ownership of the same queue."""
 
-    def __init__(self, queue: MessageQueue, generation: int, lease: Lease, *, now_ms: MonotonicMs) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        generation: int,
+        lease: Lease,
+        *,
+        now_ms: MonotonicMs,
+        new_held: Callable[[], HeldMessages] = HeldMessages,
+    ) -> None:
         self.queue = queue
         self.generation = generation
         self.lease = lease
@@ -106,7 +114,8 @@ class OwnedQueue:
         self.lock = QueueLock()
         self.claim = NO_CLAIM
         self.cursor = PullCursor(now_ms)
-        self.held = HeldMessages()
+        self._new_held = new_held
+        self.held = new_held()
         self.work = QueueWork()
         #: Whether the listener has been notified of it.
         self.is_announced = False
@@ -131,7 +140,7 @@ class OwnedQueue:
         for delivery in self.work.deliveries:
             delivery.drop()
         self.work.deliveries.clear()
-        self.held = HeldMessages()
+        self.held = self._new_held()
 
     @property
     def is_ours(self) -> bool:

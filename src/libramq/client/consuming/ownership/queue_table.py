@@ -1,9 +1,10 @@
 """The queue table: the queues that are ours or being given up, and which of them the user has paused."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from libramq.client.consuming.membership.lease import Lease
+from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
 from libramq.clock import MonotonicMs
@@ -16,8 +17,9 @@ PULL_IDLE_MS_MAX: Final = 120_000
 class QueueTable:
     """The owned queues, by queue."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, new_held: Callable[[], HeldMessages] = HeldMessages) -> None:
         self._lease = lease
+        self._new_held = new_held
         self._queues: dict[MessageQueue, OwnedQueue] = {}
         self._generation = 0
         self._all_paused = False
@@ -77,7 +79,9 @@ class QueueTable:
     def add(self, queue: MessageQueue, now_ms: MonotonicMs) -> OwnedQueue:
         """Add a queue that was assigned to us."""
         self._generation += 1
-        owned = self._queues[queue] = OwnedQueue(queue, self._generation, self._lease, now_ms=now_ms)
+        owned = self._queues[queue] = OwnedQueue(
+            queue, self._generation, self._lease, now_ms=now_ms, new_held=self._new_held
+        )
         return owned
 
     def remove(self, owned: OwnedQueue) -> None:

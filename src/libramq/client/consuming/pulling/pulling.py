@@ -24,6 +24,7 @@ from libramq.client.consuming.pulling.pull_flow_control import (
     PullLimits,
     pull_limits,
 )
+from libramq.client.consuming.pulling.pulled_records import PulledRecords
 from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
@@ -72,7 +73,12 @@ class Pulling:
         self._delivering = delivering
         self._duplicates = duplicates
         self._limits: dict[str, PullLimits] = {}
+        self._as_records = False
         self._retry_topic = retry_topic(settings.group)
+
+    def read_records(self) -> None:
+        """Have messages pulled as PulledRecords from now on."""
+        self._as_records = True
 
     def is_retry(self, queue: MessageQueue) -> bool:
         """Return whether a queue is one of the group's retry topic."""
@@ -191,7 +197,17 @@ class Pulling:
             count_max = min(count_max, cursor.catch_up.portion)
         claim, number, start = owned.claim.opened, cursor.number, owned.claim.topic_start
         return [
-            fx.Pull(queue, owned.generation, address, cursor.next_offset, count_max, claim, number, start)
+            fx.Pull(
+                queue,
+                owned.generation,
+                address,
+                cursor.next_offset,
+                count_max,
+                claim,
+                number,
+                start,
+                self._as_records,
+            )
         ]
 
     def _reader(self, owned: OwnedQueue) -> str | None:
@@ -230,8 +246,11 @@ class Pulling:
     def _accept(self, topic: str, messages: Sequence[MessageExt], reply: PullReply) -> Sequence[MessageExt]:
         """Return the messages of our subscription, under the topic they were sent to."""
         selector = self._subscriptions[topic]
-        if isinstance(selector, TagFilter) and selector.tags:  # Brokers compare hashes only.
-            messages = [message for message in messages if selector.matches(message.tags)]
+        tags = selector.tags if isinstance(selector, TagFilter) else None
+        if isinstance(messages, PulledRecords):  # A program that fetches has no retry topic.
+            return messages.with_tags(tags) if tags else messages
+        if tags:  # Brokers compare hashes only.
+            messages = [message for message in messages if message.tags in tags]
         bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
         add_to_each(messages, bounds)
         for message in messages:

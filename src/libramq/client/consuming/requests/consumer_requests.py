@@ -10,6 +10,7 @@ from typing import Final, assert_never
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
+from libramq.client.consuming.pulling.pulled_records import PulledRecords
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.ask import Ask
 from libramq.client.producing.send_request import send_call
@@ -45,6 +46,10 @@ _FILTER_REFUSED: Final = frozenset({
 })  # fmt: skip
 #: RebalanceImpl.lock.
 LOCK_TIMEOUT_MS: Final = 1_000
+
+
+def _decoded(body: bytes, broker_name: str) -> Sequence[MessageExt]:
+    return decode_records(body, broker_name=broker_name)
 
 
 class ConsumerRequests:
@@ -162,7 +167,8 @@ class ConsumerRequests:
             messages: Sequence[MessageExt] = ()
             if not isinstance(outcome, LibraError) and outcome.code == ResponseCode.SUCCESS:
                 try:
-                    messages = decode_records(outcome.body, broker_name=queue.broker_name)
+                    decode = PulledRecords.of if effect.as_records else _decoded
+                    messages = decode(outcome.body, queue.broker_name)
                 except LibraError as error:
                     outcome = error
             elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from libramq.columns.fields import Positions, gather
 from libramq.errors import RemoteProtocolError
 from libramq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
-from libramq.spark.fields import Positions, gather
 
 #: Ours: larger records are found faster by their sizes than by their magic.
 MARKED_BYTES_MAX: Final = 512

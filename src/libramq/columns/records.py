@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from libramq.columns.fields import Positions, gather, slices, text_of
+from libramq.columns.properties import Properties
+from libramq.columns.record_starts import record_starts
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
 from libramq.message.record import MAGIC_V1, MAGIC_V2
 from libramq.message.record_head import HOST_BITS
-from libramq.spark.fields import Positions, gather, slices, text_of
-from libramq.spark.properties import Properties
-from libramq.spark.record_starts import record_starts
 
 MILLIS_MAX: Final = (1 << 63) // 1000 - 1  # Arrow's microseconds are signed 64-bit numbers.
 
@@ -119,6 +119,16 @@ class Records:
 
     def __len__(self) -> int:
         return len(self._head)
+
+    @property
+    def size(self) -> int:
+        """Return the size of the bytes that they are in."""
+        return len(self._data)
+
+    def record(self, row: int) -> bytes:
+        """Return the bytes of one record."""
+        start = int(self._starts[row])
+        return self._data[start : start + int(self._head["size"][row])]
 
     @property
     def queue_offsets(self) -> Positions:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from libramq.spark.fields import Bytes, Positions, slices, text_of
+from libramq.columns.fields import Bytes, Positions, slices, text_of
 
 
 class Properties:

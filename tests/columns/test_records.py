@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from libramq.columns.record_starts import record_starts
+from libramq.columns.records import COLUMNS, Records, arrow_schema
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.compression import compress_body
 from libramq.message.ids import encode_offset_id
 from libramq.message.record import decode_records, encode_record
-from libramq.spark.columns import COLUMNS, Records, arrow_schema
-from libramq.spark.record_starts import record_starts
 
 EVERYTHING = arrow_schema(COLUMNS)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -1,0 +1,110 @@
+"""The pulled records: the messages of one pull, parsed on whole arrays, without an object for each.
+
+        pull reply ─► Records ─► PulledRecords ─► record batch        by `Consumer.batches`
+                                       └────────► MessageExt          by index, for who looks at one
+
+The structure of every record is checked on receipt. numpy and pyarrow are loaded with the first of them.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Self, overload
+
+from libramq.errors import ConfigError
+from libramq.message import properties as names
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records, encode_message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from libramq.columns.fields import Positions
+    from libramq.columns.records import Records
+
+#: What `Pulling` adds to messages; no record has it, and no batch.
+_ADDED = (names.MIN_OFFSET, names.MAX_OFFSET)
+
+
+class PulledRecords(Sequence[MessageExt]):
+    """Messages of one queue, in order. rows: which of the records they are; all by default."""
+
+    __slots__ = ("_broker_name", "_records", "_rows")
+
+    def __init__(self, records: "Records", broker_name: str, rows: "Positions | range | None" = None) -> None:
+        self._records = records
+        self._broker_name = broker_name
+        self._rows = range(len(records)) if rows is None else rows
+
+    @classmethod
+    def of(cls, data: bytes, broker_name: str) -> Self:
+        """Parse the body of a pull reply; raises RemoteProtocolError."""
+        from libramq.columns.records import Records
+
+        return cls(Records(bytes(data)), broker_name)
+
+    @classmethod
+    def of_messages(cls, messages: Iterable[MessageExt], broker_name: str) -> Self:
+        """Return the records of messages that were decoded before batches were wanted."""
+        return cls.of(b"".join([encode_message(each, without=_ADDED) for each in messages]), broker_name)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageExt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> MessageExt | Self:
+        """Return one message, decoded anew each time, or part of them."""
+        if isinstance(index, slice):
+            return type(self)(self._records, self._broker_name, self._rows[index])
+        (message,) = decode_records(
+            self._records.record(int(self._rows[index])), broker_name=self._broker_name
+        )
+        return message
+
+    @property
+    def size(self) -> int:
+        """Return the size of the whole reply, which stays in memory as long as any of its records does."""
+        return self._records.size
+
+    def with_tags(self, tags: Collection[str]) -> Self:
+        """Return those with one of these tags."""
+        import numpy as np
+
+        found = self._records.tags().to_pylist()
+        rows = [row for row in self._rows if found[row] in tags]
+        return type(self)(self._records, self._broker_name, np.array(rows, dtype=np.int64))
+
+    def batch(self, schema: "pa.Schema") -> "pa.RecordBatch":
+        """Return them as a record batch with the columns of the schema."""
+        whole = self._records.batch([(self._broker_name, self._records.size)], schema)
+        rows = self._rows
+        if isinstance(rows, range):
+            return whole if len(rows) == len(whole) else whole.slice(rows.start, len(rows))
+        return whole.take(rows)
+
+
+def schema_of(columns: Sequence[str] | None) -> "pa.Schema":
+    """Return the schema of batches with these columns, all by default; raises ConfigError."""
+    try:
+        from libramq.columns.records import COLUMNS, arrow_schema
+    except ImportError as error:
+        raise ConfigError(f"batches() needs PyArrow and NumPy (libramq[arrow]): {error}") from None
+    if columns is None:
+        return arrow_schema(COLUMNS)
+    if isinstance(columns, str) or not columns:
+        raise ConfigError(f"columns is a list of names, not {columns!r}; there are {', '.join(COLUMNS)}")
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown or len(set(columns)) < len(columns):
+        raise ConfigError(f"columns are some of {', '.join(COLUMNS)}, each once, not {list(columns)}")
+    return arrow_schema(columns)
+
+
+def record_batch(
+    queue: MessageQueue, messages: Sequence[MessageExt], schema: "pa.Schema"
+) -> "pa.RecordBatch":
+    """Return messages of a queue as a record batch, in whatever form they were pulled."""
+    if not isinstance(messages, PulledRecords):
+        messages = PulledRecords.of_messages(messages, queue.broker_name)
+    return messages.batch(schema)
