@@ -165,6 +165,21 @@ def test_pulls_whose_time_is_up_together_end_in_slices(talk, monkeypatch):
     assert all(answer(peer, command).code == C.PULL_NOT_FOUND for peer, command in pulls)
 
 
+def test_pulls_of_a_deleted_topic_end_in_slices(talk, monkeypatch):
+    """10,000 took 0.2 s of one turn."""
+    monkeypatch.setattr(talk.broker.removal._ending, "_per_step", 4)
+    talk.create_topic("T", queues=1)
+    pulls = held_pulls(talk, 5, 2)
+    talk.broker.removal.remove("T", talk.clock.wall_ms())
+    talk.performer.follow()
+    counts = [sum(len(peer.replies) for peer, _ in pulls[::2])]
+    while counts[-1] < 10 and len(counts) < 5:
+        talk.tick()
+        counts.append(sum(len(peer.replies) for peer, _ in pulls[::2]))
+    assert counts == [4, 8, 10]
+    assert {answer(peer, command).code for peer, command in pulls} == {C.TOPIC_NOT_EXIST}
+
+
 def test_an_expired_pull_returns_the_offset_after_filtered_messages(talk):
     talk.create_topic("T", queues=1)
     ((peer, command),) = held_pulls(talk, 1, 1, subscription="red")

@@ -313,7 +313,9 @@ class Broker:
         return services
 
     def _administration(self) -> Sequence[Any]:
-        self.removal = TopicRemoval(self.topics, self.store, self.offsets, self.coordination, self.held)
+        self.removal = TopicRemoval(
+            self.topics, self.store, self.offsets, self.coordination, self.held, self.kernel
+        )
         services = administration_services(
             self.config,
             self.tables,

@@ -209,6 +209,10 @@ class HeldPulls(Generic[T]):
             return []
         return self.take_out([pull for pull in queue.pulls if is_wanted(pull.request)])
 
+    def of_topic(self, topic: str) -> list[HeldPull[T]]:
+        """Return the pulls of a topic's queues."""
+        return [pull for key, queue in self._queues.items() if key[0] == topic for pull in queue.pulls]
+
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
         """Take out matching pulls of any queue; looks at every one, for rare events."""
         pulls = [pull for queue in self._queues.values() for pull in queue.pulls]
