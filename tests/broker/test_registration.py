@@ -166,6 +166,28 @@ def test_creating_a_topic_is_answered_once_all_name_servers_know_it(talk):
     assert find_answer(peer, command) is not None
 
 
+def test_a_topic_that_is_created_once_more_is_registered_again(talk):
+    """A send had made it again while it was deleted, and name servers had forgotten it afterwards.
+
+    Nobody could see the topic at this broker for half a minute, and its messages were not consumed.
+    """
+    peer = FakePeer()
+    talk.answer(ONE)
+    talk.answer(TWO)
+    versions = []
+    for _ in range(2):
+        command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
+        talk.give(peer, command)
+        talk.advance(5)
+        talk.encode()
+        assert find_answer(peer, command) is None
+        talk.answer(ONE)
+        talk.answer(TWO)
+        assert find_answer(peer, command) is not None
+        versions.append(talk.broker.topics.data_version)
+    assert versions[0] != versions[1]
+
+
 def test_a_registration_under_way_does_not_cover_later_changes(talk):
     peer = FakePeer()
     command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))

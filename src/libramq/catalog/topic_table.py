@@ -120,10 +120,12 @@ class TopicTable:
         return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
 
     def put(self, config: TopicConfig, wall_ms: WallMs) -> None:
-        """Create or change a topic; raises InvalidName, or InvalidParameter for invalid numbers."""
+        """Create or change a topic; raises InvalidName, or InvalidParameter for invalid numbers.
+
+        It is a change even if nothing differs: a name server that was asked to forget the topic hears of it.
+        """
         self.check(config)
-        if self._topics.get(config.topic_name) != config:
-            self._store(config, wall_ms)
+        self._store(config, wall_ms)
 
     def check(self, config: TopicConfig) -> None:
         """Raise InvalidName, or InvalidParameter for invalid numbers."""
