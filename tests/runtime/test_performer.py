@@ -403,7 +403,7 @@ def test_the_longest_turn_is_measured_for_each_reader(words):
 def test_connections_that_do_not_read_wait_while_unread_answers_exceed_the_limit(words):
     """Twenty stalled readers together hold little more than the limit; clients that read are served."""
     answer = bytes(4 * SHARE_BYTES)
-    lines = [Line() for _ in range(100)]
+    lines = [Line() for _ in range(60)]
     for line in lines:
         line.leaves_at_once = False
         words.performer.received(line, [say(answer)] * 100)

@@ -17,8 +17,9 @@ log = get_logger(__name__)
 
 #: Ours: with one more reply per connection and the allocator's overhead, some 100 MB.
 UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
-#: Ours: woken pulls are answered whether their client reads or not; the process must survive it.
-UNREAD_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Ours: woken pulls are answered whether their client reads or not, and everybody gets one reply, which may
+#: have 4 MiB; the process must survive it.
+UNREAD_BYTES_MAX: Final = 96 * 1024 * 1024
 #: Ours: a pull's usual reply (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
 SHARE_BYTES: Final = 256 * 1024
 #: Ours: by how much the sum has to grow before sizes are looked at again.
