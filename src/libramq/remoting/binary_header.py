@@ -7,6 +7,7 @@ The code is a signed 16-bit number, so codes above 32767 (POP) cannot be carried
 Upstream: remoting/protocol/RocketMQSerializable.java.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 from struct import Struct
 from typing import Final
@@ -17,6 +18,11 @@ from libramq.remoting.command import Command, Serialization
 _FIXED = Struct(">hBhiii")
 _FIXED_BYTES: Final = _FIXED.size  # 17, the remark's length included
 _KEY = Struct(">h")
+#: Ours: layouts of ext fields that are remembered, each of at most so many bytes: 2 MB in all.
+LAYOUTS_MAX: Final = 512
+LAYOUT_BYTES_MAX: Final = 1_024
+#: Ours: a layout costs as much to find out as three headers without one.
+LAYOUT_MISSES_MAX: Final = 8
 
 LANGUAGE_NAMES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER",
@@ -56,39 +62,80 @@ def decode_binary_header(data: bytes) -> Command:
 
 
 def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
-    """Decode the ext fields; hot, about 0.3 µs per field.
+    """Decode the ext fields; hot, so the layout of the last ones of this size is tried first.
 
-    Nearly all are ASCII: then they are decoded as one text and sliced, and lengths are read byte by byte,
-    which costs less than a slice each.
+    Nearly all are ASCII: then they are decoded as one text and sliced.
     """
     octets = data[position:end]
-    text = octets.decode("ascii") if octets.isascii() else None
-    size = len(octets)
-    ext: dict[str, str] = {}
-    at = 0
+    layout = _LAYOUTS.get(end - position)
+    if layout is None or layout.heads(octets) != layout.expected:
+        fields = list(_fields(octets))
+        if layout is None or layout.is_outdated():
+            _remember(octets, fields)
+    else:
+        fields = layout.fields
+    try:
+        if octets.isascii():
+            text = octets.decode("ascii")
+            return {key: text[start:end] for key, start, end in fields}
+        return {key: octets[start:end].decode() for key, start, end in fields}
+    except UnicodeDecodeError as error:
+        raise RemoteProtocolError(f"ext field: {error}") from None
+
+
+def _fields(octets: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield each field's key, and where its value begins and ends; a zero length means null."""
+    at, size = 0, len(octets)
     try:
         while at < size:
             key_start = at + 2
             key_end = key_start + (octets[at] << 8 | octets[at + 1])
-            value_start = key_end + 4
-            at = value_start + (
-                octets[key_end] << 24
-                | octets[key_end + 1] << 16
-                | octets[key_end + 2] << 8
-                | octets[key_end + 3]
-            )
+            start = key_end + 4
+            at = start + int.from_bytes(octets[key_end:start]) if start <= size else size + 1
             if at > size:
                 raise RemoteProtocolError("an ext field runs past its header")
-            if at > value_start and key_end > key_start:  # A zero length means null.
-                if text is not None:
-                    ext[text[key_start:key_end]] = text[value_start:at]
-                else:
-                    ext[octets[key_start:key_end].decode()] = octets[value_start:at].decode()
+            if at > start and key_end > key_start:
+                yield octets[key_start:key_end].decode(), start, at
     except IndexError:
         raise RemoteProtocolError("the length of an ext field runs past its header") from None
     except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"ext field: {error}") from None
-    return ext
+
+
+class _Layout:
+    """Where the values lie in ext fields, and all that is not a value.
+
+    Nearly all headers of a client have one of a few layouts, and one that is known takes a third of the time.
+    """
+
+    __slots__ = ("_misses", "expected", "fields", "heads")
+
+    def __init__(self, octets: bytes, fields: list[tuple[str, int, int]]) -> None:
+        self.fields = fields
+        form, at = ">", 0
+        for _, start, end in fields:
+            form += f"{start - at}s{end - start}x"
+            at = end
+        self.heads = Struct(f"{form}{len(octets) - at}s").unpack
+        self.expected = self.heads(octets)
+        self._misses = 0
+
+    def is_outdated(self) -> bool:
+        """Return whether so many headers in turn had another layout that this one is of no use."""
+        self._misses += 1
+        return self._misses > LAYOUT_MISSES_MAX
+
+
+#: By the size of the ext fields.
+_LAYOUTS: dict[int, _Layout] = {}
+
+
+def _remember(octets: bytes, fields: list[tuple[str, int, int]]) -> None:
+    if len(octets) > LAYOUT_BYTES_MAX:
+        return
+    if len(_LAYOUTS) >= LAYOUTS_MAX:
+        _LAYOUTS.clear()
+    _LAYOUTS[len(octets)] = _Layout(octets, fields)
 
 
 def encode_binary_header(command: Command) -> bytes:

@@ -1,0 +1,38 @@
+"""Tests of binary headers whose ext fields have a layout that was seen before, or nearly."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.remoting import binary_header
+from libramq.remoting.binary_header import decode_binary_header, encode_binary_header
+from libramq.remoting.command import Command, Serialization
+
+NAMES = st.text(min_size=1, max_size=3)
+FIELDS = st.dictionaries(NAMES, st.text(max_size=4), max_size=4)
+
+
+def decoded(ext: dict[str, str]) -> dict[str, str]:
+    command = Command(code=10, opaque=1, flag=0, ext=ext, serialization=Serialization.ROCKETMQ)
+    return decode_binary_header(encode_binary_header(command)).ext
+
+
+@given(st.lists(FIELDS, min_size=2, max_size=8))
+def test_headers_are_read_as_written_whatever_was_read_before(headers: list[dict[str, str]]):
+    """Small alphabets and sizes make layouts meet: the same size with other keys, or other lengths."""
+    for ext in headers + headers:
+        assert decoded(ext) == {key: value for key, value in ext.items() if value}
+
+
+def test_values_of_one_layout_are_not_mixed_up():
+    for number in range(3 * binary_header.LAYOUT_MISSES_MAX):
+        assert decoded({"a": f"{number:02}", "bc": "x"}) == {"a": f"{number:02}", "bc": "x"}
+        assert decoded({"a": "x", "bc": f"{number:02}"}) == {"a": "x", "bc": f"{number:02}"}
+        assert decoded({"ab": f"{number:02}", "c": "x"}) == {"ab": f"{number:02}", "c": "x"}
+        assert decoded({"a": "é", "bc": "x"}) == {"a": "é", "bc": "x"}
+
+
+def test_few_layouts_are_remembered_and_none_of_large_headers():
+    for size in range(2 * binary_header.LAYOUTS_MAX):
+        assert decoded({"a": "x" * (size + 1)}) == {"a": "x" * (size + 1)}
+    assert 0 < len(binary_header._LAYOUTS) <= binary_header.LAYOUTS_MAX
+    assert max(binary_header._LAYOUTS) <= binary_header.LAYOUT_BYTES_MAX
