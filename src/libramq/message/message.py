@@ -199,7 +199,7 @@ class MessageExt:
         body_crc: int,
         broker_name: str = "",
     ) -> "MessageExt":
-        """Return a message, as tests of handlers need it."""
+        """Return a message with these fields, as if it had been received: tests of handlers make them so."""
         head: RecordFields = (
             store_size, 0, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag,
             born_timestamp_ms, encode_host(born_host), store_timestamp_ms, encode_host(store_host),

@@ -13,7 +13,6 @@ from typing import Final, assert_never
 
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming import signals as sg
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetching import FetchRequest
@@ -382,19 +381,19 @@ class PushConsumerCore:
         return self._settled(self._own.handle_same(queue, generation, event, now_ms), now_ms)
 
     def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
-        """Pass the signals on, until only effects are left."""
-        effects = self._effects(steps, now_ms) if steps else []
-        if following := self._locking.requests(now_ms) + self._fetching.settle():
-            effects += self._effects(following, now_ms)
-        if self._phase is Phase.DRAINING and not len(self._table):
-            self._phase = Phase.LEAVING
-            effects += self._effects(self._coordination.leave() or self._unregister(), now_ms)
-        elif self._phase in (Phase.RUNNING, Phase.DRAINING) and (
-            requests := self._coordination.requests(now_ms)
-        ):
-            effects += self._effects(requests, now_ms)
+        """Pass the signals on, until only effects are left. Each part sees what those before it changed."""
+        effects = self._effects(steps, now_ms)
+        effects += self._effects(self._locking.requests(now_ms) + self._fetching.settle(), now_ms)
+        effects += self._effects(self._member_requests(now_ms), now_ms)
         effects += self._troubles.take()
         return fx.merged(effects) if len(effects) > 1 else effects
 
-    def _effects(self, steps: Sequence[fx.Effect | sg.Signal], now_ms: MonotonicMs) -> Effects:
-        return self._signals.effects(steps, now_ms, is_running=self._phase is Phase.RUNNING)
+    def _member_requests(self, now_ms: MonotonicMs) -> Steps:
+        if self._phase is Phase.DRAINING and not len(self._table):
+            self._phase = Phase.LEAVING
+            return [*(self._coordination.leave() or self._unregister())]
+        is_member = self._phase in (Phase.RUNNING, Phase.DRAINING)
+        return self._coordination.requests(now_ms) if is_member else []
+
+    def _effects(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
+        return self._signals.effects(steps, now_ms, is_running=self._phase is Phase.RUNNING) if steps else []

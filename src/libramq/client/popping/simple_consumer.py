@@ -134,8 +134,8 @@ class SimpleConsumer:
         """Return up to max_messages (1,024 at most); none if none came within await_ms.
 
         Over 32 are requested from a broker by several requests at once. They are invisible to the group for
-        invisible_ms, and received again after it unless they were acknowledged. If the call is cancelled,
-        messages that it had taken come again after that time.
+        invisible_ms, and received again after it unless they were acknowledged. So are messages that a
+        broker had already popped when the call was cancelled.
         """
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
@@ -187,33 +187,42 @@ class SimpleConsumer:
         await self.change_invisible_time(message, delay_ms)
 
     async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[MessageExt]:
-        """Pop at one place; more than one request may return are popped by several at once."""
+        """Pop the wanted messages at one place, by as many requests as they need."""
         selected = self._selectors.get(ask.place.topic)
         if selected is None:  # Unsubscribed meanwhile.
             return []
         messages: list[MessageExt] = []
         if max_messages > POP_MESSAGES_MAX:
-            # None of these is held: Apache's broker would hold one that finds a queue locked by another, and
-            # what the others have brought, whose invisible time runs, would wait for it.
-            at_once = ask._replace(poll_ms=0)
-            messages = _of_all(
-                await asyncio.gather(
-                    *(
-                        self._pop_once(at_once, selected, min(left, POP_MESSAGES_MAX), invisible_ms)
-                        for left in range(max_messages, 0, -POP_MESSAGES_MAX)
-                    ),
-                    return_exceptions=True,
-                )
-            )
-        if not messages and (ask.poll_ms or max_messages <= POP_MESSAGES_MAX):
+            messages = await self._pop_many(ask, selected, max_messages, invisible_ms)
+            if not messages and not ask.poll_ms:
+                return []
+        if not messages:
             count_max = min(max_messages, POP_MESSAGES_MAX)
             messages = await self._pop_once(ask, selected, count_max, invisible_ms)
+        return await self._wanted(messages, selected)
+
+    async def _pop_many(
+        self, ask: Ask, selected: Selector, max_messages: int, invisible_ms: int
+    ) -> list[MessageExt]:
+        """Pop more than one request may return, by several requests at once.
+
+        None of these is held: Apache's broker would hold one that finds a queue locked by another, and what
+        the others have brought, whose invisible time runs, would wait for it.
+        """
+        at_once = ask._replace(poll_ms=0)
+        counts = [min(left, POP_MESSAGES_MAX) for left in range(max_messages, 0, -POP_MESSAGES_MAX)]
+        pops = [self._pop_once(at_once, selected, count, invisible_ms) for count in counts]
+        return _of_all(await asyncio.gather(*pops, return_exceptions=True))
+
+    async def _wanted(self, messages: list[MessageExt], selected: Selector) -> list[MessageExt]:
+        """Return the messages that are subscribed to. Brokers compare hashes of tags only."""
         if isinstance(selected, Sql) or not selected.tags:
             return messages
-        wanted = [message for message in messages if message.tags in selected.tags]
-        if len(wanted) < len(messages):  # Brokers compare hashes of tags; nobody else would take these.
-            await self.ack([message for message in messages if message.tags not in selected.tags])
-        return wanted
+        others = [message for message in messages if message.tags not in selected.tags]
+        if not others:
+            return messages
+        await self.ack(others)  # No other member would take them.
+        return [message for message in messages if message.tags in selected.tags]
 
     async def _pop_once(
         self, ask: Ask, selected: Selector, count_max: int, invisible_ms: int
