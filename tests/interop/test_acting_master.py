@@ -131,8 +131,11 @@ def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -
         )
 
 
-def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(tmp_path: Path) -> None:
-    """Our slave sends it there, and the master that returns goes on behind that."""
+@pytest.mark.parametrize(("kind", "level"), [("libra", 4), ("apache", 5)])
+def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(
+    tmp_path: Path, kind: str, level: int
+) -> None:
+    """The slave, ours or Apache's, sends it there, and our master that returns goes on behind that."""
     with ExitStack() as stack:
         acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
         servers = LibraServers(tmp_path, settings=acting)
@@ -140,19 +143,27 @@ def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(tmp
         changed = wire.ask(servers.namesrv, UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
         assert changed.header["code"] == 0, changed.header
         servers.start("master", brokerName=NAME)
-        servers.start_slave("slave", NAME, enableRemoteEscape="true")
+        if kind == "libra":
+            servers.start_slave("slave", NAME, enableRemoteEscape="true")
+            slave = f"127.0.0.1:{servers.ports['slave']}"
+        else:
+            of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "enableRemoteEscape": "true"}
+            settings = {**SMALL_STORE, **acting, **of_slave}
+            apache = ApacheBroker(tmp_path / "slave", namesrv=servers.namesrv, name=NAME, settings=settings)
+            stack.callback(apache.process.kill)
+            apache.process.wait_line("boot success", within_s=PATIENCE_S)
+            slave = apache.address
         cluster = Cluster("libra", servers.namesrv, tmp_path)
         stack.callback(cluster.stop_programs, keep_producers=False)
         topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
         cluster.create_topic(topic, 1)
         for number in range(COUNT):
-            cluster.send(topic=topic, body=str(number), delayLevel=4)
+            cluster.send(topic=topic, body=str(number), delayLevel=level)
         servers.start("elsewhere")
         Cluster("libra", servers.namesrv, tmp_path).create_topic(topic, 2)
         consumer = cluster.consumer(group, topic)
-        slave = f"127.0.0.1:{servers.ports['slave']}"
         cluster.wait_until(
-            lambda: end_of_queue(slave, "SCHEDULE_TOPIC_XXXX", 3) == COUNT,
+            lambda: end_of_queue(slave, "SCHEDULE_TOPIC_XXXX", level - 1) == COUNT,
             "everything at the slave",
             within_s=PATIENCE_S,
         )

@@ -182,8 +182,6 @@ class Broker:
             self.consumers, self.producers, self.health, kernel, notify=partial(send_notices, kernel.effects)
         )
         self._delivery = Delivery(self.schedule, self.store, kernel, is_held=self.config.asks_slaves)
-        if self.config.asks_slaves:
-            SlavesProgress(self.config, self._files, kernel, self._name_servers, self._delivery.begin)
         self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel)
         self._persistence = Persistence(self._files, kernel)
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
@@ -197,6 +195,9 @@ class Broker:
         self.transactions = TransactionParts(
             self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
         )
+        if self.config.asks_slaves:
+            begin, name_servers = self._delivery.begin, self._name_servers
+            SlavesProgress(self.config, files, kernel, name_servers, self.transactions, begin)
         producing = ProducingParts(
             self.config,
             self._files,

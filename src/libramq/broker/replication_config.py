@@ -46,8 +46,8 @@ class ReplicationConfig(MessageStoreConfig):
         False,
         "enableRemoteEscape",
         "With `enableSlaveActingMaster`, at a slave: while the master is gone, messages whose delay level is "
-        "over are sent to other masters that have their topic. Timer messages, messages popped and open "
-        "transactions wait for the master all the same, unlike at Apache's slave.",
+        "over, and open transactions, are sent to other masters that have their topic. Timer messages and "
+        "redeliveries of what was popped wait for the master all the same, unlike at Apache's slave.",
     )
     in_sync_replicas: int = option(
         1,

@@ -53,7 +53,7 @@ class TransactionParts:
             times_max=config.transaction_check_max,
             kept_ms=config.file_reserved_hours * HOUR_MS,
         )
-        open_transactions = first_open(files.store, offsets)
+        open_transactions = self.open = first_open(files.store, offsets)
         self.transactions = Transactions(
             open_transactions=open_transactions,
             log=files.log,
@@ -85,6 +85,11 @@ class TransactionParts:
             ),
             ResumeCheck(files.store, self.transactions),
         ]
+
+    def passed_on(self, half_offset: int) -> None:
+        """Note that a slave has passed on the open half messages before an offset."""
+        self.open.was_passed_on(half_offset)
+        self.checking.want_commit()
 
     def _complete_last_commit(self, files: BrokerFiles, kernel: Kernel) -> None:
         """Store the operation message that is missing where the log ends between the two of a commit.

@@ -106,16 +106,15 @@ class Slave:
         self._copies.settle()
 
     def _new_escaping(self, kernel: Kernel) -> Escaping:
-        files = self._files
         return Escaping(
-            schedule=files.schedule,
-            store=self._store,
-            kernel=kernel,
-            broker=(self._config.broker_name, self._config.broker_id),
-            ask=self._ask,
+            self._config,
+            self._files,
+            self._offsets,
+            kernel,
+            self._ask,
             name_server=lambda: self._answered_last,
             is_acting=lambda: self.is_acting,
-            reached=files.save_progress_soon,
+            is_copying=lambda: self.client.state is State.COPYING,
         )
 
     def _may_cut(self, end: int) -> bool:

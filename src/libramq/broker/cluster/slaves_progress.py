@@ -1,7 +1,7 @@
 """The slaves' progress: what slaves have delivered while this master was gone, asked for before it delivers.
 
-    start ─► a name server: our slaves ─► each: the offsets of its delay levels
-          ─► is the message before such an offset the one that we have? ─► our level continues there
+    start ─► a name server: our slaves ─► each: the offsets of its delay levels, and of half messages
+          ─► is the message before such an offset the one that we have? ─► we continue there
 
 A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
 that nobody has delivered. So the record before an offset is compared: up to an equal record logs are equal.
@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.transaction_parts import TransactionParts
+from libramq.broker.transactions import half
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError
@@ -25,8 +27,10 @@ from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
+from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.question import Question, signing
@@ -68,6 +72,7 @@ class SlavesProgress:
         files: BrokerFiles,
         kernel: Kernel,
         name_servers: Sequence[str],
+        transactions: TransactionParts,
         done: Callable[[], None],
     ) -> None:
         schedule, store = self._schedule, self._store = files.schedule, files.store
@@ -78,6 +83,9 @@ class SlavesProgress:
         self._done: Callable[[], None] | None = done
         # What is stored from now on, slaves do not have: a number beyond belongs to another message there.
         self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
+        self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        self._transactions = transactions
+        transactions.open.held_before = self._half_end
         self._turn = 0
         self._slaves: list[str] = []
         self._again = kernel.deadlines.new(lambda _: self._next())
@@ -128,45 +136,71 @@ class SlavesProgress:
         else:
             self._compare(self._slaves.pop(0), self._ahead(answer.offsets))
 
+    def _ask_half_messages(self, slave: str) -> None:
+        """Ask up to where a slave has passed on half messages, then ask the next slave."""
+        queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
+        call = query_consumer_offset(half.TRANSACTION_GROUP, queue)
+        self._ask(Question(slave, call, partial(self._passed_on, slave), ANSWER_MS_MAX))
+
+    def _passed_on(self, slave: str, answer: int | LibraError | None) -> None:
+        if isinstance(answer, LibraError):
+            log.warning(
+                "a slave does not say which transactions it has passed on", slave=slave, reason=str(answer)
+            )
+        offset = min(answer, self._half_end) if isinstance(answer, int) else 0
+        if offset <= self._transactions.open.half_offset:
+            self._next()
+            return
+
+        def compared(is_equal: bool) -> None:
+            if is_equal:
+                self._transactions.passed_on(offset)
+                log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
+            self._next()
+
+        self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset - 1, compared)
+
+    def _compare_record(
+        self, slave: str, topic: str, queue_id: int, offset: int, compared: Callable[[bool], None]
+    ) -> None:
+        """Find out whether a slave has the same message at an offset."""
+        units = self._store.queue_units(topic, queue_id, offset, 1)
+        record = self._store.copy.record(units[0][0], units[0][1]) if units else None
+
+        def answered(answer: bytes | LibraError) -> None:
+            if self._done is None:
+                return
+            if answer != record:
+                log.warning(
+                    "a slave's log is another one: what it has delivered may be delivered again",
+                    slave=slave, topic=topic,
+                )  # fmt: skip
+            compared(answer == record)
+
+        if record is None:
+            compared(False)
+        else:
+            self._ask(Question(slave, record_at(units[0][0], record), answered, ANSWER_MS_MAX))
+
     def _ahead(self, offsets: dict[int, int]) -> list[tuple[int, int]]:
         """Return the levels of which a slave has delivered more, and up to where."""
         reached = {level: min(offset, self._ends.get(level, 0)) for level, offset in offsets.items()}
         return [each for each in reached.items() if each[1] > self._schedule.offsets.get(each[0], 0)]
 
     def _compare(self, slave: str, levels: list[tuple[int, int]]) -> None:
-        """Take over a slave's offsets, one after the other, then ask the next slave."""
-        if self._done is None:
-            return
+        """Take over a slave's offsets, one after the other."""
         if not levels:
-            self._next()
+            self._ask_half_messages(slave)
             return
         level, offset = levels.pop()
-        units = self._store.queue_units(names.SCHEDULE_TOPIC, level - 1, offset - 1, 1)
-        record = self._store.copy.record(units[0][0], units[0][1]) if units else None
-        if record is None:
-            self._compare(slave, levels)
-            return
-        compared = partial(self._compared, slave, levels, level, offset, record)
-        self._ask(Question(slave, record_at(units[0][0], record), compared, ANSWER_MS_MAX))
 
-    def _compared(
-        self,
-        slave: str,
-        levels: list[tuple[int, int]],
-        level: int,
-        offset: int,
-        record: bytes,
-        answer: bytes | LibraError,
-    ) -> None:
-        if answer == record and self._done is not None:
-            self._schedule.reached(level, offset)
-            log.info("a slave has delivered messages meanwhile", slave=slave, level=level, up_to=offset)
-        else:
-            log.warning(
-                "a slave's log is another one: what it has delivered may be delivered again",
-                slave=slave, level=level,
-            )  # fmt: skip
-        self._compare(slave, levels)
+        def compared(is_equal: bool) -> None:
+            if is_equal:
+                self._schedule.reached(level, offset)
+                log.info("a slave has delivered messages meanwhile", slave=slave, level=level, up_to=offset)
+            self._compare(slave, levels)
+
+        self._compare_record(slave, names.SCHEDULE_TOPIC, level - 1, offset - 1, compared)
 
     def _wait_no_longer(self, _: MonotonicMs) -> None:
         if self._done is not None:
@@ -178,5 +212,6 @@ class SlavesProgress:
     def _end(self) -> None:
         done, self._done = self._done, None
         self._give_up.cancel()
+        self._transactions.open.held_before = 0
         if done is not None:
             done()

@@ -36,6 +36,8 @@ log = get_logger(__name__)
 CHECKED_PER_ROUND_MAX: Final = 64
 #: Ours: how soon a round is tried again if the store accepts no messages, or its progress is not flushed.
 AGAIN_MS: Final = 100
+#: Ours: how soon a round is tried again that waits for what slaves have done.
+HELD_MS: Final = 1_000
 
 
 class Verdict(Enum):
@@ -144,11 +146,13 @@ class Checking:
             self._loading.read_on()
             # Producers have to reconnect first.
             self._rounds.by(now_ms + self._rules.interval_ms if self._loading.is_done else now_ms)
+        elif self._open.held_before:
+            self._rounds.by(now_ms + HELD_MS)
         elif self._check():
             self._rounds.by(now_ms)
         else:
             self._round_end = None
-            self._want_commit()
+            self.want_commit()
             if self._open.half_offset < self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
                 self._rounds.by(now_ms + self._rules.interval_ms)
 
@@ -210,7 +214,7 @@ class Checking:
 
     # Progress.
 
-    def _want_commit(self) -> None:
+    def want_commit(self) -> None:
         """Commit how far we are, once the copies and operation messages before are on the disk."""
         log_end = self._store.end
         self._to_commit = self._open.half_offset, self._open.op_offset, log_end

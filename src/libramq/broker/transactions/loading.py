@@ -30,9 +30,11 @@ STRETCHES_AT_START: Final = REMEMBERED // READ_MAX + 32
 
 
 class Loading:
-    """Reads both topics as they were at the start; waits for the disk in the constructor."""
+    """Reads both topics as they are now. at_once: some of it in the constructor, waiting for the disk."""
 
-    def __init__(self, store: MessageStore, open_transactions: OpenTransactions) -> None:
+    def __init__(
+        self, store: MessageStore, open_transactions: OpenTransactions, *, at_once: bool = True
+    ) -> None:
         self._store = store
         self._open = open_transactions
         self._op_offset, self._op_end = open_transactions.op_offset, _end(store, names.TRANS_OP_HALF_TOPIC)
@@ -40,7 +42,7 @@ class Loading:
         self._op_next = min(self._op_offset, self._op_end - REMEMBERED)
         self._op_next = max(self._op_next, store.min_offset(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID))
         self._half_next = open_transactions.half_offset
-        for _ in range(STRETCHES_AT_START):
+        for _ in range(STRETCHES_AT_START if at_once else 0):
             if not self.is_done:
                 self.read_on()
 

@@ -30,11 +30,12 @@ class OpenTransactions:
     """The state; offsets are those of the one queue of each topic.
 
     unread_before: half messages before it may have ended, or may be copies: they are still being read.
+    held_before: a slave may have passed on half messages before it, which is being found out.
     """
 
     def __init__(self, half_offset: int, op_offset: int) -> None:
         self.half_offset = half_offset
-        self.unread_before = 0
+        self.unread_before = self.held_before = 0
         self._op_end = op_offset
         self._ops: deque[tuple[int, int]] = deque()  # Its offset, and the last half message that it names.
         self._ended: dict[int, None] = {}
@@ -78,9 +79,20 @@ class OpenTransactions:
         """Return what is known of a half message, by its offset and the first one that it had."""
         if half_offset in self._ended or first_offset in self._ended:
             return Known.ENDED
+        if half_offset < self.held_before:
+            return Known.NOTHING
         if first_offset in self._copies or half_offset >= max(self.half_offset, self.unread_before):
             return Known.OPEN
         return Known.NOTHING
+
+    def is_renewed(self, first_offset: int, half_offset: int) -> bool:
+        """Return whether a half message has a later copy."""
+        return self._copies.get(first_offset, half_offset) > half_offset
+
+    def was_passed_on(self, half_offset: int) -> None:
+        """Note that a slave has passed on the open half messages before this one: they end elsewhere."""
+        self.passed(half_offset)
+        self._copies = {first: newest for first, newest in self._copies.items() if newest >= half_offset}
 
     def passed(self, half_offset: int) -> None:
         """Go on behind the half messages before this one: they have ended, were copied or given up."""

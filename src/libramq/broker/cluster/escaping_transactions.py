@@ -1,0 +1,133 @@
+"""Escaping transactions: an acting slave passes open half messages on to another master.
+
+    half topic   … ended  open │ open   renewed  ended   young    half messages behind the committed offset
+                                 sent ─► a half message there, and its producers are asked there
+
+What the slave has passed on is the committed offset of CID_RMQ_SYS_TRANS here; the master that returns takes
+it over, and refuses ends of what lies before it (`slaves_progress.py`). Ends are refused here, as by Apache's
+slave: producers end the half message at the other master, when that asks.
+
+Upstream: TransactionalMessageServiceImpl.check, EscapeBridge.putMessage.
+"""
+
+from typing import Final
+
+from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
+from libramq.broker.config import BrokerConfig
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.transactions import half
+from libramq.broker.transactions.loading import Loading, first_open, last_committed, messages_of
+from libramq.broker.transactions.open_transactions import Known, OpenTransactions
+from libramq.clock import Clock
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.message.sys_flag import TRANSACTION_PREPARED
+from libramq.store.message_store import MessageStore
+
+#: Ours: half messages that are sent at once, and looked at in one turn.
+WINDOW_MAX: Final = 32
+LOOKED_AT_MAX: Final = 64
+
+_DROPPED: Final = (
+    p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_ID,
+    p.TRANSACTION_PREPARED_QUEUE_OFFSET, p.TRANSACTION_CHECK_TIMES,
+)  # fmt: skip
+
+
+class EscapingTransactions:
+    """Passes open half messages on, oldest first."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        masters: OtherMasters,
+        clock: Clock,
+    ) -> None:
+        self._timeout_ms = config.transaction_timeout_ms
+        self._store = store
+        self._offsets = offsets
+        self._masters = masters
+        self._clock = clock
+        self._open: OpenTransactions | None = None
+        self._loading: Loading | None = None
+        self._window: Window | None = None
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Return whether another master has been sent something, and has not answered."""
+        return self._window is not None and bool(self._window.awaited)
+
+    def begin(self) -> None:
+        """Look at the log as it is now."""
+        self._open = self._loading = self._window = None
+
+    def act(self) -> bool:
+        """Send on; return whether there is more to look at soon. May raise ColdRead."""
+        open_, loading = self._open, self._loading
+        if open_ is None or loading is None:
+            open_ = self._state()
+            loading = self._loading = Loading(self._store, open_, at_once=False)
+            self._open = open_
+        if not loading.is_done:
+            loading.read_on()
+            return True
+        if self._window is None:
+            messages, is_more = self._find(open_)
+            if not messages:
+                self._commit(open_)
+                return is_more
+            self._window = Window(messages, messages[-1].queue_offset + 1)
+        window = self._window
+        self._masters.send(window, self._outgoing, lambda: self._accepted(open_, window))
+        return False
+
+    def _state(self) -> OpenTransactions:
+        open_ = first_open(self._store, self._offsets)
+        last = last_committed(self._store)
+        if last is not None:  # The log ends between it and its operation message.
+            open_.remember((last.queue_offset, half.first_offset(last)))
+        return open_
+
+    def _find(self, open_: OpenTransactions) -> tuple[list[MessageExt], bool]:
+        """Return the next open half messages, and whether there may be more."""
+        found: list[MessageExt] = []
+        end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        offset = open_.half_offset
+        for _ in range(LOOKED_AT_MAX):
+            if offset >= end or len(found) == WINDOW_MAX:
+                return found, len(found) == WINDOW_MAX
+            read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
+            for message in messages_of(read):
+                if self._is_open(open_, message):
+                    if int(self._clock.wall_ms()) - message.born_timestamp_ms < self._timeout_ms:
+                        return found, False
+                    found.append(message)
+            offset = max(read.next_offset, offset + 1)
+            if not found:
+                open_.passed(offset)
+        return found, True
+
+    def _is_open(self, open_: OpenTransactions, message: MessageExt) -> bool:
+        first = half.first_offset(message)
+        if not half.is_half(message) or open_.is_renewed(first, message.queue_offset):
+            return False
+        return open_.known(message.queue_offset, first) is Known.OPEN
+
+    def _outgoing(self, message: MessageExt) -> Outgoing:
+        properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
+        group = properties.get(p.PRODUCER_GROUP, "")
+        return Outgoing(message.properties[p.REAL_TOPIC], properties, group, TRANSACTION_PREPARED)
+
+    def _accepted(self, open_: OpenTransactions, window: Window) -> None:
+        open_.passed(window.next_offset)
+        self._commit(open_)
+        if window.is_done and self._window is window:
+            self._window = None
+
+    def _commit(self, open_: OpenTransactions) -> None:
+        group, topic, queue_id = half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID
+        if open_.half_offset > (self._offsets.query(group, topic, queue_id) or 0):
+            self._offsets.commit(group, topic, queue_id, open_.half_offset)

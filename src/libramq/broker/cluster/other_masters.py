@@ -1,0 +1,176 @@
+"""The other masters: where an acting slave sends what it must not store, and what became of it.
+
+    window: messages in their order ─► routes of their topics ─► each to the next queue ─► accepted, or again
+
+A send without an answer is repeated, and may then be stored twice.
+Upstream: EscapeBridge.putMessageToRemoteBroker.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.formats.route import MASTER_ID, TopicRouteData
+from libramq.formats.tables import PERM_WRITE
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK
+from libramq.remoting.headers import SendMessageHeaderV2
+from libramq.rpc.broker_calls import SendReply, send_message
+from libramq.rpc.name_server_calls import topic_route
+from libramq.rpc.question import Ask, Question
+
+log = get_logger(__name__)
+
+#: Ours: how soon a refused message is sent again, and a route asked for again.
+AGAIN_MS: Final = 1_000
+ROUTE_MS: Final = 30_000
+ANSWER_MS_MAX: Final = 3_000
+#: Ours: topics whose routes are kept.
+ROUTES_MAX: Final = 10_000
+
+
+class Window:
+    """Messages in the order of their queue; one that was accepted is None.
+
+    awaited: the places of those under way.
+    """
+
+    def __init__(self, messages: list[MessageExt], end_offset: int) -> None:
+        self.messages: list[MessageExt | None] = list(messages)
+        self.awaited: set[int] = set()
+        self.again_ms = MonotonicMs(0)
+        self._end_offset = end_offset
+
+    @property
+    def next_offset(self) -> int:
+        """Return the offset of the first message that is not accepted."""
+        return next((each.queue_offset for each in self.messages if each is not None), self._end_offset)
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether everything was accepted."""
+        return not any(each is not None for each in self.messages)
+
+
+class Outgoing(NamedTuple):
+    """A message for another master. group: its producer's; transaction: the bits of its flag."""
+
+    topic: str
+    properties: dict[str, str]
+    group: str
+    transaction: int = 0
+
+
+class OtherMasters:
+    """Sends windows. name_server: whom to ask for routes; ready: called when a route has come."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        ask: Ask,
+        *,
+        name: str,
+        name_server: Callable[[], str],
+        ready: Callable[[], None],
+    ) -> None:
+        self._clock = kernel.clock
+        self._ask = ask
+        self._name = name
+        self._name_server = name_server
+        self._ready = ready
+        self._routes: dict[str, tuple[MonotonicMs, list[tuple[str, int]]]] = {}
+        self._asked_routes: set[str] = set()
+        self._reported: set[str] = set()
+        self._turn = 0
+
+    def send(
+        self, window: Window, outgoing: Callable[[MessageExt], Outgoing], accepted: Callable[[], None]
+    ) -> None:
+        """Send what is neither accepted nor under way. accepted: called when one more is."""
+        now_ms = self._clock.monotonic_ms()
+        for place, message in enumerate(window.messages):
+            if message is None or place in window.awaited or now_ms < window.again_ms:
+                continue
+            out = outgoing(message)
+            queues = self._queues(out.topic, now_ms)
+            if queues:
+                self._turn += 1
+                address, queue_id = queues[self._turn % len(queues)]
+                window.awaited.add(place)
+                call = send_message(_header(message, out, queue_id), message.body)
+                self._ask(
+                    Question(address, call, partial(self._sent, window, place, accepted), ANSWER_MS_MAX)
+                )
+
+    def _sent(
+        self, window: Window, place: int, accepted: Callable[[], None], answer: SendReply | LibraError
+    ) -> None:
+        window.awaited.discard(place)
+        if isinstance(answer, LibraError):
+            log.warning("a message was not accepted by another master; it is sent again", reason=str(answer))
+            window.again_ms = self._clock.monotonic_ms() + AGAIN_MS
+        else:
+            window.messages[place] = None
+            accepted()
+
+    # Where to.
+
+    def _queues(self, topic: str, now_ms: MonotonicMs) -> list[tuple[str, int]]:
+        """Return the queues of a topic at other masters, once they are known."""
+        asked_ms, queues = self._routes.get(topic, (None, []))
+        is_new = asked_ms is None or now_ms - asked_ms >= (ROUTE_MS if queues else AGAIN_MS)
+        if is_new and topic not in self._asked_routes:
+            self._asked_routes.add(topic)
+            routed = partial(self._routed, topic)
+            self._ask(Question(self._name_server(), topic_route(topic), routed, ANSWER_MS_MAX))
+        return queues
+
+    def _routed(self, topic: str, route: TopicRouteData | LibraError) -> None:
+        self._asked_routes.discard(topic)
+        now_ms = self._clock.monotonic_ms()
+        queues = [] if isinstance(route, LibraError) else self._others(route)
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[topic] = now_ms, queues
+        if queues:
+            self._reported.discard(topic)
+            self._ready()
+        elif topic not in self._reported and len(self._reported) < ROUTES_MAX:
+            self._reported.add(topic)
+            log.warning("messages wait for the master: no other one has their topic", topic=topic)
+
+    def _others(self, route: TopicRouteData) -> list[tuple[str, int]]:
+        """Return address and number of the queues at other masters that may be written."""
+        masters = {each.broker_name: each.broker_addrs.get(MASTER_ID) for each in route.broker_datas}
+        masters.pop(self._name, None)
+        return [
+            (address, queue_id)
+            for each in route.queue_datas
+            if each.perm & PERM_WRITE and (address := masters.get(each.broker_name)) is not None
+            for queue_id in range(each.write_queue_nums)
+        ]
+
+
+def _header(message: MessageExt, out: Outgoing, queue_id: int) -> SendMessageHeaderV2:
+    kept_flag = message.sys_flag & ~(TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6)
+    return SendMessageHeaderV2(
+        producer_group=out.group,
+        topic=out.topic,
+        default_topic=names.AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=4,
+        queue_id=queue_id,
+        sys_flag=kept_flag | out.transaction,
+        born_timestamp=message.born_timestamp_ms,
+        flag=message.flag,
+        properties=p.properties_to_text(out.properties),
+        reconsume_times=message.reconsume_times,
+        unit_mode=False,
+        batch=False,
+        max_reconsume_times=p.whole_number(out.properties.get(p.MAX_RECONSUME_TIMES, ""), digits_max=9),
+    )
