@@ -196,3 +196,46 @@ def delay_offsets(address: str) -> str:
 
 def received(consumer: Program) -> list[str]:
     return [event["body"] for event in consumer.of("message")]
+
+
+def test_a_java_producer_ends_at_another_master_what_was_open_at_a_lost_one(tmp_path: Path) -> None:
+    """Our slave passes the half message on; the master that returns does not ask about it any more."""
+    with ExitStack() as stack:
+        acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
+        checks = {"transactionTimeOut": 1_000, "transactionCheckInterval": 2_000}
+        servers = LibraServers(tmp_path, settings={**acting, **checks})
+        stack.callback(servers.stop)
+        changed = wire.ask(servers.namesrv, UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
+        assert changed.header["code"] == 0, changed.header
+        servers.start("master", brokerName=NAME, transactionCheckInterval=3_600_000)
+        servers.start_slave("slave", NAME, enableRemoteEscape="true")
+        cluster = Cluster("libra", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
+        cluster.create_topic(topic, 1)
+        producer = cluster.start("Transact", {"group": cluster.fresh_name("producers")})
+        producer.wait_event("started")
+        question = {"topic": topic, "body": "open", "local": "unknown", "check": "commit"}
+        assert producer.ask("sent", question)["status"] == "SEND_OK"
+        servers.start("elsewhere")
+        Cluster("libra", servers.namesrv, tmp_path).create_topic(topic, 2)
+        consumer = cluster.consumer(group, topic)
+        slave = f"127.0.0.1:{servers.ports['slave']}"
+        cluster.wait_until(
+            lambda: end_of_queue(slave, "RMQ_SYS_TRANS_HALF_TOPIC") == 1,
+            "the half message at the slave",
+            within_s=PATIENCE_S,
+        )
+        servers.kill("master")
+        consumer.wait_until(lambda: received(consumer) == ["open"], "its commit", within_s=2 * PATIENCE_S)
+        asked = len(producer.of("check"))
+        servers.start("master", brokerName=NAME)
+        cluster.send(topic=topic, body="last")
+        consumer.wait_until(lambda: "last" in received(consumer), "one more", within_s=PATIENCE_S)
+        master = f"127.0.0.1:{servers.ports['master']}"
+        cluster.wait_until(
+            lambda: committed(master, "CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC") == 1,
+            "the slave's progress at the master",
+            within_s=PATIENCE_S,
+        )
+        assert (received(consumer), len(producer.of("check"))) == (["open", "last"], asked)
