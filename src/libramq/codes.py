@@ -131,8 +131,11 @@ class RequestCode(IntEnum):
     PEER_ASSIGNMENTS = 31016
     PEER_REMOVED = 31017
     PEER_REBALANCE = 31018
+    PEER_NODE = 31019
     # A name server probes a broker over the broker's own connection; the answer is that the code is unknown.
     PROBE = 31020
+    PEER_TOPIC = 31021
+    PEER_OFFSETS = 31022
 
 
 class ResponseCode(IntEnum):

@@ -47,6 +47,7 @@ from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.timer_delivery import TimerDelivery
 from libramq.broker.metrics.runtime_info import RuntimeInfo
+from libramq.broker.node_parts import NodeParts
 from libramq.broker.pop_parts import PopParts
 from libramq.broker.processor.cleaning import CleaningRequests
 from libramq.broker.processor.client_management import ClientManagement
@@ -55,7 +56,6 @@ from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_membership import GroupRequests
 from libramq.broker.processor.notices import send_notices
 from libramq.broker.processor.open_queue import OpenQueue
-from libramq.broker.processor.peers import PeerRequests
 from libramq.broker.processor.pull_message import PullMessage
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.broker.processor.query_message import QueryMessage
@@ -300,23 +300,23 @@ class Broker:
                 answer=self._responder.answer,
             ),
         ]
-        if self.cluster is not None:  # A broker without name servers is alone.
-            services.append(
-                PeerRequests(
-                    cluster=self.cluster,
-                    coordination=self.coordination,
-                    consumers=self.consumers,
-                    assigner=self.assigner,
-                    credentials=self.config.credentials,
-                    address=self.config.address,
-                )
-            )
-        return services
-
-    def _administration(self) -> Sequence[Any]:
         self.removal = TopicRemoval(
             self.topics, self.store, self.offsets, self.coordination, self.held, self.kernel
         )
+        self.other_nodes = NodeParts(
+            self.config,
+            self._files,
+            self._group_parts,
+            self.committing,
+            self.offsets,
+            self.removal,
+            self.kernel,
+        )
+        if self.cluster is not None:  # A broker without name servers is alone.
+            services += self.other_nodes.requests(self.cluster)
+        return services
+
+    def _administration(self) -> Sequence[Any]:
         services = administration_services(
             self.config,
             self.tables,

@@ -83,6 +83,12 @@ class BrokerConfig(NameServerConfig):
     kafka_listen_port: int = option(  # Ours alone.
         0, "kafkaListenPort", "The port for Kafka's clients; 0: none. See [Kafka clients](kafka.md)."
     )
+    kafka_advertised: str = option(  # Ours alone; Kafka: advertised.listeners.
+        "",
+        "kafkaAdvertised",
+        "The address HOST:PORT at which Kafka's clients reach this broker; default: `brokerIP1` and "
+        "`kafkaListenPort`.",
+    )
     kafka_member_grace_ms: int = option(  # Ours alone.
         150,
         "kafkaMemberGraceMs",

@@ -60,7 +60,7 @@ class GroupParts:
             for_retries=config.filter_support_retry,
         )
         view = ClusterView(name, config.address, is_alone_for_good=not config.namesrv_addr)
-        peers = self._open_peers(config, view, kernel)
+        peers = self.peers = self._open_peers(config, view, kernel)
         self.coordination = Coordination(
             broker_name=name,
             address=config.address,

@@ -85,6 +85,12 @@ class BrokerServer:
         assert self._performer is not None, "the broker has not started"
         return self._performer.entrance(translator)
 
+    def call(self, work: Callable[[], None]) -> None:
+        """Do something at the started broker, and perform what follows from it."""
+        assert self._performer is not None, "the broker has not started"
+        work()
+        self._performer.follow()
+
     async def start(self) -> None:
         """Open the store, listen, register; raises StoreLocked, ConfigError and others."""
         if self._config.serves_metrics:

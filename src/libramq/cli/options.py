@@ -79,7 +79,9 @@ Conf = Annotated[
 ]
 KafkaPort = Annotated[
     int | None,
-    typer.Option(min=1, max=65535, help="Serve Kafka's clients on this port; for one broker only."),
+    typer.Option(
+        min=1, max=65535, help="Serve Kafka's clients on this port; further brokers on the next ones."
+    ),
 ]
 AllowPublic = Annotated[
     bool, typer.Option("--allow-public", help="Allow listening on an address that other machines can reach.")

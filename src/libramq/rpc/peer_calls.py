@@ -6,6 +6,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 from libramq.codes import RequestCode
 from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body import nodes
 from libramq.remoting.body.assignment import QueryAssignmentReply
 from libramq.rpc.call import Call, group_call, nothing
 
@@ -70,3 +71,28 @@ def report_rebalance_start(body: bodies.PeerStartedBody) -> Call[None]:
 def report_rebalance(body: bodies.PeerRebalanceBody) -> Call[None]:
     """Report the progress of a group's rebalance to a broker."""
     return group_call(RequestCode.PEER_REBALANCE, None, nothing, body=encode_body(body))
+
+
+def ask_node(body: nodes.PeerNodeBody) -> Call[nodes.PeerNode]:
+    """Query a broker for what Kafka's clients need to know of it."""
+    return group_call(
+        RequestCode.PEER_NODE,
+        None,
+        lambda reply: decode_body(reply.body, nodes.PeerNode),
+        body=encode_body(body),
+    )
+
+
+def change_topic(body: nodes.PeerTopicBody) -> Call[None]:
+    """Have a broker create, extend or delete a topic."""
+    return group_call(RequestCode.PEER_TOPIC, None, nothing, body=encode_body(body))
+
+
+def exchange_offsets(body: nodes.PeerOffsetsBody) -> Call[nodes.PeerOffsets]:
+    """Commit, read and delete a group's offsets at a queue's broker."""
+    return group_call(
+        RequestCode.PEER_OFFSETS,
+        None,
+        lambda reply: decode_body(reply.body, nodes.PeerOffsets),
+        body=encode_body(body),
+    )

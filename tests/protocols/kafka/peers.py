@@ -2,6 +2,7 @@
 
 import sys
 from typing import Any
+from zlib import crc32
 
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.node import Node
@@ -24,6 +25,8 @@ from tests.fakes import FakePeer
 
 NODE = Node("127.0.0.1", 9092, "DefaultCluster")
 CLIENT_ID = "test"
+#: Of DefaultBroker.
+NODE_ID = crc32(b"broker-a") % (1 << 24)
 
 
 def record(value: bytes | None = b"v", key: bytes | None = None, **fields: Any) -> Record:

@@ -20,7 +20,7 @@ from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.broker.test_coordinated_groups import alone
 from tests.fakes import FakePeer
-from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, record
+from tests.protocols.kafka.peers import NODE_ID, KafkaEndpoint, KafkaPeer, record
 
 SESSION_MS = 10_000
 
@@ -153,7 +153,7 @@ def test_this_broker_coordinates_every_group(endpoint: KafkaEndpoint, version: i
     )
     response = endpoint.peer().ask(request, version)
     found = response.coordinators[0] if version >= 4 else response
-    assert (found.error_code, found.node_id, found.host, found.port) == (0, 0, "127.0.0.1", 9092)
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, NODE_ID, "127.0.0.1", 9092)
     if version >= 4:
         assert response.coordinators[1].error_code == ErrorCode.INVALID_GROUP_ID
 

@@ -33,8 +33,9 @@ from libramq.wire.kafka.primitives import Reader, encode_int16, encode_int32
 from libramq.wire.kafka.schema import REMARK_CHARACTERS_MAX, decode, encode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
-from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
+from tests.protocols.kafka.peers import NODE_ID, KafkaEndpoint, batch, record
 
+OWN = str(NODE_ID)
 CLIENT_ID = b"\0\x01x"
 
 
@@ -147,7 +148,9 @@ def test_metadata_hides_what_is_not_for_clients(endpoint: KafkaEndpoint):
     response = endpoint.peer().ask(MetadataRequest())
     assert "T" in {topic.name for topic in response.topics}
     assert not [topic.name for topic in response.topics if topic.name.startswith(("%", "rmq_sys_", "TBW"))]
-    assert [(each.host, each.port, each.node_id) for each in response.brokers] == [("127.0.0.1", 9092, 0)]
+    assert [(each.host, each.port, each.node_id) for each in response.brokers] == [
+        ("127.0.0.1", 9092, NODE_ID)
+    ]
 
 
 def test_many_topics_are_described_by_a_thread(endpoint: KafkaEndpoint):
@@ -221,10 +224,10 @@ def test_a_large_malformed_request_ends_its_connection(endpoint: KafkaEndpoint):
 
 
 def test_settings_are_those_of_this_broker_and_answered_once(endpoint: KafkaEndpoint):
-    resources = [DescribedResource(resource_type=4, resource_name=name) for name in ("0", "0", "", "1")]
+    resources = [DescribedResource(resource_type=4, resource_name=name) for name in (OWN, OWN, "", "1")]
     results = endpoint.peer().ask(DescribeConfigsRequest(resources=tuple(resources)), 3).results
     assert [(each.resource_name, each.error_code) for each in results] == [
-        ("0", 0),
+        (OWN, 0),
         ("", 0),
         ("1", ErrorCode.INVALID_REQUEST),
     ]
@@ -331,7 +334,7 @@ def test_a_topic_is_refused_by_its_code(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "setting"), [(2, "T", ("cleanup.policy", "delete")), (4, "0", ("num.partitions", "4"))]
+    ("kind", "name", "setting"), [(2, "T", ("cleanup.policy", "delete")), (4, OWN, ("num.partitions", "4"))]
 )
 def test_settings_are_described(endpoint: KafkaEndpoint, kind: int, name: str, setting: tuple[str, str]):
     wanted = DescribedResource(resource_type=kind, resource_name=name)

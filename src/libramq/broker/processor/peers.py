@@ -65,24 +65,7 @@ class PeerRequests:
             RequestCode.PEER_REMOVED: self.removed,
             RequestCode.PEER_REBALANCE: self.rebalance,
         }
-        credentials = self._credentials
-        if credentials is None:
-            return processors
-        return {code: self._signed(credentials, processor) for code, processor in processors.items()}
-
-    def _signed(self, credentials: Credentials, processor: Processor) -> Processor:
-        """Wrap a processor so that it refuses requests not signed for us, before it reads them."""
-
-        def process(request: Request) -> Outcome:
-            if is_signed_for(request.command, credentials, self._address):
-                return processor(request)
-            raise broker_error(
-                ResponseCode.NO_PERMISSION,
-                "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
-                "set the same at all of its brokers",
-            )
-
-        return process
+        return signed(processors, self._credentials, self._address)
 
     def grant(self, request: Request) -> Outcome:
         """Apply a coordinator's grants of our queues; reply with the highest epoch our fence has seen."""
@@ -178,3 +161,28 @@ def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, reque
         f"version {body.version} of group {body.group} is implausible: versions start at wall-clock times, "
         f"and it is {request.wall_ms} here; set the clocks of the brokers",
     )
+
+
+def signed(
+    processors: Mapping[int, Processor], credentials: Credentials | None, address: str
+) -> Mapping[int, Processor]:
+    """Wrap processors so that they refuse requests not signed for us, before they read them.
+
+    credentials: None: requests are not signed. address: ours, as name servers report it.
+    """
+    if credentials is None:
+        return processors
+
+    def wrapped(processor: Processor) -> Processor:
+        def process(request: Request) -> Outcome:
+            if is_signed_for(request.command, credentials, address):
+                return processor(request)
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
+                "set the same at all of its brokers",
+            )
+
+        return process
+
+    return {code: wrapped(processor) for code, processor in processors.items()}

@@ -19,6 +19,7 @@ from libramq.cli.main import EXIT_FAILED, failure_line
 from libramq.cli.options import LogLevel
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS
 from libramq.cli.servers.commands import broker_server, calm_garbage_collector
+from libramq.cli.servers.kafka import kafka_servers
 from libramq.transport.descriptors import raise_limit
 
 
@@ -38,13 +39,18 @@ async def serve(config: BrokerConfig) -> None:
     raise_limit()
     broker = broker_server(config)
     await broker.start()
+    kafka = kafka_servers(broker, config)
     try:
+        for server in kafka:
+            await server.start()
         calm_garbage_collector()
         loop.add_reader(stdin, read)
         print(READY, flush=True)
         await stopped.wait()
     finally:
         async with asyncio.timeout(STOP_SECONDS):
+            for server in kafka:
+                await server.stop()
             await broker.stop()
 
 

@@ -17,7 +17,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, chosen_name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
-from libramq.cli.servers.kafka import check_kafka_port, kafka_servers
+from libramq.cli.servers.kafka import kafka_servers
 from libramq.cli.servers.layout import directories, kv_file
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.clock import SystemClock
@@ -61,7 +61,6 @@ async def up(
 ) -> None:
     """Run the name server and the first broker here, others in their own processes, until a signal."""
     check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
-    check_kafka_port(kafka_port, brokers)
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
@@ -83,7 +82,7 @@ async def up(
             allow_public=allow_public,
             damaged=damaged,
             credentials=credentials,
-            kafka_listen_port=kafka_port or 0,
+            kafka_listen_port=kafka_port + index if kafka_port else 0,
             **_metrics(metrics_port, index),
         )
         for index, ((name, store), port) in enumerate(
@@ -98,7 +97,7 @@ async def up(
         *remarks,
         f"LibraMQ is up: name server {namesrv}, {'broker' if brokers == 1 else 'brokers'} {named}, "
         f"data in {_absolute(data)}",
-        *([f"Kafka's clients connect to {advertised}:{kafka_port}"] if kafka_port else []),
+        *_kafka_line([f"{advertised}:{config.kafka_listen_port}" for config in configs if kafka_port]),
         f"Try:  libra send{option} -t Hello 'Hello, balance'",
         f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
     ]
@@ -109,6 +108,10 @@ async def up(
 def _option(port: int, host: str, namesrv: str) -> str:
     """Return the option with which commands find the name server; "" where they find it without."""
     return "" if port == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost") else f" -n {namesrv}"
+
+
+def _kafka_line(addresses: Sequence[str]) -> list[str]:
+    return [f"Kafka's clients connect to {','.join(addresses)}"] if addresses else []
 
 
 def _metrics(port: int | None, index: int) -> dict[str, Any]:

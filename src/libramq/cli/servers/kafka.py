@@ -8,12 +8,6 @@ from libramq.errors import ConfigError
 from libramq.filesystem import LocalFileSystem
 
 
-def check_kafka_port(port: int | None, brokers: int) -> None:
-    """Raise ConfigError for several brokers with a Kafka port."""
-    if port is not None and brokers > 1:
-        raise ConfigError("--kafka-port: only one broker serves Kafka's clients so far; drop --brokers")
-
-
 def kafka_servers(broker: BrokerServer, config: BrokerConfig) -> list[Service]:
     """Return the server for Kafka's clients, if there is one; raises ConfigError where it cannot be had."""
     if not config.kafka_listen_port:

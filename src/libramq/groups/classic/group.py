@@ -119,6 +119,11 @@ class ClassicGroup(ClassicRebalance):
             return Refusal.REBALANCE_IN_PROGRESS
         return refusal
 
+    def dissolve(self) -> list[Hashable]:
+        """Return the parked requests, which nobody will answer: another broker coordinates the group."""
+        keys = [key for each in self.members.values() for key in (each.join_key, each.sync_key)]
+        return [key for key in keys if key is not None]
+
     def lost(self, member_id: str, until_ms: MonotonicMs, is_gone: Callable[[Hashable], bool]) -> bool:
         """Expect a dynamic member, whose connection has ended, back until a time; return whether it is one.
 

@@ -48,6 +48,11 @@ class ClassicGroups:
         if cost:
             self._costs[name] = cost
 
+    def forget(self, name: str) -> None:
+        """Forget a group that another broker coordinates now."""
+        self._groups.pop(name, None)
+        self.charge(name)
+
     def forget_unused(self, name: str) -> bool:
         """Forget a group that nobody is in; return whether it is gone."""
         group = self._groups.get(name)

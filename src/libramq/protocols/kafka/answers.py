@@ -9,7 +9,7 @@ An unfinished slot is parked in the purgatory, so that it disappears with its co
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Thread
@@ -22,6 +22,7 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 
 #: Ours: elements of a request that are worked off in one step, at some microseconds each.
 ITEMS_PER_STEP: Final = 100
@@ -114,6 +115,19 @@ class Slot(Parked):
         log.error("a Kafka request failed", peer=self.connection.address, exc_info=error)
         self._answers.end(self.connection, "a request failed")
 
+    def guarded(self, work: Callable[P, None]) -> Callable[P, None]:
+        """Wrap what is done later for the answer: not without the client; a failure ends the connection."""
+
+        def guarded(*arguments: P.args, **options: P.kwargs) -> None:
+            if not self.connection.is_open:
+                return
+            try:
+                work(*arguments, **options)
+            except Exception as error:
+                self.fail(error)
+
+        return guarded
+
     def unlink(self) -> None:
         """Leave the queue: the slot is answered, or its connection has ended."""
         if self.data is None:
@@ -188,3 +202,20 @@ class Answers:
         """Drop what waits for a connection that has ended, or has nothing left."""
         self._waiting.pop(connection, None)
         self._bytes.pop(connection, None)
+
+
+class Results(Generic[R]):
+    """The results of the parts of a request, which come in any order. done: called with all, in order."""
+
+    def __init__(self, count: int, done: Callable[[list[R]], None]) -> None:
+        self._count = count
+        self._done = done
+        self._results: dict[int, R] = {}
+        if not count:
+            done([])
+
+    def put(self, at: int, result: R) -> None:
+        """Take the result of one part."""
+        self._results[at] = result
+        if len(self._results) == self._count:
+            self._done([self._results[each] for each in range(self._count)])

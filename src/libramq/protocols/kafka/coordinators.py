@@ -1,4 +1,4 @@
-"""Coordinators: FindCoordinator; this broker coordinates every group."""
+"""Coordinators: FindCoordinator, by the formula that all brokers and clients of ours use (`location`)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
-from libramq.protocols.kafka.node import NODE_ID, Node
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.find_coordinator import (
     GROUP,
     Coordinator,
@@ -22,16 +22,16 @@ _KEYS_FROM: Final = 4
 class Coordinators:
     """Answers FindCoordinator."""
 
-    def __init__(self, groups: GroupRequests, node: Node) -> None:
+    def __init__(self, groups: GroupRequests, nodes: KafkaNodes) -> None:
         self._groups = groups
-        self._node = node
+        self._nodes = nodes
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {FindCoordinatorRequest: self.find}
 
     def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
-        """Answer that this broker coordinates every group."""
+        """Answer with the brokers that coordinate groups."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
         self._groups.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:
@@ -55,7 +55,11 @@ class Coordinators:
         refusal = self._groups.refusal(key)
         if refusal is not None:
             return Coordinator(key=key, error_code=refusal)
-        return Coordinator(key=key, node_id=NODE_ID, host=self._node.host, port=self._node.port)
+        found = self._nodes.coordinator(key)
+        if found is None:
+            remark = "the coordinator of the group is not known yet, or serves no Kafka clients"
+            return Coordinator(key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=remark)
+        return Coordinator(key=key, node_id=found.node_id, host=found.host, port=found.port)
 
 
 def _answer(slot: Slot, found: Sequence[Coordinator]) -> None:

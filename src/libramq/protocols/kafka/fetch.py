@@ -12,13 +12,14 @@ from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, QueueRead
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
 from libramq.message.record import decode_records
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import record_of
-from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.wire.kafka.apis.fetch import (
@@ -41,11 +42,15 @@ BYTES_MAX: Final = 8 * 1024 * 1024
 #: The queue does not exist yet: nobody has written to it.
 _NO_QUEUE: Final = frozenset({ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE})
 
+#: A topic, and the index of a partition.
+_Partition = tuple[str, int]
+
 
 class Fetches:
     """Answers Fetch."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, nodes: KafkaNodes) -> None:
+        self._nodes = nodes
         self._fetching = broker.fetching
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
@@ -56,17 +61,18 @@ class Fetches:
 
     def fetch(self, request: FetchRequest, slot: Slot) -> None:
         """Read the partitions that may be read; any refused one makes the answer immediate."""
-        refusals: dict[str, ErrorCode] = {}
+        refusals: dict[_Partition, ErrorCode] = {}
+        reads = []
         for each in request.topics:
             refusal = self._refusal(each.topic)
-            if refusal is not None:
-                refusals[each.topic] = refusal
-        reads = [
-            QueueRead(each.topic, partition.partition, partition.fetch_offset, partition.partition_max_bytes)
-            for each in request.topics
-            if each.topic not in refusals
-            for partition in each.partitions
-        ]
+            for partition in each.partitions:
+                index = partition.partition
+                queue_id = refusal if refusal is not None else self._nodes.queue(each.topic, index)
+                if isinstance(queue_id, ErrorCode):
+                    refusals[each.topic, index] = queue_id
+                    continue
+                offset, bytes_max = partition.fetch_offset, partition.partition_max_bytes
+                reads.append(QueueRead(each.topic, queue_id, offset, bytes_max))
         fetch = Fetch(
             waiter=_Waiter(request, slot, refusals),
             reads=reads,
@@ -90,7 +96,7 @@ class Fetches:
 class _Waiter:
     """Answers one fetch; a `kernel.waiter.Waiter`."""
 
-    def __init__(self, request: FetchRequest, slot: Slot, refusals: Mapping[str, ErrorCode]) -> None:
+    def __init__(self, request: FetchRequest, slot: Slot, refusals: Mapping[_Partition, ErrorCode]) -> None:
         self._request = request
         self._slot = slot
         self._refusals = refusals
@@ -112,15 +118,18 @@ class _Waiter:
 
 
 def _response(
-    request: FetchRequest, refusals: Mapping[str, ErrorCode], results: Sequence[ReadResult | BrokerError]
+    request: FetchRequest,
+    refusals: Mapping[_Partition, ErrorCode],
+    results: Sequence[ReadResult | BrokerError],
 ) -> FetchResponse:
     following = iter(results)
     topics = []
     for each in request.topics:
-        refusal = refusals.get(each.topic)
         partitions = [
-            FetchedPartition(partition_index=partition.partition, error_code=refusal)
-            if refusal is not None
+            FetchedPartition(
+                partition_index=partition.partition, error_code=refusals[each.topic, partition.partition]
+            )
+            if (each.topic, partition.partition) in refusals
             else _fetched(partition, next(following))
             for partition in each.partitions
         ]

@@ -22,6 +22,7 @@ from libramq.groups.classic.state import Member, Status
 from libramq.message.names import SYSTEM_GROUPS, retry_topic
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -64,7 +65,9 @@ GROUPS_PER_STEP: Final = 500
 class GroupAdministration:
     """Answers requests about groups."""
 
-    def __init__(self, broker: Broker, groups: GroupRequests) -> None:
+    def __init__(self, broker: Broker, groups: GroupRequests, nodes: KafkaNodes) -> None:
+        self._nodes = nodes
+        self._group_offsets = broker.other_nodes.offsets
         self._groups = groups
         self._table = broker.groups
         self._topics = broker.topics
@@ -116,7 +119,7 @@ class GroupAdministration:
 
     def _names(self) -> Sequence[str]:
         ours = (name for name in self._table.names() if name not in SYSTEM_GROUPS)
-        return sorted({*ours, *self._groups.groups.names()})
+        return sorted(filter(self._nodes.is_coordinator, {*ours, *self._groups.groups.names()}))
 
     def _exists(self, name: str) -> bool:
         return self._groups.groups.get(name) is not None or (
@@ -146,7 +149,7 @@ class GroupAdministration:
         )
 
     def _described(self, name: str, *, has_error: bool) -> DescribedGroup:
-        refusal = self._groups.refusal(name)
+        refusal = self._groups.member_refusal(name)
         if refusal is not None:
             return DescribedGroup(group_id=name, error_code=refusal)
         if not self._exists(name):
@@ -180,7 +183,7 @@ class GroupAdministration:
         )
 
     def _deleted(self, name: str) -> ErrorCode:
-        refusal = self._groups.refusal(name) or self._may_not_delete(name)
+        refusal = self._groups.member_refusal(name) or self._may_not_delete(name)
         if refusal is not None:
             return refusal
         if not self._exists(name):
@@ -189,6 +192,7 @@ class GroupAdministration:
             return ErrorCode.NON_EMPTY_GROUP
         self._table.delete(name, self._clock.wall_ms())
         self._offsets.remove_group(name)
+        self._group_offsets.delete(name)
         self._coordination.group_removed(name, may_return=self._table.creates_on_use)
         if retry_topic(name) in self._topics:  # Tools find groups by it.
             self._removal.remove(retry_topic(name), self._clock.wall_ms())
@@ -205,7 +209,7 @@ class GroupAdministration:
         """Delete committed offsets in topics that no member reads."""
         name = request.group_id
         found = self._groups.groups.get(name)
-        refusal = self._groups.refusal(name) or self._may_not_delete(name)
+        refusal = self._groups.member_refusal(name) or self._may_not_delete(name)
         if refusal is None and not self._exists(name):
             refusal = ErrorCode.GROUP_ID_NOT_FOUND
         if refusal is None and (self._groups.has_foreign_members(name) or not _are_consumers(found)):
@@ -224,7 +228,11 @@ class GroupAdministration:
         if found is not None and any(wanted.name in _topics(found, each) for each in found.members.values()):
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
-            self._offsets.remove_queues(name, wanted.name, queues)
+            places = [self._nodes.place(wanted.name, index) for index in queues]
+            own = {queue.queue_id for queue in places if queue is not None and self._nodes.is_own(queue)}
+            self._offsets.remove_queues(name, wanted.name, own)
+            others = [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
+            self._group_offsets.remove(name, others)
         partitions = (
             OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
             for each in wanted.partitions

@@ -23,10 +23,12 @@ from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol,
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
+from libramq.logs import get_logger
 from libramq.message import names
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.rebalances import PROTOCOL, Rebalances
 from libramq.secret_bits import SecretBits
@@ -40,6 +42,8 @@ from libramq.wire.kafka.apis.leave_group import (
 )
 from libramq.wire.kafka.apis.sync_group import SyncGroupRequest, SyncGroupResponse
 from libramq.wire.kafka.error_code import ErrorCode
+
+log = get_logger(__name__)
 
 #: Characters of an instance's id (JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH) and, ours, of a client's.
 #: Both are parts of members' ids, which are in the answers to other members, too.
@@ -56,8 +60,10 @@ _MEMBERS_FROM: Final = 3
 class GroupRequests:
     """Answers the requests of groups' members."""
 
-    def __init__(self, broker: Broker, secret_bits: SecretBits) -> None:
+    def __init__(self, broker: Broker, nodes: KafkaNodes, secret_bits: SecretBits) -> None:
+        self._nodes = nodes
         self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
         self._deadlines = broker.kernel.deadlines
         self._authorizer = broker.authorizer
         self._consumers = broker.consumers
@@ -65,7 +71,7 @@ class GroupRequests:
         self._table = broker.groups
         self._secret_bits = secret_bits
         self.groups = ClassicGroups()
-        self._rebalances = Rebalances(broker, self.groups)
+        self._rebalances = Rebalances(broker, nodes, self.groups)
         self._topics = broker.topics
         self._due: dict[str, Deadline] = {}
         self._grace_ms = broker.config.kafka_member_grace_ms
@@ -73,6 +79,8 @@ class GroupRequests:
         self.held_beats = HeldBeats(self._deadlines, self._answer_beat)
         #: What members of a group were told last: the generation, and whether it ends.
         self._announced: dict[str, tuple[int, bool]] = {}
+        if broker.cluster is not None:
+            broker.cluster.observe(self.moved)
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -86,7 +94,7 @@ class GroupRequests:
     def join(self, request: JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
-        refusal = self.refusal(name)
+        refusal = self.member_refusal(name)
         if refusal is None and self.has_foreign_members(name):
             refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if len(request.group_instance_id or "") > _NAME_CHARACTERS_MAX:
@@ -129,7 +137,7 @@ class GroupRequests:
     def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
         group = self.groups.get(request.group_id)
-        refusal = self.refusal(request.group_id)
+        refusal = self.member_refusal(request.group_id)
         if refusal is None and group is None:
             refusal = ErrorCode.UNKNOWN_MEMBER_ID
         if refusal is not None or group is None:
@@ -153,7 +161,7 @@ class GroupRequests:
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
         """A member is alive; it is answered when there is something to say, or a while later."""
         name = request.group_id
-        code = self.refusal(name)
+        code = self.member_refusal(name)
         if code is None:
             beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
             group = self.groups.get(name)
@@ -169,6 +177,10 @@ class GroupRequests:
         slot.answer(HeartbeatResponse(error_code=code))
 
     def _answer_beat(self, held: HeldBeat) -> None:
+        refusal = self.member_refusal(held.group)
+        if refusal is not None:
+            held.slot.answer(HeartbeatResponse(error_code=refusal))
+            return
         group = self.groups.get(held.group)
         news = group.news(held.beat) if group is not None else Refusal.UNKNOWN_MEMBER
         held.slot.answer(HeartbeatResponse(error_code=CODES[news]))
@@ -177,7 +189,7 @@ class GroupRequests:
         """Members leave."""
         is_of_one = slot.version < _MEMBERS_FROM
         members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
-        refusal = self.refusal(request.group_id)
+        refusal = self.member_refusal(request.group_id)
         if refusal is not None:
             slot.answer(LeaveGroupResponse(error_code=refusal))
             return
@@ -229,6 +241,29 @@ class GroupRequests:
         except BrokerError:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
+
+    def member_refusal(self, name: str) -> ErrorCode | None:
+        """Return why requests to a group's coordinator are refused, if so."""
+        return self.refusal(name) or self._nodes.coordinator_refusal(name)
+
+    def moved(self) -> None:
+        """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        for name in self.groups.names():
+            group = self.groups.get(name)
+            if group is None or self._nodes.is_coordinator(name):
+                continue
+            log.info("another broker coordinates a group of Kafka's clients now", group=name)
+            for key in group.dissolve():
+                assert isinstance(key, Slot), "requests are named by their slots"
+                # Its client reconnects, and asks for the coordinator.
+                self._effects.close(key.connection, "another broker coordinates the group")
+            for member_id in list(group.members):
+                self.presence.left((name, member_id))
+            group.members.clear()
+            self.groups.charge(name)
+            self.groups.forget(name)
+            self._finish(name, ())
+            self._rebalances.look(name)
 
     def has_foreign_members(self, name: str) -> bool:
         """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""

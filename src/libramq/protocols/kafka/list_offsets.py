@@ -16,13 +16,13 @@ from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.nodes import is_visible
 from libramq.catalog.requirements import Requirements
 from libramq.errors import BrokerError
 from libramq.kernel.effect import Thread
 from libramq.message.record import decode_records
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.metadata import is_visible
-from libramq.protocols.kafka.node import LEADER_EPOCH
+from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.log.segments import ColdRead
 from libramq.wire.kafka.apis.list_offsets import (
@@ -70,7 +70,8 @@ class _Work:
 class OffsetLists:
     """Answers ListOffsets."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, nodes: KafkaNodes) -> None:
+        self._nodes = nodes
         self._store = broker.store
         self._requirements = Requirements(broker.topics, broker.groups)
         self._authorizer = broker.authorizer
@@ -122,32 +123,38 @@ class OffsetLists:
             require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
             if not is_visible(name):
                 return ListedPartition(partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._requirements.queue_to_read(name, index, address)
+            queue_id = self._nodes.queue(name, index)
+            if isinstance(queue_id, ErrorCode):
+                return ListedPartition(partition_index=index, error_code=queue_id)
+            self._requirements.queue_to_read(name, queue_id, address)
         except BrokerError as refused:
             return ListedPartition(partition_index=index, error_code=code_of(refused))
         if partition.timestamp == LATEST:
-            return self._at(index, self._store.max_offset(name, index))
+            return _at(index, self._store.max_offset(name, queue_id))
         if partition.timestamp == EARLIEST:
-            return self._at(index, self._store.min_offset(name, index))
+            return _at(index, self._store.min_offset(name, queue_id))
         if partition.timestamp < 0:
             return ListedPartition(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
-        return self._by_time(name, index, partition.timestamp)
+        offset, born_ms = self._by_time(name, queue_id, partition.timestamp)
+        return _at(index, offset, born_ms) if offset >= 0 else ListedPartition(partition_index=index)
 
-    def _by_time(self, name: str, index: int, timestamp_ms: int) -> ListedPartition:
+    def _by_time(self, name: str, queue_id: int, timestamp_ms: int) -> tuple[int, int]:
+        """Return offset and time of the first message made then or later; -1 if there is none."""
         store = self._store
-        offset = store.offset_by_timestamp(name, index, timestamp_ms)
-        end = min(store.max_offset(name, index), offset + LOOK_MESSAGES_MAX)
+        offset = store.offset_by_timestamp(name, queue_id, timestamp_ms)
+        end = min(store.max_offset(name, queue_id), offset + LOOK_MESSAGES_MAX)
         while offset < end:
-            result = store.read(name, index, offset, _MESSAGES_PER_READ)
+            result = store.read(name, queue_id, offset, _MESSAGES_PER_READ)
             for message in decode_records(b"".join(result.data), decompress=False):
                 if message.born_timestamp_ms >= timestamp_ms:
-                    return self._at(index, message.queue_offset, message.born_timestamp_ms)
+                    return message.queue_offset, message.born_timestamp_ms
             if result.next_offset <= offset:
                 break
             offset = result.next_offset
-        return ListedPartition(partition_index=index)
+        return -1, -1
 
-    def _at(self, index: int, offset: int, timestamp_ms: int = -1) -> ListedPartition:
-        return ListedPartition(
-            partition_index=index, offset=offset, timestamp=timestamp_ms, leader_epoch=LEADER_EPOCH
-        )
+
+def _at(index: int, offset: int, timestamp_ms: int = -1) -> ListedPartition:
+    return ListedPartition(
+        partition_index=index, offset=offset, timestamp=timestamp_ms, leader_epoch=LEADER_EPOCH
+    )

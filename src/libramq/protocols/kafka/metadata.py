@@ -1,4 +1,8 @@
-"""Metadata: this broker, and the topics that clients may know, created on first use where that is allowed."""
+"""Metadata: the brokers, and the topics that clients may know, created on first use where that is allowed.
+
+A topic that is not known here, or some of whose queues have no numbers yet, is asked for at the other brokers
+first.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -9,11 +13,12 @@ from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.nodes import is_visible
+from libramq.catalog.numbering import Numbering
 from libramq.errors import BrokerError, InvalidName
-from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.node import LEADER_EPOCH, NODE_ID, Node
+from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes, Node
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
@@ -32,10 +37,16 @@ PARTITIONS_AT_ONCE_MAX: Final = 1_000
 PARTITIONS_MAX: Final = 100_000
 
 
+#: A topic and the numbering of its queues.
+Described = tuple[str, Numbering]
+
+
 class Metadata:
     """Answers Metadata."""
 
-    def __init__(self, broker: Broker, node: Node) -> None:
+    def __init__(self, broker: Broker, node: Node, kafka_nodes: KafkaNodes) -> None:
+        self._nodes = broker.other_nodes.nodes
+        self._kafka_nodes = kafka_nodes
         self._topics = broker.topics
         self._creations = broker.creations
         self._queues = broker.config.default_topic_queue_nums
@@ -51,31 +62,36 @@ class Metadata:
         """Answer with the topics that were asked for, or all."""
         assert slot.call is not None, "a request has a call"
         is_all = request.topics is None or (not request.topics and slot.call.header.version == 0)
-        found: list[TopicConfig | MetadataTopic]
+        wanted = [each.name for each in request.topics or ()]
+        answer = partial(self._answer, request, slot, is_all=is_all)
+        if is_all or all(self._nodes.counts(name) and self._nodes.is_settled(name) for name in wanted):
+            answer()
+        else:
+            self._nodes.refresh(slot.guarded(answer))
+
+    def _answer(self, request: MetadataRequest, slot: Slot, *, is_all: bool) -> None:
+        found: list[Described | MetadataTopic]
         if is_all:
-            found = [config for config in self._topics if self._may_list(config.topic_name)]
+            names_ = self._nodes.topics()
+            found = [(name, self._nodes.numbering(name)) for name in names_ if self._may_list(name)]
         else:
             creates = request.allow_auto_topic_creation
             wanted = dict.fromkeys(each.name for each in request.topics or ())
             found = [self._named(name, slot, creates=creates) for name in wanted]
-        partitions = sum(each.read_queue_nums for each in found if isinstance(each, TopicConfig))
+        partitions = sum(each[1].size for each in found if isinstance(each, tuple))
         is_large = len(found) > AT_ONCE_MAX or partitions > PARTITIONS_AT_ONCE_MAX
-        slot.answer_with(partial(self._response, found), is_large=is_large)
-
-    def _response(self, topics: Sequence[TopicConfig | MetadataTopic]) -> MetadataResponse:
-        described = []
-        left = PARTITIONS_MAX
-        for each in topics:
-            if isinstance(each, TopicConfig):
-                left -= each.read_queue_nums
-                described.append(_described(each) if left >= 0 else _left_out(each))
-            else:
-                described.append(each)
-        return MetadataResponse(
-            brokers=(self._node.broker,),
-            cluster_id=self._node.cluster_id,
-            controller_id=NODE_ID,
-            topics=tuple(described),
+        brokers = self._kafka_nodes.live()
+        ids = {name: each.node_id for name, each in brokers.items()}
+        every = {name for each in found if isinstance(each, tuple) for name, _ in each[1].runs}
+        away = {name: self._kafka_nodes.node_id(name) for name in every - ids.keys()}
+        slot.answer_with(
+            lambda: MetadataResponse(
+                brokers=tuple(brokers.values()),
+                cluster_id=self._node.cluster_id,
+                controller_id=self._kafka_nodes.own_id,
+                topics=tuple(_topics(found, ids, away)),
+            ),
+            is_large=is_large,
         )
 
     def _may_list(self, name: str) -> bool:
@@ -88,27 +104,31 @@ class Metadata:
             return False
         return True
 
-    def _named(self, name: str, slot: Slot, *, creates: bool) -> TopicConfig | MetadataTopic:
+    def _named(self, name: str, slot: Slot, *, creates: bool) -> "Described | MetadataTopic":
         if not names.is_valid_topic(name):
             return MetadataTopic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
             self._require(name)
-            config = self._topics.get(name)
-            if config is None and creates:
-                config = self._create(name, slot)
+            exists = bool(self._nodes.counts(name))
+            if not exists and creates:
+                self._create(name, slot)
+                exists = True
         except (BrokerError, InvalidName) as refused:
             return MetadataTopic(name=name, error_code=code_of(refused))
-        if config is None or not is_visible(name):
+        if not exists or not is_visible(name):
             return MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return config
+        numbering = self._nodes.numbering(name)
+        if not numbering.runs:  # Its numberer has not answered yet; clients try again.
+            return MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
+        return name, numbering
 
-    def _create(self, name: str, slot: Slot) -> TopicConfig:
+    def _create(self, name: str, slot: Slot) -> None:
         """Create a topic as a RocketMQ producer's first send would; raises BrokerError if that is not
         allowed.
         """
         clock = self._clock
         take = partial(self._creations.take, slot.connection, name, clock.monotonic_ms())
-        return self._topics.for_send(
+        self._topics.for_send(
             name, names.AUTO_CREATE_TOPIC, self._queues, clock.wall_ms(), before_creation=take
         )
 
@@ -116,28 +136,40 @@ class Metadata:
         require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
 
 
-def is_visible(name: str) -> bool:
-    """Return whether Kafka's clients see a topic: not the broker's own, nor those of RocketMQ's groups."""
-    return not names.is_system_topic(name) and not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))
-
-
-def _described(config: TopicConfig) -> MetadataTopic:
-    return MetadataTopic(name=config.topic_name, partitions=_partitions(config.read_queue_nums))
-
-
-def _left_out(config: TopicConfig) -> MetadataTopic:
-    return MetadataTopic(name=config.topic_name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+def _topics(
+    found: Sequence["Described | MetadataTopic"], ids: Mapping[str, int], away: Mapping[str, int]
+) -> list[MetadataTopic]:
+    described = []
+    left = PARTITIONS_MAX
+    live, gone = tuple(sorted(ids.items())), tuple(sorted(away.items()))
+    for each in found:
+        if isinstance(each, MetadataTopic):
+            described.append(each)
+            continue
+        name, numbering = each
+        left -= numbering.size
+        if left < 0:
+            described.append(MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+        else:
+            described.append(MetadataTopic(name=name, partitions=_partitions(numbering, live, gone)))
+    return described
 
 
 @lru_cache(maxsize=16)
-def _partitions(count: int) -> tuple[MetadataPartition, ...]:
+def _partitions(
+    numbering: Numbering, live: Sequence[tuple[str, int]], away: Sequence[tuple[str, int]]
+) -> tuple[MetadataPartition, ...]:
+    """Return the partitions; live, away: the ids of the brokers that serve them, and of those that do not."""
+    leaders, ids = dict(live), {**dict(away), **dict(live)}
     return tuple(
         MetadataPartition(
-            partition_index=queue_id,
-            leader_id=NODE_ID,
+            error_code=ErrorCode.NONE if name in leaders else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=leaders.get(name, NO_LEADER),
             leader_epoch=LEADER_EPOCH,
-            replica_nodes=(NODE_ID,),
-            isr_nodes=(NODE_ID,),
+            replica_nodes=(ids[name],),
+            isr_nodes=(ids[name],) if name in leaders else (),
+            offline_replicas=() if name in leaders else (ids[name],),
         )
-        for queue_id in range(count)
+        for index, (name, _) in enumerate(numbering.places())
     )

@@ -1,12 +1,24 @@
-"""The node: this broker as Kafka clients see it."""
+"""The node: this broker as Kafka clients see it, and the other brokers of its cluster.
 
+broker's name ─► id        a hash, so that every broker computes the same without asking
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
+from zlib import crc32
 
+from libramq.broker.cluster.nodes import Nodes, is_visible
+from libramq.message.queue import MessageQueue
 from libramq.wire.kafka.apis.metadata import MetadataBroker
+from libramq.wire.kafka.error_code import ErrorCode
 
-#: One broker only so far: it is node 0, leads every partition since epoch 0, and coordinates every group.
-NODE_ID: Final = 0
+#: Every partition has had one leader.
 LEADER_EPOCH: Final = 0
+#: Of a partition whose broker is away.
+NO_LEADER: Final = -1
+#: Ours: Java's clients take the highest ids, 2^31 - 1 - id, for their connections to coordinators.
+_IDS: Final = 1 << 24
 
 
 class Node:
@@ -18,7 +30,88 @@ class Node:
         self.port = port
         self.cluster_id = cluster_id
 
+
+class KafkaNodes:
+    """The brokers of the cluster by their ids, and the partitions of its topics."""
+
+    def __init__(self, node: Node, nodes: Nodes) -> None:
+        self._node = node
+        self._nodes = nodes
+
     @property
-    def broker(self) -> MetadataBroker:
-        """Return the broker for Metadata."""
-        return MetadataBroker(node_id=NODE_ID, host=self.host, port=self.port)
+    def own_id(self) -> int:
+        """Return this broker's id."""
+        return self.node_id(self._nodes.broker_name)
+
+    def node_id(self, broker_name: str) -> int:
+        """Return a broker's id."""
+        names = {self._nodes.broker_name, broker_name, *self._nodes.known}
+        return _ids(tuple(sorted(names)))[broker_name]
+
+    def live(self) -> dict[str, MetadataBroker]:
+        """Return the brokers that serve Kafka's clients now, by name."""
+        found = {}
+        for name, (host, port) in self._nodes.live().items():
+            if name == self._nodes.broker_name:
+                host, port = self._node.host, self._node.port
+            found[name] = MetadataBroker(node_id=self.node_id(name), host=host, port=port)
+        return found
+
+    def coordinator(self, group: str) -> MetadataBroker | None:
+        """Return the broker that coordinates a group; None while it is unknown, or serves no such clients."""
+        name = self._nodes.view.coordinator_of(group)
+        return self.live().get(name) if name is not None else None
+
+    def place(self, topic: str, partition: int) -> MessageQueue | None:
+        """Return the queue of a partition, at whatever broker."""
+        place = self._nodes.place(topic, partition)
+        return MessageQueue(topic, place.broker_name, place.queue_id) if place is not None else None
+
+    def partition(self, queue: MessageQueue) -> int | None:
+        """Return the partition of a queue; None if it has no number yet."""
+        return self._nodes.partition(queue.topic, queue.broker_name, queue.queue_id)
+
+    def own_queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """Return a queue of this broker."""
+        return MessageQueue(topic, self._nodes.broker_name, queue_id)
+
+    def is_own(self, queue: MessageQueue) -> bool:
+        """Return whether this broker has a queue."""
+        return queue.broker_name == self._nodes.broker_name
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has; 0 if there is no such topic."""
+        return self._nodes.numbering(topic).size if is_visible(topic) else 0
+
+    def is_coordinator(self, group: str) -> bool:
+        """Return whether this broker coordinates a group."""
+        return self._nodes.view.coordinator_of(group) == self._nodes.broker_name
+
+    def coordinator_refusal(self, group: str) -> ErrorCode | None:
+        """Return why requests to a group's coordinator are refused here, if so."""
+        if not self._nodes.view.is_known:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # Clients try again here.
+        return None if self.is_coordinator(group) else ErrorCode.NOT_COORDINATOR
+
+    def queue(self, topic: str, partition: int) -> int | ErrorCode:
+        """Return the queue of a partition at this broker, or why it is not here."""
+        place = self._nodes.place(topic, partition)
+        if place is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if place.broker_name != self._nodes.broker_name:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return place.queue_id
+
+
+@lru_cache(maxsize=64)
+def _ids(names: Iterable[str]) -> dict[str, int]:
+    """Return an id for each name; of two whose hashes are the same, the second one takes the next."""
+    ids: dict[str, int] = {}
+    taken: set[int] = set()
+    for name in names:
+        wanted = crc32(name.encode()) % _IDS
+        while wanted in taken:
+            wanted = (wanted + 1) % _IDS
+        taken.add(wanted)
+        ids[name] = wanted
+    return ids

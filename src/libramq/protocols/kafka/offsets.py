@@ -13,13 +13,16 @@ from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Consume
 from libramq.auth.principal import ANONYMOUS
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.groups.group_offsets import Found
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.groups.classic.values import Beat
-from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.message.queue import MessageQueue
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.groups import GroupRequests
-from libramq.protocols.kafka.metadata import is_visible
-from libramq.protocols.kafka.refusals import code_of
+from libramq.protocols.kafka.node import KafkaNodes
+from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis.offset_commit import (
     CommitResult,
     CommitResults,
@@ -46,6 +49,10 @@ TOPICS_PER_STEP: Final = 10
 #: The first version of OffsetFetch that names several groups.
 _GROUPS_FROM: Final = 8
 
+_SUCCESS: Final = ResponseCode.SUCCESS
+
+#: A group whose offsets are wanted, or why they are refused.
+_Checked = tuple[WantedGroup, ErrorCode | None]
 #: A topic, and what is committed of it.
 _Wanted = tuple[str, CommittedPartition]
 
@@ -53,10 +60,11 @@ _Wanted = tuple[str, CommittedPartition]
 class OffsetRequests:
     """Answers OffsetCommit and OffsetFetch."""
 
-    def __init__(self, broker: Broker, groups: GroupRequests) -> None:
+    def __init__(self, broker: Broker, groups: GroupRequests, nodes: KafkaNodes) -> None:
+        self._nodes = nodes
+        self._group_offsets = broker.other_nodes.offsets
         self._committing = broker.committing
         self._offsets = broker.offsets
-        self._topics = broker.topics
         self._table = broker.groups
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
@@ -70,7 +78,7 @@ class OffsetRequests:
         """Commit a group's offsets; those that are refused leave the others alone."""
         name = request.group_id
         beat = Beat(request.member_id, request.group_instance_id, request.generation_id_or_member_epoch)
-        refusal = self._groups.refusal(name)
+        refusal = self._groups.member_refusal(name)
         if refusal is None:
             try:
                 self._table.require(name, self._clock.wall_ms())
@@ -89,6 +97,7 @@ class OffsetRequests:
     def _committed(
         self, request: OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
     ) -> None:
+        """Journal this broker's commits, and send the others theirs."""
         codes = list(chain.from_iterable(parts))
         if ErrorCode.NONE in codes:
             try:
@@ -96,25 +105,40 @@ class OffsetRequests:
             except BrokerError:
                 failed = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
                 codes = [code or failed for code in codes]
-        slot.answer_with(
-            lambda: OffsetCommitResponse(topics=tuple(_results(request.topics, iter(codes)))),
-            is_large=len(codes) > ITEMS_PER_STEP,
-        )
+        wanted = ((each.name, partition) for each in request.topics for partition in each.partitions)
+        queues = [
+            None if code is not ErrorCode.NONE else self._nodes.place(topic, partition.partition_index)
+            for code, (topic, partition) in zip(codes, wanted, strict=True)
+        ]
+        offsets = (max(each.committed_offset, 0) for topic in request.topics for each in topic.partitions)
+        commits = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if queue is not None}
+
+        def answer(others: Mapping[MessageQueue, int]) -> None:
+            final = [
+                code if queue is None or others.get(queue, _SUCCESS) == _SUCCESS else _refused(others[queue])
+                for code, queue in zip(codes, queues, strict=True)
+            ]
+            slot.answer_with(
+                lambda: OffsetCommitResponse(topics=tuple(_results(request.topics, iter(final)))),
+                is_large=len(final) > ITEMS_PER_STEP,
+            )
+
+        self._group_offsets.commit(request.group_id, commits, slot.guarded(answer))
 
     def _commit(self, group: str, topic: str, partition: CommittedPartition, slot: Slot) -> ErrorCode:
+        """Commit to a queue of this broker; check what goes to others."""
         if len((partition.committed_metadata or "").encode()) > METADATA_BYTES_MAX:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        if not is_visible(topic):
+        queue = self._nodes.place(topic, partition.partition_index) if is_visible(topic) else None
+        if queue is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             require_permission(self._authorizer, Consume(ANONYMOUS, group, (topic,)))
-            self._committing.commit(
-                slot.connection, group, topic, partition.partition_index, max(partition.committed_offset, 0)
-            )
+            if self._nodes.is_own(queue):
+                offset = max(partition.committed_offset, 0)
+                self._committing.commit(slot.connection, group, topic, queue.queue_id, offset)
         except BrokerError as refused:
-            if refused.response_code in (ResponseCode.FENCED, ResponseCode.NOT_YET_GRANTED):
-                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # Members of ours have the queues.
-            return code_of(refused)
+            return _refused(refused.response_code)
         return ErrorCode.NONE
 
     def fetch(self, request: OffsetFetchRequest, slot: Slot) -> None:
@@ -123,22 +147,58 @@ class OffsetRequests:
             groups = {each.group_id: each for each in request.groups}  # Asked for twice, answered once.
         else:
             groups = {request.group_id: WantedGroup(group_id=request.group_id, topics=request.topics)}
-        slot.each(list(groups.values()), self._wanted, partial(self._find, slot))
+        slot.each(list(groups.values()), self._checked, partial(self._look_elsewhere, slot))
 
-    def _wanted(self, wanted: WantedGroup) -> tuple[WantedGroup, ErrorCode | None]:
-        """Return a group with all topics that are wanted, or why it is refused."""
+    def _checked(self, wanted: WantedGroup) -> _Checked:
+        return wanted, self._groups.member_refusal(wanted.group_id)
+
+    def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
+        """Find out what is committed of queues at other brokers; then answer."""
+        granted = [group for group, refusal in groups if refusal is None]
+
+        def find(found: Sequence[Found]) -> None:
+            of = {group.group_id: each for group, each in zip(granted, found, strict=True)}
+            whole = [
+                (group if refusal is not None else self._whole(group, of[group.group_id]), refusal)
+                for group, refusal in groups
+            ]
+            self._find(slot, whole, of)
+
+        results: Results[Found] = Results(len(granted), slot.guarded(find))
+        for at, group in enumerate(granted):
+            queues = None if group.topics is None else self._elsewhere(group.topics)
+            self._group_offsets.find(group.group_id, queues, partial(results.put, at))
+
+    def _elsewhere(self, topics: Sequence[WantedTopic]) -> list[MessageQueue]:
+        """Return the queues at other brokers."""
+        places = (self._nodes.place(each.name, index) for each in topics for index in each.partition_indexes)
+        return [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
+
+    def _whole(self, wanted: WantedGroup, found: Found) -> WantedGroup:
+        """Return a group with all topics that are wanted."""
+        if wanted.topics is not None:
+            return wanted
         name = wanted.group_id
-        refusal = self._groups.refusal(name)
-        if refusal is not None or wanted.topics is not None:
-            return wanted, refusal
+        queues = [
+            *found.offsets,
+            *(
+                self._nodes.own_queue(topic, queue_id)
+                for topic in self._offsets.topics_of_group(name)
+                for queue_id in self._offsets.offsets(name, topic)
+            ),
+        ]
+        partitions: dict[str, set[int]] = {}
+        for queue in queues:
+            index = self._nodes.partition(queue)
+            if index is not None and is_visible(queue.topic) and self._may_read(name, queue.topic):
+                partitions.setdefault(queue.topic, set()).add(index)
         topics = tuple(
-            WantedTopic(name=topic, partition_indexes=tuple(self._offsets.offsets(name, topic)))
-            for topic in sorted(self._offsets.topics_of_group(name))
-            if is_visible(topic) and self._may_read(name, topic)
+            WantedTopic(name=topic, partition_indexes=tuple(sorted(partitions[topic])))
+            for topic in sorted(partitions)
         )
-        return WantedGroup(group_id=name, topics=topics), None
+        return WantedGroup(group_id=name, topics=topics)
 
-    def _find(self, slot: Slot, groups: Sequence[tuple[WantedGroup, ErrorCode | None]]) -> None:
+    def _find(self, slot: Slot, groups: Sequence[_Checked], elsewhere: Mapping[str, Found]) -> None:
         parts = [
             (group.group_id, topic.name, topic.partition_indexes[at : at + ITEMS_PER_STEP])
             for group, refusal in groups
@@ -154,19 +214,35 @@ class OffsetRequests:
                 is_large=count > ITEMS_PER_STEP,
             )
 
-        slot.each(parts, self._found_partitions, answer, per_step=TOPICS_PER_STEP)
+        slot.each(parts, partial(self._found_partitions, elsewhere), answer, per_step=TOPICS_PER_STEP)
 
-    def _found_partitions(self, wanted: tuple[str, str, Sequence[int]]) -> list[FoundPartition]:
+    def _found_partitions(
+        self, elsewhere: Mapping[str, Found], wanted: tuple[str, str, Sequence[int]]
+    ) -> list[FoundPartition]:
         group, topic, indexes = wanted
-        code = ErrorCode.NONE if self._may_read(group, topic) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        is_known = code is ErrorCode.NONE and topic in self._topics
-        offsets = (self._offsets.query(group, topic, index) if is_known else None for index in indexes)
-        return [
-            FoundPartition(
-                partition_index=index, committed_offset=-1 if offset is None else offset, error_code=code
+        if not self._may_read(group, topic):
+            denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return [
+                FoundPartition(partition_index=index, committed_offset=-1, error_code=denied)
+                for index in indexes
+            ]
+        is_known = bool(self._nodes.partitions(topic))
+        found = []
+        for index in indexes:
+            queue = self._nodes.place(topic, index) if is_known else None
+            offset, code = None, ErrorCode.NONE
+            if queue is not None and self._nodes.is_own(queue):
+                offset = self._offsets.query(group, topic, queue.queue_id)
+            elif queue is not None:
+                offset = elsewhere[group].offsets.get(queue)
+                # Its broker is away, and it may have an offset: clients try again.
+                code = ErrorCode.UNSTABLE_OFFSET_COMMIT if queue in elsewhere[group].unknown else code
+            found.append(
+                FoundPartition(
+                    partition_index=index, committed_offset=-1 if offset is None else offset, error_code=code
+                )
             )
-            for index, offset in zip(indexes, offsets, strict=True)
-        ]
+        return found
 
     def _may_read(self, group: str, topic: str) -> bool:
         try:
@@ -174,6 +250,12 @@ class OffsetRequests:
         except BrokerError:
             return False
         return True
+
+
+def _refused(response_code: int) -> ErrorCode:
+    if response_code in (ResponseCode.FENCED, ResponseCode.NOT_YET_GRANTED):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # Members of ours have the queues.
+    return code_for(response_code)
 
 
 def _found(

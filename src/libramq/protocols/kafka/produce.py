@@ -15,13 +15,14 @@ from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Send
 from libramq.auth.principal import ANONYMOUS
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.messages.appending import Draft
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import draft_of, marked
-from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.sequences import StoredBatch
@@ -51,8 +52,9 @@ AHEAD_MS_MAX: Final = 3_600_000
 
 
 class Batch(NamedTuple):
-    """A partition's messages. stamp: an idempotent producer's."""
+    """A partition's messages, for a queue. stamp: an idempotent producer's."""
 
+    queue_id: int
     drafts: Sequence[Draft]
     stamp: Stamp | None
 
@@ -73,7 +75,8 @@ Place = tuple[int, int]
 class Produces:
     """Answers Produce."""
 
-    def __init__(self, broker: Broker, producers: Producers) -> None:
+    def __init__(self, broker: Broker, producers: Producers, nodes: KafkaNodes) -> None:
+        self._nodes = nodes
         self._producers = producers
         self._appending = broker.appending
         self._authorizer = broker.authorizer
@@ -91,7 +94,12 @@ class Produces:
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
             return
         batches = (partition.records or b"" for topic in request.topics for partition in topic.partitions)
-        decode = partial(_decode, request, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
+        queues = {
+            (topic_at, partition_at): self._nodes.queue(topic.name, partition.index)
+            for topic_at, topic in enumerate(request.topics)
+            for partition_at, partition in enumerate(topic.partitions)
+        }
+        decode = partial(_decode, request, queues, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
         if sum(map(unpacking_cost, batches)) <= AT_ONCE_BYTES_MAX:
             self._append(request, slot, decode())
         else:
@@ -116,17 +124,16 @@ class Produces:
             try:
                 require_permission(self._authorizer, Send(ANONYMOUS, topic.name))
                 _require_visible(topic.name)
-                self._store_batch(batch, topic.name, topic.partitions[place[1]].index, production, place)
+                self._store_batch(batch, topic.name, production, place)
             except InvalidBatch as invalid:
                 production.refuse(place, invalid.code, str(invalid))
             except (BrokerError, InvalidName) as refused:
                 production.refuse(place, code_of(refused), str(refused))
         production.answer_if_done()
 
-    def _store_batch(
-        self, batch: Batch, topic: str, queue_id: int, production: "_Production", place: Place
-    ) -> None:
+    def _store_batch(self, batch: Batch, topic: str, production: "_Production", place: Place) -> None:
         """Store a batch, or what is missing of it."""
+        queue_id = batch.queue_id
         waiter = _Waiter(production, place, self._store.min_offset(topic, queue_id))
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         stamp = batch.stamp
@@ -159,18 +166,28 @@ def _require_visible(topic: str) -> None:
         raise InvalidBatch(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {topic} is not for Kafka's clients")
 
 
-def _decode(request: ProduceRequest, timestamp_ms_max: int) -> Mapping[Place, Found]:
-    """Return the batch of each partition; all together may not be larger than one batch may be."""
+def _decode(
+    request: ProduceRequest, queues: Mapping[Place, int | ErrorCode], timestamp_ms_max: int
+) -> Mapping[Place, Found]:
+    """Return the batch of each partition; all together may not be larger than one batch may be.
+
+    queues: of the partitions, or why they are not here.
+    """
     batches: dict[Place, Found] = {}
     budget = Budget()
     for topic_at, topic in enumerate(request.topics):
         for partition_at, partition in enumerate(topic.partitions):
             found: Found
             data = partition.records or b""
+            queue_id = queues[topic_at, partition_at]
+            if isinstance(queue_id, ErrorCode):
+                remark = f"partition {partition.index} of {topic.name} is not at this broker"
+                batches[topic_at, partition_at] = Refused(queue_id, remark)
+                continue
             try:
                 records = decode_batch(data, budget)
-                drafts = _drafts(topic.name, partition.index, records, timestamp_ms_max)
-                found = Batch(drafts, stamp_of(data))
+                drafts = _drafts(topic.name, queue_id, records, timestamp_ms_max)
+                found = Batch(queue_id, drafts, stamp_of(data))
             except InvalidBatch as invalid:
                 found = Refused(invalid.code, str(invalid))
             batches[topic_at, partition_at] = found

@@ -21,7 +21,7 @@ from libramq.groups.foreign import ForeignGroup, ForeignMember
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.deadlines import Deadline
 from libramq.message.queue import MessageQueue
-from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.subscription import assigned_partitions, owned_partitions, subscribed_topics
 
 PROTOCOL: Final = "Kafka"
@@ -53,11 +53,10 @@ class _Known:
 class Rebalances:
     """The rebalances of Kafka's groups, and these groups as tools see them."""
 
-    def __init__(self, broker: Broker, groups: ClassicGroups) -> None:
+    def __init__(self, broker: Broker, nodes: KafkaNodes, groups: ClassicGroups) -> None:
+        self._nodes = nodes
         self._record = broker.events.record
-        self._topics = broker.topics
         self._table = broker.groups
-        self._broker_name = broker.config.broker_name
         self._clock = broker.kernel.clock
         self._deadlines = broker.kernel.deadlines
         self._groups = groups
@@ -205,26 +204,23 @@ class Rebalances:
     # Queues.
 
     def _count(self, topic: str) -> int:
-        config = self._topics.get(topic) if is_visible(topic) else None
-        return config.read_queue_nums if config is not None else 0
+        return self._nodes.partitions(topic)
 
     def _wanted(self, topics: Iterable[str]) -> list[MessageQueue]:
         counts = {topic: self._count(topic) for topic in sorted(topics)}
         if sum(counts.values()) > READERS_MAX:
             return []
-        return [
-            MessageQueue(topic, self._broker_name, index)
-            for topic, count in counts.items()
-            for index in range(count)
-        ]
+        places = (
+            self._nodes.place(topic, index) for topic, count in counts.items() for index in range(count)
+        )
+        return [queue for queue in places if queue is not None]
 
     def _queues(self, partitions: Iterable[tuple[str, int]]) -> set[MessageQueue]:
         """Return the partitions that exist, as queues."""
-        return {
-            MessageQueue(topic, self._broker_name, index)
-            for topic, index in partitions
-            if 0 <= index < self._count(topic)
-        }
+        places = (
+            self._nodes.place(topic, index) for topic, index in partitions if 0 <= index < self._count(topic)
+        )
+        return {queue for queue in places if queue is not None}
 
     # For tools.
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, InvalidName
+from libramq.errors import BrokerError, InvalidName, LibraError
 from libramq.wire.kafka.error_code import ErrorCode
 
 #: Those of requests that name a queue. Whatever can succeed later has a code at which clients try again.
@@ -21,10 +21,17 @@ _CODES: Final[dict[int, ErrorCode]] = {
 }
 
 
+def code_for(response_code: int) -> ErrorCode:
+    """Return the code for a response code of a service, here or at another broker."""
+    return _CODES.get(response_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
 def code_of(error: Exception) -> ErrorCode:
     """Return the code that tells a client what an error of a service means for it."""
     if isinstance(error, InvalidName):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if isinstance(error, BrokerError):
-        return _CODES.get(error.response_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return code_for(error.response_code)
+    if isinstance(error, LibraError):  # Another broker is away.
+        return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,15 +1,19 @@
 """The Kafka server: a broker's listening socket for Kafka's clients."""
 
 import asyncio
+from typing import Final
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import Clock
+from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
 from libramq.protocols.kafka.node import Node
 from libramq.protocols.kafka.translator import KafkaTranslator
 from libramq.transport.server import Server
 from libramq.wire.kafka.frame import FrameReader
+
+_PORT_MAX: Final = 65_535
 
 
 class KafkaServer:
@@ -32,9 +36,9 @@ class KafkaServer:
         self._clock = clock
         self._filesystem = filesystem
         self._server: Server | None = None
-        self._node = Node(
-            config.broker_ip, config.kafka_listen_port if port is None else port, config.cluster_name
-        )
+        self._port = config.kafka_listen_port if port is None else port
+        self._advertised = _advertised(config.kafka_advertised)
+        self._node = Node(config.broker_ip, self._port, config.cluster_name)
 
     @property
     def address(self) -> str:
@@ -44,12 +48,27 @@ class KafkaServer:
     async def start(self) -> None:
         """Listen; raises ConfigError when the port is taken, StoreCorrupt where a file cannot be read."""
         translator = KafkaTranslator(self._broker.broker, self._node, self._filesystem)
+        nodes = self._broker.broker.other_nodes.nodes
         await asyncio.to_thread(translator.producers.recover)
+        await asyncio.to_thread(nodes.load)
         entrance = self._broker.entrance(translator)
         self._server = Server(entrance, self._clock.monotonic_ms, reader=FrameReader)
-        self._node.port = await self._server.listen(self._bind_address, self._node.port)
+        self._port = self._node.port = await self._server.listen(self._bind_address, self._port)
+        if self._advertised is not None:
+            self._node.host, self._node.port = self._advertised
+        self._broker.call(lambda: nodes.serve(self._node.host, self._node.port))
 
     async def stop(self) -> None:
         """Close every connection."""
         if self._server is not None:
             await self._server.close()
+
+
+def _advertised(text: str) -> tuple[str, int] | None:
+    """Return host and port of the option; raises ConfigError if it is something else."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+        raise ConfigError(f"kafkaAdvertised={text}: write HOST:PORT, the address of this broker for clients")
+    return host, int(port)

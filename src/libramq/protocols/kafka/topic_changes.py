@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
 from libramq.broker.broker import Broker
+from libramq.catalog.numbering import spread
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import BrokerError
 from libramq.kernel.effect import Thread
-from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
-from libramq.protocols.kafka.metadata import is_visible
+from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
 from libramq.store.log.segments import ColdRead
@@ -58,11 +57,13 @@ _DONE: _Result = (ErrorCode.NONE, None)
 class TopicChanges:
     """Answers requests that change topics."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, nodes: KafkaNodes) -> None:
+        self._nodes = nodes
+        self._cluster = broker.other_nodes.nodes
+        self._cluster_topics = broker.other_nodes.topics
         self._topics = broker.topics
         self._store = broker.store
         self._authorizer = broker.authorizer
-        self._clock = broker.kernel.clock
         self._effects = broker.kernel.effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -77,41 +78,66 @@ class TopicChanges:
     def create_partitions(self, request: CreatePartitionsRequest, slot: Slot) -> None:
         """Add partitions to topics; those that are refused leave the others alone."""
 
-        def grown(wanted: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
-            code, message = self._more_partitions(wanted, validate_only=request.validate_only)
-            return CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
-
-        slot.each(
-            request.topics,
-            grown,
-            lambda results: slot.answer_with(
+        def answer(results: Sequence[CreatePartitionsTopicResult]) -> None:
+            slot.answer_with(
                 lambda: CreatePartitionsResponse(results=tuple(results)),
                 is_large=len(results) > ITEMS_PER_STEP,
-            ),
-            per_step=CHANGES_PER_STEP,
-        )
+            )
 
-    def _more_partitions(self, wanted: CreatePartitionsTopic, *, validate_only: bool) -> _Result:
+        def begin() -> None:
+            results: Results[CreatePartitionsTopicResult] = Results(len(request.topics), slot.guarded(answer))
+
+            def grow(each: tuple[int, CreatePartitionsTopic]) -> None:
+                at, wanted = each
+
+                def put(code: ErrorCode, message: str | None) -> None:
+                    result = CreatePartitionsTopicResult(
+                        name=wanted.name, error_code=code, error_message=message
+                    )
+                    results.put(at, result)
+
+                self._more_partitions(wanted, put, validate_only=request.validate_only)
+
+            slot.each(list(enumerate(request.topics)), grow, lambda _: None, per_step=CHANGES_PER_STEP)
+
+        self._cluster.refresh(slot.guarded(begin))
+
+    def _more_partitions(
+        self,
+        wanted: CreatePartitionsTopic,
+        put: Callable[[ErrorCode, str | None], None],
+        *,
+        validate_only: bool,
+    ) -> None:
+        refusal = self._growth_refusal(wanted)
+        if refusal is not None or validate_only:
+            put(*(refusal or _DONE))
+            return
+        counts = self._cluster.counts(wanted.name)
+        live = {name: counts.get(name, 0) for name in sorted(self._cluster.live())}
+        away = sum(count for name, count in counts.items() if name not in live)
+        shares = spread(wanted.count - away, live)
+        more = {name: count for name, count in shares.items() if count != counts.get(name, 0)}
+        numbering = self._cluster.numbering(wanted.name).extended({**counts, **shares})
+
+        def grown(failures: Sequence[Exception]) -> None:
+            put(*((code_of(failures[0]), "; ".join(map(str, failures))) if failures else _DONE))
+
+        self._cluster_topics.change(wanted.name, more, numbering, grown)
+
+    def _growth_refusal(self, wanted: CreatePartitionsTopic) -> _Result | None:
         refusal = self._refusal(Action.UPDATE, wanted.name)
         if refusal is not None:
             return refusal
-        config = self._topics.get(wanted.name)
-        assert config is not None, "it is there"
         if wanted.assignments is not None:
             return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas cannot be assigned to brokers"
-        count = wanted.count
-        if not config.read_queue_nums < count <= QUEUES_MAX:
+        present, count = self._nodes.partitions(wanted.name), wanted.count
+        if not present < count <= QUEUES_MAX:
             return ErrorCode.INVALID_PARTITIONS, (
-                f"topic {wanted.name} has {config.read_queue_nums} partitions and gets more only, at most"
+                f"topic {wanted.name} has {present} partitions and gets more only, at most"
                 f" {QUEUES_MAX}; {count} were asked for"
             )
-        if not validate_only:
-            more = msgspec.structs.replace(config, read_queue_nums=count, write_queue_nums=count)
-            try:
-                self._topics.put(more, self._clock.wall_ms())
-            except BrokerError as refused:
-                return code_of(refused), str(refused)
-        return _DONE
+        return None
 
     def alter(self, request: AlterConfigsRequest, slot: Slot) -> None:
         """Refuse settings."""
@@ -206,18 +232,20 @@ class TopicChanges:
         if refusal is not None:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=refusal[0])
         config = self._topics.get(name)
-        assert config is not None, "it is there"
-        if not 0 <= index < config.read_queue_nums:
+        queue_id = self._nodes.queue(name, index)
+        if isinstance(queue_id, ErrorCode):
+            return DeleteRecordsPartitionResult(partition_index=index, error_code=queue_id)
+        if config is None or not 0 <= queue_id < config.read_queue_nums:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
-        end = self._store.max_offset(name, index)
+        end = self._store.max_offset(name, queue_id)
         offset = end if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
             return DeleteRecordsPartitionResult(partition_index=index, error_code=code)
         try:
             with self._store.without_waiting():
-                beginning = self._store.raise_min_offset(name, index, offset)
+                beginning = self._store.raise_min_offset(name, queue_id, offset)
         except ColdRead:
             raise
         except OSError:
@@ -231,7 +259,7 @@ class TopicChanges:
             require_permission(self._authorizer, Manage(ANONYMOUS, action, (topic(name),)))
         except BrokerError as denied:
             return code_of(denied), str(denied)
-        if name not in self._topics or not is_visible(name):
+        if not self._nodes.partitions(name):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}"
         return None
 

@@ -4,22 +4,24 @@ A setting that would be a silent lie is refused: the store keeps all topics for 
 none.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+from zlib import crc32
 
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.nodes import is_visible
+from libramq.catalog.numbering import Numbering, Run, spread
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
-from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
-from libramq.protocols.kafka.metadata import is_visible
-from libramq.protocols.kafka.node import NODE_ID
+from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.wire.kafka.apis.create_topics import (
     CreatableTopic,
@@ -59,10 +61,12 @@ class _Refused(Exception):
 class TopicRequests:
     """Answers requests that create, delete and describe topics."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, kafka_nodes: KafkaNodes) -> None:
+        self._kafka_nodes = kafka_nodes
         self._config = broker.config
         self._topics = broker.topics
-        self._removal = broker.removal
+        self._nodes = broker.other_nodes.nodes
+        self._cluster_topics = broker.other_nodes.topics
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
 
@@ -76,16 +80,25 @@ class TopicRequests:
 
     def create(self, request: CreateTopicsRequest, slot: Slot) -> None:
         """Create topics; those that are refused leave the others alone."""
-        slot.each(
-            request.topics,
-            partial(self._created, validate_only=request.validate_only),
-            lambda created: slot.answer_with(
-                lambda: CreateTopicsResponse(topics=tuple(created)), is_large=len(created) > ITEMS_PER_STEP
-            ),
-            per_step=CHANGES_PER_STEP,
-        )
 
-    def _created(self, wanted: CreatableTopic, *, validate_only: bool) -> CreatedTopic:
+        def answer(created: Sequence[CreatedTopic]) -> None:
+            slot.answer_with(
+                lambda: CreateTopicsResponse(topics=tuple(created)), is_large=len(created) > ITEMS_PER_STEP
+            )
+
+        def begin() -> None:
+            results: Results[CreatedTopic] = Results(len(request.topics), slot.guarded(answer))
+
+            def create(wanted: tuple[int, CreatableTopic]) -> None:
+                self._create(wanted[1], partial(results.put, wanted[0]), validate_only=request.validate_only)
+
+            slot.each(list(enumerate(request.topics)), create, lambda _: None, per_step=CHANGES_PER_STEP)
+
+        self._nodes.refresh(slot.guarded(begin))
+
+    def _create(
+        self, wanted: CreatableTopic, put: Callable[[CreatedTopic], None], *, validate_only: bool
+    ) -> None:
         name = wanted.name
         try:
             self._require(Action.CREATE, name)
@@ -93,19 +106,33 @@ class TopicRequests:
             names.validate_topic(name)
             if not is_visible(name):
                 raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the name {name} is the broker's own")
-            if name in self._topics:
+            if self._nodes.counts(name):
                 raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists")
-            config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
-            self._topics.check(config)
-            if not validate_only:
-                self._topics.put(config, self._clock.wall_ms())
+            self._topics.check(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues))
         except _Refused as refused:
-            return CreatedTopic(name=name, error_code=refused.code, error_message=str(refused))
+            put(CreatedTopic(name=name, error_code=refused.code, error_message=str(refused)))
+            return
         except (BrokerError, InvalidName) as refused:
-            return CreatedTopic(name=name, error_code=code_of(refused), error_message=str(refused))
-        return CreatedTopic(
-            name=name, num_partitions=queues, replication_factor=_REPLICATION_FACTOR, configs=()
-        )
+            put(CreatedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
+            return
+
+        def created(failures: Sequence[Exception]) -> None:
+            if failures:
+                code, message = code_of(failures[0]), "; ".join(map(str, failures))
+                put(CreatedTopic(name=name, error_code=code, error_message=message))
+                return
+            factor = _REPLICATION_FACTOR
+            put(CreatedTopic(name=name, num_partitions=queues, replication_factor=factor, configs=()))
+
+        if validate_only:
+            created([])
+            return
+        # Whichever brokers get one queue more: others for each topic.
+        live = sorted(self._nodes.live(), key=lambda each: crc32(f"{name} {each}".encode()))
+        shares = {each: count for each, count in spread(queues, dict.fromkeys(live, 0)).items() if count}
+        runs = tuple(Run(each, count) for each, count in shares.items())
+        numbering = Numbering(runs, int(self._clock.wall_ms())) if len(live) > 1 else Numbering()
+        self._cluster_topics.change(name, shares, numbering, created)
 
     def _queues(self, wanted: CreatableTopic) -> int:
         """Return the number of partitions; raises _Refused for what cannot be had."""
@@ -130,24 +157,38 @@ class TopicRequests:
 
     def delete(self, request: DeleteTopicsRequest, slot: Slot) -> None:
         """Delete topics."""
-        slot.each(
-            request.topic_names,
-            self._deleted,
-            lambda deleted: slot.answer_with(
-                lambda: DeleteTopicsResponse(responses=tuple(deleted)), is_large=len(deleted) > ITEMS_PER_STEP
-            ),
-            per_step=CHANGES_PER_STEP,
-        )
 
-    def _deleted(self, name: str) -> DeletedTopic:
+        def answer(deleted: Sequence[DeletedTopic]) -> None:
+            slot.answer_with(
+                lambda: DeleteTopicsResponse(responses=tuple(deleted)), is_large=len(deleted) > ITEMS_PER_STEP
+            )
+
+        def begin() -> None:
+            results: Results[DeletedTopic] = Results(len(request.topic_names), slot.guarded(answer))
+
+            def delete(wanted: tuple[int, str]) -> None:
+                self._delete(wanted[1], partial(results.put, wanted[0]))
+
+            slot.each(list(enumerate(request.topic_names)), delete, lambda _: None, per_step=CHANGES_PER_STEP)
+
+        self._nodes.refresh(slot.guarded(begin))
+
+    def _delete(self, name: str, put: Callable[[DeletedTopic], None]) -> None:
         try:
             self._require(Action.DELETE, name)
         except BrokerError as refused:
-            return DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused))
-        if name not in self._topics or not is_visible(name):
-            return DeletedTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        self._removal.remove(name, self._clock.wall_ms())
-        return DeletedTopic(name=name)
+            put(DeletedTopic(name=name, error_code=code_of(refused), error_message=str(refused)))
+            return
+        counts = self._nodes.counts(name)
+        if not counts or not is_visible(name):
+            put(DeletedTopic(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return
+
+        def deleted(failures: Sequence[Exception]) -> None:
+            code = code_of(failures[0]) if failures else ErrorCode.NONE
+            put(DeletedTopic(name=name, error_code=code, error_message="; ".join(map(str, failures)) or None))
+
+        self._cluster_topics.change(name, dict.fromkeys(counts, 0), Numbering(), deleted)
 
     def describe(self, request: DescribeConfigsRequest, slot: Slot) -> None:
         """Describe topics and this broker, with the settings that mean something here."""
@@ -166,10 +207,10 @@ class TopicRequests:
         try:
             if kind == TOPIC:
                 self._require(Action.GET, name)
-                if name not in self._topics or not is_visible(name):
+                if not self._kafka_nodes.partitions(name):
                     raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             elif kind == BROKER:
-                if name not in ("", str(NODE_ID)):
+                if name not in ("", str(self._kafka_nodes.own_id)):
                     raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
                 require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (cluster(),)))
             else:

@@ -21,7 +21,7 @@ from libramq.protocols.kafka.group_admin import GroupAdministration
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.list_offsets import OffsetLists
 from libramq.protocols.kafka.metadata import Metadata
-from libramq.protocols.kafka.node import Node
+from libramq.protocols.kafka.node import KafkaNodes, Node
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
@@ -62,19 +62,20 @@ class KafkaTranslator:
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: self._api_versions}
         self.producers = Producers(broker, filesystem, secret_bits)
-        self.groups = GroupRequests(broker, secret_bits)
+        nodes = KafkaNodes(node, broker.other_nodes.nodes)
+        self.groups = GroupRequests(broker, nodes, secret_bits)
         for services in (
-            Metadata(broker, node),
-            Produces(broker, self.producers),
+            Metadata(broker, node, nodes),
+            Produces(broker, self.producers, nodes),
             self.producers,
-            Fetches(broker),
-            OffsetLists(broker),
-            TopicRequests(broker),
+            Fetches(broker, nodes),
+            OffsetLists(broker, nodes),
+            TopicRequests(broker, nodes),
             self.groups,
-            Coordinators(self.groups, node),
-            OffsetRequests(broker, self.groups),
-            GroupAdministration(broker, self.groups),
-            TopicChanges(broker),
+            Coordinators(self.groups, nodes),
+            OffsetRequests(broker, self.groups, nodes),
+            GroupAdministration(broker, self.groups, nodes),
+            TopicChanges(broker, nodes),
         ):
             served: Mapping[type, Serve] = services.apis()
             self._apis.update(served)

@@ -1,0 +1,100 @@
+"""Topics of all brokers: what a Kafka client wants created, extended or deleted is, at each broker.
+
+CreateTopics ─► numbers for all queues ─► this broker, PEER_TOPIC to the others ─► answered by all
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import msgspec
+
+from libramq.broker.cluster.nodes import Nodes
+from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.catalog import TopicTable
+from libramq.catalog.numbering import Numbering
+from libramq.clock import Clock
+from libramq.errors import ConnectFailed, InvalidName, LibraError
+from libramq.formats.tables import TopicConfig
+from libramq.remoting.body.nodes import NumberingBody, PeerTopicBody
+from libramq.rpc import peer_calls
+from libramq.rpc.question import Ask, Question
+
+
+class ClusterTopics:
+    """Changes topics at all brokers; a broker without others changes its own."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        topics: TopicTable,
+        removal: TopicRemoval,
+        peers: PeerBrokers,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._name = nodes.broker_name
+        self._nodes = nodes
+        self._topics = topics
+        self._removal = removal
+        self._peers = peers
+        self._clock = clock
+        self._ask = ask
+
+    def change(
+        self,
+        topic: str,
+        queues: Mapping[str, int],
+        numbering: Numbering,
+        done: Callable[[list[Exception]], None],
+    ) -> None:
+        """Give brokers so many queues of a topic, 0: none; `done` is called with the failures."""
+        failures: list[Exception] = []
+        waiting = {name for name in queues if name != self._name}
+
+        def answered(name: str, outcome: LibraError | None) -> None:
+            if isinstance(outcome, LibraError):
+                failures.append(outcome)
+            waiting.discard(name)
+            if not waiting:
+                done(failures)
+
+        if self._name in queues:
+            try:
+                self.apply(topic, queues[self._name], numbering)
+            except (LibraError, InvalidName) as refused:
+                done([refused])
+                return
+        if not waiting:
+            done(failures)
+            return
+        for name in sorted(waiting):
+            link = self._peers.links.get(name)
+            body = PeerTopicBody(
+                broker_name=self._name,
+                topic=topic,
+                queues=queues[name],
+                numbering=NumberingBody.of(numbering),
+            )
+            if link is None:
+                answered(name, ConnectFailed(f"broker {name} is away"))
+            else:
+                call = peer_calls.change_topic(body)
+                self._ask(Question(link.address, call, partial(answered, name), ANSWER_MS_MAX))
+
+    def apply(self, topic: str, queues: int, numbering: Numbering) -> None:
+        """Make a change at this broker; raises BrokerError or InvalidName if it is refused."""
+        wall_ms = self._clock.wall_ms()
+        known = self._topics.get(topic)
+        if not queues:
+            self._nodes.forget(topic)
+            if known is not None:
+                self._removal.remove(topic, wall_ms)
+            return
+        config = known or TopicConfig(topic_name=topic)
+        changed = msgspec.structs.replace(config, read_queue_nums=queues, write_queue_nums=queues)
+        self._topics.check(changed)
+        if changed != known:
+            self._topics.put(changed, wall_ms)
+        if numbering.runs:
+            self._nodes.adopt(topic, numbering)

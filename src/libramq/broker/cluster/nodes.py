@@ -1,0 +1,290 @@
+"""The nodes: the brokers of a cluster as Kafka's clients see them, their topics, and the numbers of queues.
+
+    every second, and when a client asks      ─► PEER_NODE to each other broker ─► known
+    a topic's queues without a number         ─► the topic's numberer appends them; the others copy that
+
+A topic's numberer is the broker that would coordinate a group of its name. What brokers that are away have
+is remembered.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.catalog import TopicTable
+from libramq.catalog.config_file import ConfigFile
+from libramq.catalog.numbering import Numbering, Place, Run, best
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.filesystem import FileSystem
+from libramq.groups.coordinator.location import coordinator_of
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.remoting.body.nodes import NumberingBody, NumberingsFile, PeerNode, PeerNodeBody
+from libramq.rpc import peer_calls
+from libramq.rpc.question import Ask, Question
+
+log = get_logger(__name__)
+
+FILE_NAME: Final = "kafkaPartitions.json"
+#: Ours: how soon a topic that was changed elsewhere is known here, if no client asks for it.
+REFRESH_MS: Final = 1_000
+
+
+class Node(NamedTuple):
+    """Another broker. port: 0 where it does not serve Kafka's clients."""
+
+    host: str
+    port: int
+    version: int
+    topics: Mapping[str, int]
+    numberings: Mapping[str, Numbering]
+
+
+class Nodes:
+    """All brokers of the cluster, as far as Kafka's clients see them."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        topics: TopicTable,
+        peers: PeerBrokers,
+        kernel: Kernel,
+        ask: Ask,
+        filesystem: FileSystem,
+        store_path: str,
+    ) -> None:
+        self.broker_name = broker_name
+        self._topics = topics
+        self._peers = peers
+        self._kernel = kernel
+        self._ask = ask
+        self._file = ConfigFile(filesystem, Path(store_path) / "config" / FILE_NAME)
+        self._numberings: dict[str, Numbering] = {}
+        self._host, self._port = "", 0
+        self._version = int(kernel.clock.wall_ms())
+        self._waiting: list[Callable[[], None]] = []
+        self._asked = 0
+        self._is_saving = self._is_unsaved = False
+        #: What was settled last: the versions of all brokers' tables, and who numbers.
+        self._settled: object = None
+        self._due = kernel.deadlines.new(self._poll, "Kafka nodes")
+        #: The other brokers that have answered, those that are away included.
+        self.known: dict[str, Node] = {}
+        self.view = peers.view
+        topics.observe(self._topic_changed)
+
+    def load(self) -> None:
+        """Read the numberings; waits for the disk. Raises StoreCorrupt where the file cannot be read."""
+        saved = self._file.load(NumberingsFile)
+        if saved is not None:
+            self._numberings = {topic: each.value() for topic, each in saved.numberings.items()}
+
+    def serve(self, host: str, port: int) -> None:
+        """Take this broker's address for Kafka's clients, and keep up with the others from now on."""
+        self._host, self._port = host, port
+        self._version += 1
+        self._poll(self._kernel.clock.monotonic_ms())
+
+    # For clients.
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether no other broker has ever been seen."""
+        return not self.known and not self._peers.links
+
+    def live(self) -> dict[str, tuple[str, int]]:
+        """Return the addresses of the brokers that serve Kafka's clients now, by name."""
+        found = {self.broker_name: (self._host, self._port)}
+        for name in self.view.names:
+            node = self.known.get(name)
+            if node is not None and node.port:
+                found[name] = (node.host, node.port)
+        return found
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics of all brokers, sorted."""
+        own = (config.topic_name for config in self._topics)
+        return sorted(
+            {*filter(is_visible, own), *(each for node in self.known.values() for each in node.topics)}
+        )
+
+    def counts(self, topic: str) -> dict[str, int]:
+        """Return how many queues each broker has of a topic."""
+        config = self._topics.get(topic)
+        counts = {self.broker_name: config.read_queue_nums} if config is not None else {}
+        for name, node in self.known.items():
+            count = node.topics.get(topic)
+            if count:
+                counts[name] = count
+        return counts
+
+    def numbering(self, topic: str) -> Numbering:
+        """Return the numbering of a topic's queues, as far as they have numbers."""
+        counts = self.counts(topic)
+        if len(counts) == 1:
+            # A broker with all queues numbers them as it has them, also when they become fewer.
+            ((name, count),) = counts.items()
+            known = self._numberings.get(topic)
+            if known is None or known.counts().keys() <= {name}:
+                return Numbering((Run(name, count),))
+        return self._numberings.get(topic, Numbering()) if counts else Numbering()
+
+    def is_settled(self, topic: str) -> bool:
+        """Return whether all known queues of a topic have numbers."""
+        return self.numbering(topic).covers(self.counts(topic))
+
+    def place(self, topic: str, partition: int) -> Place | None:
+        """Return a partition's queue; None if there is no such partition."""
+        if not self.known:
+            return Place(self.broker_name, partition)
+        return self.numbering(topic).place(partition)
+
+    def partition(self, topic: str, broker_name: str, queue_id: int) -> int | None:
+        """Return the partition of a queue; None if it has none."""
+        return queue_id if not self.known else self.numbering(topic).partition(broker_name, queue_id)
+
+    def refresh(self, done: Callable[[], None]) -> None:
+        """Ask all other brokers for what has changed; `done` is called when they have answered or failed."""
+        if not self._peers.links:
+            self._settle()
+            done()
+            return
+        self._waiting.append(done)
+        if not self._asked:
+            self._ask_all()
+
+    # Other brokers.
+
+    def answer(self, version: int) -> PeerNode:
+        """Return what another broker wants to know; version: what it knows already."""
+        if version == self._version:
+            return PeerNode(version=version, host=self._host, port=self._port)
+        topics = {config.topic_name: config.read_queue_nums for config in self._topics}
+        return PeerNode(
+            version=self._version,
+            host=self._host,
+            port=self._port,
+            topics={name: count for name, count in topics.items() if is_visible(name)},
+            numberings={topic: NumberingBody.of(each) for topic, each in self._numberings.items()},
+        )
+
+    def adopt(self, topic: str, numbering: Numbering) -> None:
+        """Take the numbering of a topic that is created, if it is better than the known one."""
+        self._keep(topic, numbering)
+
+    def forget(self, topic: str) -> None:
+        """Drop the numbering of a deleted topic, and what others had of it."""
+        for name, node in self.known.items():
+            if topic in node.topics:
+                rest = {each: count for each, count in node.topics.items() if each != topic}
+                numberings = {each: value for each, value in node.numberings.items() if each != topic}
+                # What it says next counts, even if nothing has changed there meanwhile.
+                self.known[name] = node._replace(topics=rest, numberings=numberings, version=0)
+        self._drop(topic)
+
+    def _ask_all(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        links = list(self._peers.links.values())
+        self._asked = len(links)
+
+        def answered(name: str, outcome: PeerNode | LibraError) -> None:
+            self._asked -= 1
+            if not isinstance(outcome, LibraError):
+                self._take(name, outcome)
+            if self._asked:
+                return
+            self._settle()
+            for done in waiting:
+                done()
+            if self._waiting:
+                self._ask_all()
+
+        for link in links:
+            known = self.known.get(link.name)
+            body = PeerNodeBody(
+                broker_name=self.broker_name, version=known.version if known is not None else 0
+            )
+            self._ask(
+                Question(link.address, peer_calls.ask_node(body), partial(answered, link.name), ANSWER_MS_MAX)
+            )
+
+    def _take(self, name: str, body: PeerNode) -> None:
+        known = self.known.get(name)
+        if body.topics is None:
+            if known is not None:
+                self.known[name] = known._replace(host=body.host, port=body.port)
+            return
+        numberings = {topic: each.value() for topic, each in body.numberings.items()}
+        self.known[name] = Node(body.host, body.port, body.version, body.topics, numberings)
+
+    def _settle(self) -> None:
+        """Take over what other brokers have numbered, and number what is ours to number."""
+        names = self.view.names
+        state = (self._version, names, {name: node.version for name, node in self.known.items()})
+        if not self.known or state == self._settled:
+            return
+        has_all = all(name in self.known for name in self._peers.links)
+        for topic in {*self.topics(), *self._numberings}:
+            counts = self.counts(topic)
+            if not counts:
+                if has_all:
+                    self._drop(topic)
+                continue
+            theirs = [node.numberings[topic] for node in self.known.values() if topic in node.numberings]
+            own = self._numberings.get(topic)
+            found = best([*theirs, *([own] if own is not None else [])]) or Numbering()
+            if has_all and not found.covers(counts) and self._is_numberer(topic):
+                found = found.extended(counts)
+            if found.runs:
+                self._keep(topic, found)
+        self._settled = state
+
+    def _is_numberer(self, topic: str) -> bool:
+        return self.view.is_known and coordinator_of(topic, self.view.names) == self.broker_name
+
+    def _keep(self, topic: str, numbering: Numbering) -> None:
+        known = self._numberings.get(topic)
+        if known is None or (known != numbering and best([known, numbering]) == numbering):
+            self._numberings[topic] = numbering
+            self._changed()
+
+    def _drop(self, topic: str) -> None:
+        if self._numberings.pop(topic, None) is not None:
+            self._changed()
+
+    def _topic_changed(self, topic: str) -> None:
+        self._version += 1
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._is_unsaved = True
+        if not self._is_saving:
+            self._save()
+
+    def _save(self) -> None:
+        self._is_saving, self._is_unsaved = True, False
+        content = NumberingsFile.of(self._numberings)
+        self._kernel.effects.run(Thread.DISK, partial(self._file.save, content), self._saved)
+
+    def _saved(self, outcome: object) -> None:
+        self._is_saving = False
+        if isinstance(outcome, Exception):
+            # The other brokers have it, and it is written with the next change.
+            log.warning("the numbers of partitions are not saved", reason=str(outcome))
+        elif self._is_unsaved:
+            self._save()
+
+    def _poll(self, now_ms: MonotonicMs) -> None:
+        self._due.at(now_ms + REFRESH_MS)
+        if not self._asked:
+            self.refresh(lambda: None)
+
+
+def is_visible(name: str) -> bool:
+    """Return whether Kafka's clients see a topic: not the broker's own, nor those of RocketMQ's groups."""
+    return not names.is_system_topic(name) and not name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX))

@@ -1,0 +1,63 @@
+"""Offset exchanges: a group's offsets on their way between its coordinator and the queues' brokers."""
+
+from collections.abc import Callable, Sequence
+
+from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.groups.group_offsets import Exchange, Exchanged
+from libramq.errors import ConnectFailed, LibraError
+from libramq.remoting.body.nodes import PeerOffsets, PeerOffsetsBody, offsets_of, queues_of
+from libramq.rpc import peer_calls
+from libramq.rpc.question import Ask, Question
+
+
+class OffsetExchanges:
+    """The other brokers: `group_offsets.Exchanges`."""
+
+    def __init__(self, broker_name: str, peers: PeerBrokers, ask: Ask) -> None:
+        self._name = broker_name
+        self._peers = peers
+        self._ask = ask
+
+    def names(self) -> Sequence[str]:
+        """Return the brokers of the cluster but this one."""
+        return list(self._peers.links)
+
+    def exchange(
+        self, broker_name: str, what: Exchange, done: Callable[[Exchanged | LibraError], None]
+    ) -> None:
+        """Send one to a broker."""
+        link = self._peers.links.get(broker_name)
+        if link is None:
+            done(ConnectFailed(f"there is no broker {broker_name}"))
+            return
+        own = [queue for queue in what.commits if queue.broker_name == broker_name]
+        body = PeerOffsetsBody(
+            broker_name=self._name,
+            group=what.group,
+            commits=offsets_of(what.commits),
+            queues=queues_of(what.queues),
+            is_all=what.is_all,
+            removed=queues_of(what.removed),
+            is_deleted=what.is_deleted,
+        )
+
+        def answered(outcome: PeerOffsets | LibraError) -> None:
+            if isinstance(outcome, LibraError):
+                done(outcome)
+                return
+            codes = dict(zip(own, outcome.codes, strict=False))
+            done(Exchanged(codes, {each.queue: each.offset for each in outcome.offsets}))
+
+        self._ask(Question(link.address, peer_calls.exchange_offsets(body), answered, ANSWER_MS_MAX))
+
+
+def exchange_of(body: PeerOffsetsBody) -> Exchange:
+    """Return what a request asks for."""
+    return Exchange(
+        body.group,
+        commits={each.queue: max(each.offset, 0) for each in body.commits},
+        queues=[each.queue for each in body.queues],
+        is_all=body.is_all,
+        removed=[each.queue for each in body.removed],
+        is_deleted=body.is_deleted,
+    )

@@ -1,0 +1,285 @@
+"""A group's committed offsets over all brokers: each queue's broker has its own, for every protocol and tool.
+
+    the coordinator ─► commits ─► the queues' brokers journal them, before the member is answered
+                             └─► every other broker keeps a copy in memory
+
+A copy is used while the queue's broker is away: its queues cannot be read then, but their readers need a
+position. What could not be delivered is delivered with the next commit or question after it is back.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Clock
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.kernel.connection import Connection
+from libramq.message.queue import MessageQueue
+
+#: Ours: queues with copies, of all groups; some 25 MB. Beyond, offsets are unknown while their broker is
+#: away.
+COPIES_MAX: Final = 100_000
+
+
+class Exchange(NamedTuple):
+    """What a coordinator and a queue's broker exchange about a group; see `PeerOffsetsBody`."""
+
+    group: str
+    commits: Mapping[MessageQueue, int] = {}
+    queues: Sequence[MessageQueue] = ()
+    is_all: bool = False
+    removed: Sequence[MessageQueue] = ()
+    is_deleted: bool = False
+
+
+class Exchanged(NamedTuple):
+    """The answer. codes: of the commits in the answering broker's queues; offsets: of those that have any."""
+
+    codes: Mapping[MessageQueue, int]
+    offsets: Mapping[MessageQueue, int]
+
+
+class Exchanges(Protocol):
+    """The other brokers."""
+
+    def names(self) -> Sequence[str]:
+        """Return those that are linked."""
+
+    def exchange(
+        self, broker_name: str, what: Exchange, done: Callable[[Exchanged | LibraError], None]
+    ) -> None:
+        """Send one to a broker."""
+
+
+class Found(NamedTuple):
+    """Committed offsets. unknown: queues whose broker is away, and of which there is no copy."""
+
+    offsets: Mapping[MessageQueue, int]
+    unknown: frozenset[MessageQueue]
+
+
+class _Copy(NamedTuple):
+    offset: int
+    is_delivered: bool
+
+
+class GroupOffsets:
+    """Commits and looks up offsets of queues at any broker.
+
+    deleted: called with a group that a client of another broker has deleted.
+    """
+
+    def __init__(
+        self,
+        broker_name: str,
+        committing: Committing,
+        offsets: OffsetCommits,
+        groups: GroupTable,
+        topics: TopicTable,
+        clock: Clock,
+        others: Exchanges,
+        deleted: Callable[[str], None],
+    ) -> None:
+        self._name = broker_name
+        self._committing = committing
+        self._offsets = offsets
+        self._groups = groups
+        self._topics = topics
+        self._clock = clock
+        self._others = others
+        self._deleted = deleted
+        self._copies: dict[str, dict[MessageQueue, _Copy]] = {}
+        self._copy_count = 0
+
+    # At the coordinator.
+
+    def commit(
+        self,
+        group: str,
+        commits: Mapping[MessageQueue, int],
+        done: Callable[[Mapping[MessageQueue, int]], None],
+    ) -> None:
+        """Commit offsets; `done` is called with the response codes of other brokers for their queues.
+
+        Those of this broker's own queues are committed already: other brokers get copies. A commit whose
+        broker is away is kept, and succeeds.
+        """
+        codes: dict[MessageQueue, int] = {}
+        names = self._others.names()
+        if commits:
+            self._make_visible(group)
+        for queue, offset in commits.items():
+            self._keep(group, queue, offset, is_delivered=queue.broker_name == self._name)
+            codes[queue] = ResponseCode.SUCCESS
+        # Nobody waits for brokers that only get copies.
+        awaited = {queue.broker_name for queue in commits} & set(names)
+        waiting = set(awaited)
+
+        def answered(name: str, outcome: Exchanged | LibraError) -> None:
+            if not isinstance(outcome, LibraError):
+                self._delivered(group, outcome.codes, sent[name].commits)
+                codes.update((queue, code) for queue, code in outcome.codes.items() if queue in commits)
+            if name in waiting:
+                waiting.discard(name)
+                if not waiting:
+                    done(codes)
+
+        sent = {
+            name: Exchange(group, commits={**self._undelivered(group, name), **commits}) for name in names
+        }
+        for name, what in sent.items():
+            self._others.exchange(name, what, partial(answered, name))
+        if not awaited:
+            done(codes)
+
+    def find(self, group: str, queues: Iterable[MessageQueue] | None, done: Callable[[Found], None]) -> None:
+        """Look up offsets of queues at other brokers; queues: None: all of the group's."""
+        names = self._others.names()
+        wanted = list(queues) if queues is not None else None
+        asked = [
+            name for name in names if wanted is None or any(queue.broker_name == name for queue in wanted)
+        ]
+        offsets: dict[MessageQueue, int] = {}
+        silent = {queue.broker_name for queue in wanted or ()} - set(asked)
+        waiting = set(asked)
+
+        def finish() -> None:
+            copies = self._copies.get(group, {})
+            for queue in wanted if wanted is not None else list(copies):
+                is_away = queue.broker_name in silent or queue.broker_name not in {*names, self._name}
+                if queue not in offsets and queue in copies and is_away:
+                    offsets[queue] = copies[queue].offset
+            unknown = (
+                queue for queue in wanted or () if queue.broker_name in silent and queue not in offsets
+            )
+            done(Found(offsets, frozenset(unknown)))
+
+        def answered(name: str, outcome: Exchanged | LibraError) -> None:
+            if isinstance(outcome, LibraError):
+                silent.add(name)
+            else:
+                self._delivered(group, outcome.codes, undelivered[name])
+                for queue, offset in outcome.offsets.items():
+                    offsets[queue] = offset
+                    self._keep(group, queue, offset, is_delivered=True)
+            waiting.discard(name)
+            if not waiting:
+                finish()
+
+        undelivered = {name: self._undelivered(group, name) for name in asked}
+        for name in asked:
+            own = [queue for queue in wanted or () if queue.broker_name == name]
+            what = Exchange(group, commits=undelivered[name], queues=own, is_all=wanted is None)
+            self._others.exchange(name, what, partial(answered, name))
+        if not asked:
+            finish()
+
+    def remove(self, group: str, queues: Sequence[MessageQueue]) -> None:
+        """Delete offsets at other brokers."""
+        self._forget(group, queues)
+        for name in self._others.names():
+            self._others.exchange(name, Exchange(group, removed=queues), lambda _: None)
+
+    def delete(self, group: str) -> None:
+        """Delete a group at other brokers."""
+        self._forget(group, list(self._copies.get(group, ())))
+        for name in self._others.names():
+            self._others.exchange(name, Exchange(group, is_deleted=True), lambda _: None)
+
+    # At a queue's broker.
+
+    def take(self, what: Exchange, connection: Connection) -> Exchanged:
+        """Do what a group's coordinator wants done here; raises BrokerError where nothing can be."""
+        group = what.group
+        codes: dict[MessageQueue, int] = {}
+        if what.commits:
+            self._make_visible(group)
+        for queue, offset in what.commits.items():
+            if queue.broker_name != self._name:
+                self._keep(group, queue, offset, is_delivered=True)
+                continue
+            try:
+                self._committing.commit(connection, group, queue.topic, queue.queue_id, offset)
+                codes[queue] = ResponseCode.SUCCESS
+            except BrokerError as refused:
+                codes[queue] = refused.response_code
+        if what.is_deleted:
+            self._delete_own(group)
+        for queue in what.removed:
+            if queue.broker_name == self._name:
+                self._offsets.remove_queues(group, queue.topic, {queue.queue_id})
+        if what.removed:
+            self._forget(group, what.removed)
+        if codes or what.removed or what.is_deleted:
+            self._committing.write()
+        return Exchanged(codes, self._own(what))
+
+    def _make_visible(self, group: str) -> None:
+        """Make the group known here, with the retry topic by which tools find its brokers."""
+        now = self._clock.wall_ms()
+        config = self._groups.require(group, now)
+        with suppress(BrokerError):  # Where there are too many topics, the group works without.
+            self._topics.for_retries(config, now)
+
+    def _delete_own(self, group: str) -> None:
+        self._forget(group, list(self._copies.get(group, ())))
+        self._groups.delete(group, self._clock.wall_ms())
+        self._offsets.remove_group(group)
+        self._deleted(group)
+
+    def _own(self, what: Exchange) -> Mapping[MessageQueue, int]:
+        offsets: dict[MessageQueue, int] = {}
+        if what.is_all:
+            for topic in self._offsets.topics_of_group(what.group):
+                for queue_id, offset in self._offsets.offsets(what.group, topic).items():
+                    offsets[MessageQueue(topic, self._name, queue_id)] = offset
+        for queue in what.queues:
+            found = self._offsets.query(what.group, queue.topic, queue.queue_id)
+            if found is not None and queue.broker_name == self._name:
+                offsets[queue] = found
+        return offsets
+
+    # Copies.
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop the copies of a deleted topic."""
+        for group, copies in list(self._copies.items()):
+            self._forget(group, [queue for queue in copies if queue.topic == topic])
+
+    def _keep(self, group: str, queue: MessageQueue, offset: int, *, is_delivered: bool) -> None:
+        copies = self._copies.setdefault(group, {})
+        if queue not in copies:
+            if self._copy_count >= COPIES_MAX:
+                return
+            self._copy_count += 1
+        copies[queue] = _Copy(offset, is_delivered)
+
+    def _forget(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        copies = self._copies.get(group, {})
+        for queue in queues:
+            if copies.pop(queue, None) is not None:
+                self._copy_count -= 1
+        if not copies:
+            self._copies.pop(group, None)
+
+    def _undelivered(self, group: str, broker_name: str) -> dict[MessageQueue, int]:
+        return {
+            queue: copy.offset
+            for queue, copy in self._copies.get(group, {}).items()
+            if queue.broker_name == broker_name and not copy.is_delivered
+        }
+
+    def _delivered(
+        self, group: str, codes: Mapping[MessageQueue, int], sent: Mapping[MessageQueue, int]
+    ) -> None:
+        """Note what a broker has journalled or refused, unless there is a later commit by now."""
+        copies = self._copies.get(group, {})
+        for queue in codes:
+            copy = copies.get(queue)
+            if copy is not None and copy.offset == sent.get(queue):
+                copies[queue] = copy._replace(is_delivered=True)

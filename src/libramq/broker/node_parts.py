@@ -1,0 +1,80 @@
+"""The parts for other brokers: their requests, and what brokers need that serve Kafka's clients together."""
+
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.cluster.cluster_topics import ClusterTopics
+from libramq.broker.cluster.nodes import Nodes
+from libramq.broker.cluster.offset_exchanges import OffsetExchanges
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.group_parts import GroupParts
+from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.group_offsets import GroupOffsets
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.broker.processor.peer_nodes import PeerNodeRequests
+from libramq.broker.processor.peers import PeerRequests
+from libramq.kernel.parts import Kernel
+from libramq.message.names import retry_topic
+from libramq.rpc.question import signing
+
+
+class NodeParts:
+    """The parts, built from the bottom up."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        groups: GroupParts,
+        committing: Committing,
+        offsets: OffsetCommits,
+        removal: TopicRemoval,
+        kernel: Kernel,
+    ) -> None:
+        self._config = config
+        self._tables = files.tables
+        self._groups = groups
+        self._removal = removal
+        self._clock = kernel.clock
+        topics, peers = files.tables.topics, groups.peers
+        ask = signing(kernel.effects.ask, config.credentials)
+        self.nodes = Nodes(
+            config.broker_name, topics, peers, kernel, ask, files.filesystem, config.store_path
+        )
+        self.topics = ClusterTopics(self.nodes, topics, removal, peers, kernel.clock, ask)
+        self.offsets = GroupOffsets(
+            config.broker_name,
+            committing,
+            offsets,
+            files.tables.groups,
+            topics,
+            kernel.clock,
+            OffsetExchanges(config.broker_name, peers, ask),
+            self._group_deleted,
+        )
+        topics.observe(self._topic_changed)
+
+    def requests(self, cluster: Cluster) -> list[PeerNodeRequests | PeerRequests]:
+        """Return the services of other brokers' requests."""
+        config, groups = self._config, self._groups
+        signature = (config.credentials, config.address)
+        return [
+            PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, *signature),
+            PeerRequests(
+                cluster=cluster,
+                coordination=groups.coordination,
+                consumers=groups.consumers,
+                assigner=groups.assigner,
+                credentials=config.credentials,
+                address=config.address,
+            ),
+        ]
+
+    def _topic_changed(self, topic: str) -> None:
+        if topic not in self._tables.topics:
+            self.offsets.forget_topic(topic)
+
+    def _group_deleted(self, group: str) -> None:
+        self._groups.coordination.group_removed(group, may_return=self._tables.groups.creates_on_use)
+        if retry_topic(group) in self._tables.topics:  # Tools find groups by it.
+            self._removal.remove(retry_topic(group), self._clock.wall_ms())

@@ -1,0 +1,112 @@
+"""The numbering of a topic's queues over all brokers: Kafka's partitions.
+
+    (broker-a, 4) (broker-b, 4) (broker-a, 2)        partitions 0–3 are queues 0–3 of broker-a,
+                                                     4–7 are 0–3 of broker-b, 8–9 are 4–5 of broker-a
+
+Queues are only ever appended, so a partition keeps its queue when brokers and queues are added, and while a
+broker is away.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """Further queues of a broker."""
+
+    broker_name: str
+    queues: int
+
+
+class Place(NamedTuple):
+    """A partition's queue."""
+
+    broker_name: str
+    queue_id: int
+
+
+class Numbering(NamedTuple):
+    """The queues in the order of their numbers. version: higher where a topic was made again."""
+
+    runs: tuple[Run, ...] = ()
+    version: int = 0
+
+    @property
+    def size(self) -> int:
+        """Return the number of partitions."""
+        return sum(run.queues for run in self.runs)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many queues of each broker have a number."""
+        counts: dict[str, int] = {}
+        for run in self.runs:
+            counts[run.broker_name] = counts.get(run.broker_name, 0) + run.queues
+        return counts
+
+    def places(self) -> list[Place]:
+        """Return the queue of each partition."""
+        numbered: dict[str, int] = {}
+        found = []
+        for name, count in self.runs:
+            first = numbered.get(name, 0)
+            found += [Place(name, first + each) for each in range(count)]
+            numbered[name] = first + count
+        return found
+
+    def place(self, partition: int) -> Place | None:
+        """Return the queue of a partition; None if there is no such partition."""
+        if partition < 0:
+            return None
+        numbered: dict[str, int] = {}
+        for name, count in self.runs:
+            first = numbered.get(name, 0)
+            if partition < count:
+                return Place(name, first + partition)
+            partition -= count
+            numbered[name] = first + count
+        return None
+
+    def partition(self, broker_name: str, queue_id: int) -> int | None:
+        """Return the number of a queue; None if it has none."""
+        before = 0
+        for name, count in self.runs:
+            if name == broker_name:
+                if queue_id < count:
+                    return before + queue_id
+                queue_id -= count
+            before += count
+        return None
+
+    def covers(self, counts: Mapping[str, int]) -> bool:
+        """Return whether all these queues have numbers."""
+        known = self.counts()
+        return all(known.get(name, 0) >= count for name, count in counts.items())
+
+    def extended(self, counts: Mapping[str, int]) -> "Numbering":
+        """Return the numbering with these queues: those without a number follow, by the names of brokers."""
+        known = self.counts()
+        more = [
+            Run(name, counts[name] - known.get(name, 0))
+            for name in sorted(counts)
+            if counts[name] > known.get(name, 0)
+        ]
+        return self._replace(runs=(*self.runs, *more)) if more else self
+
+
+def spread(count: int, present: Mapping[str, int]) -> dict[str, int]:
+    """Return how many queues each broker should have, `count` in all, as equal as possible.
+
+    present: how many each has already, and none has fewer afterwards; of equals the first gets more.
+    """
+    wanted = dict(present)
+    for _ in range(count - sum(present.values())):
+        wanted[min(wanted, key=wanted.__getitem__)] += 1
+    return wanted
+
+
+def best(numberings: Sequence[Numbering]) -> Numbering | None:
+    """Return the one to go on from: of the latest version, the longest.
+
+    Of two that were extended apart, while their brokers could not reach each other, all choose the same.
+    """
+    return max(numberings, key=lambda each: (each.version, each.size, each.runs), default=None)

@@ -1,0 +1,133 @@
+"""Bodies between brokers that serve Kafka's clients: addresses, topics, numberings, committed offsets.
+
+Ours; the contract is in docs/design/kafka-cluster.md.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from libramq.catalog.numbering import Numbering, Run
+from libramq.formats.document import Document
+from libramq.message.queue import MessageQueue
+
+
+class NumberedRun(Document, frozen=True, kw_only=True):
+    """Further queues of a broker in a topic's numbering."""
+
+    broker_name: str
+    count: int
+
+
+class NumberingBody(Document, frozen=True, kw_only=True):
+    """A topic's numbering."""
+
+    runs: list[NumberedRun] = []
+    version: int = 0
+
+    @classmethod
+    def of(cls, numbering: Numbering) -> "NumberingBody":
+        """Return the body of a numbering."""
+        runs = [NumberedRun(broker_name=name, count=count) for name, count in numbering.runs]
+        return cls(runs=runs, version=numbering.version)
+
+    def value(self) -> Numbering:
+        """Return the numbering."""
+        return Numbering(tuple(Run(run.broker_name, run.count) for run in self.runs), self.version)
+
+
+class NumberingsFile(Document, frozen=True, kw_only=True):
+    """The content of config/kafkaPartitions.json."""
+
+    numberings: dict[str, NumberingBody] = {}
+
+    @classmethod
+    def of(cls, numberings: Mapping[str, Numbering]) -> "NumberingsFile":
+        """Return the content."""
+        return cls(numberings={topic: NumberingBody.of(each) for topic, each in numberings.items()})
+
+
+class PeerNodeBody(Document, frozen=True, kw_only=True):
+    """PEER_NODE: a broker asks another what Kafka's clients need to know of it; the reply is a PeerNode.
+
+    version: of the last reply that it has.
+    """
+
+    broker_name: str
+    version: int = 0
+
+
+class PeerNode(Document, frozen=True, kw_only=True):
+    """A broker as Kafka's clients see it. topics: their queues; None: nothing has changed since that version.
+
+    host: empty where it does not serve them.
+    """
+
+    version: int
+    host: str = ""
+    port: int = 0
+    topics: dict[str, int] | None = None
+    numberings: dict[str, NumberingBody] = {}
+
+
+class PeerTopicBody(Document, frozen=True, kw_only=True):
+    """PEER_TOPIC: a Kafka client creates, extends or deletes a topic at all brokers.
+
+    queues: how many the receiver is to have; 0: it deletes the topic.
+    """
+
+    broker_name: str
+    topic: str
+    queues: int
+    numbering: NumberingBody = NumberingBody()
+
+
+class QueueOffset(Document, frozen=True, kw_only=True):
+    """A committed offset; -1: none."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int = -1
+
+    @property
+    def queue(self) -> MessageQueue:
+        """Return the queue."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @classmethod
+    def of(cls, queue: MessageQueue, offset: int = -1) -> "QueueOffset":
+        """Return the body of an offset."""
+        return cls(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id, offset=offset)
+
+
+def offsets_of(offsets: Mapping[MessageQueue, int]) -> list[QueueOffset]:
+    """Return offsets in the form of bodies."""
+    return [QueueOffset.of(queue, offset) for queue, offset in offsets.items()]
+
+
+def queues_of(queues: Iterable[MessageQueue]) -> list[QueueOffset]:
+    """Return queues in the form of bodies."""
+    return [QueueOffset.of(queue) for queue in queues]
+
+
+class PeerOffsetsBody(Document, frozen=True, kw_only=True):
+    """PEER_OFFSETS: a group's coordinator commits, reads and deletes offsets at the queues' brokers.
+
+    commits: those of the receiver's queues are committed, and those of others' are copies for the case that
+    their broker fails. queues: whose offsets are wanted; is_all: those of all the receiver's queues are.
+    removed: queues whose offsets are deleted; is_deleted: the group is. The reply is a PeerOffsets.
+    """
+
+    broker_name: str
+    group: str
+    commits: list[QueueOffset] = []
+    queues: list[QueueOffset] = []
+    is_all: bool = False
+    removed: list[QueueOffset] = []
+    is_deleted: bool = False
+
+
+class PeerOffsets(Document, frozen=True, kw_only=True):
+    """codes: a response code for each commit in the receiver's queues, in order. offsets: those wanted."""
+
+    codes: list[int] = []
+    offsets: list[QueueOffset] = []

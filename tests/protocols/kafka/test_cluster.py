@@ -1,0 +1,169 @@
+"""Kafka's clients on three broker processes, some of which are killed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import NewPartitions
+
+from tests.interop.process import PATIENCE_S
+from tests.protocols.kafka.clusters import NAMES, KafkaCluster, wait_until
+
+A, B, C = NAMES
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def produce(cluster: KafkaCluster, topic: str, partitions: range, *values: bytes) -> None:
+    producer = cluster.producer()
+    errors: list[Any] = []
+    for partition in partitions:
+        for value in values:
+            producer.produce(
+                topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error)
+            )
+    assert producer.flush(PATIENCE_S) == 0
+    assert not errors
+
+
+def read(consumer: Consumer, count: int) -> list[tuple[int, int, bytes | None]]:
+    """Return records as they come: partition, offset and value."""
+    records: list[tuple[int, int, bytes | None]] = []
+
+    def is_there() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None:
+            assert message.error() is None, message.error()
+            records.append((message.partition(), message.offset(), message.value()))
+        return len(records) >= count
+
+    wait_until(is_there, f"{count} records")
+    return records
+
+
+def read_all(consumer: Consumer, wanted: set[tuple[int, int, bytes | None]]) -> None:
+    """Read until all these records came; members that joined again read some twice."""
+    left = set(wanted)
+
+    def are_there() -> bool:
+        left.difference_update(read(consumer, 1))
+        return not left
+
+    wait_until(are_there, f"{wanted}")
+
+
+def committed(consumer: Consumer, topic: str, count: int) -> list[int]:
+    partitions = [TopicPartition(topic, each) for each in range(count)]
+    return [each.offset for each in consumer.committed(partitions, timeout=PATIENCE_S)]
+
+
+def test_a_topics_partitions_are_spread_over_all_brokers(cluster: KafkaCluster):
+    cluster.create("spread", 6)
+    leaders = cluster.leaders("spread")
+    assert sorted(leaders.values(), key=str) == [A, A, B, B, C, C]
+    assert [cluster.leaders("spread", name) for name in NAMES] == [leaders] * 3
+    admin = cluster.admin()
+    admin.create_partitions([NewPartitions("spread", 9)])["spread"].result(PATIENCE_S)
+    more = cluster.leaders("spread", B)
+    assert {index: more[index] for index in leaders} == leaders, "partitions keep their queues"
+    assert sorted(more.values(), key=str) == [A, A, A, B, B, B, C, C, C]
+
+
+@pytest.mark.parametrize("coordinator", NAMES)
+def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordinator: str):
+    topic = f"reads-{coordinator}"
+    group = cluster.group_at(coordinator)
+    cluster.create(topic, 6)
+    produce(cluster, topic, range(6), b"a", b"b")
+    consumer = cluster.consumer(group, **{"enable.auto.commit": False})
+    consumer.subscribe([topic])
+    assert len(set(read(consumer, 12))) == 12
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    again = cluster.consumer(group, **{"enable.auto.commit": False})
+    assert committed(again, topic, 6) == [2] * 6
+    produce(cluster, topic, range(6), b"c")
+    again.subscribe([topic])
+    assert sorted(read(again, 6)) == [(partition, 2, b"c") for partition in range(6)]
+    again.close()
+
+
+def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path):
+    """Members ask for the successor, join it, and continue where they had committed."""
+    cluster = KafkaCluster(tmp_path)
+    try:
+        group = cluster.group_at(B)
+        cluster.create("kills", 6)
+        leaders = cluster.leaders("kills")
+        produce(cluster, "kills", range(6), b"a")
+        consumer = cluster.consumer(group, **{"enable.auto.commit": False})
+        consumer.subscribe(["kills"])
+        read(consumer, 6)
+        consumer.commit(asynchronous=False)
+        cluster.kill(B)
+        cluster.wait_brokers(2, A, C)
+        left = {index for index, name in leaders.items() if name != B}
+        assert cluster.leaders("kills", A) == {
+            index: leaders[index] if index in left else None for index in leaders
+        }
+        producer = cluster.producer()
+        for index in left:
+            producer.produce("kills", b"b", partition=index)
+        assert producer.flush(PATIENCE_S) == 0
+        read_all(consumer, {(index, 1, b"b") for index in left})
+        offsets = [TopicPartition("kills", each, 2) for each in sorted(left)]
+
+        def has_committed() -> bool:
+            try:
+                consumer.commit(offsets=offsets, asynchronous=False)
+            except KafkaException:  # Its member is joining the successor.
+                consumer.poll(0.1)
+                return False
+            return True
+
+        wait_until(has_committed, "a commit")
+        assert committed(consumer, "kills", 6) == [2 if index in left else 1 for index in range(6)]
+        cluster.start(B)
+        cluster.wait_brokers(3)
+        produce(cluster, "kills", range(6), b"c")
+        read_all(consumer, {(index, 2 if index in left else 1, b"c") for index in range(6)})
+        consumer.close()
+    finally:
+        cluster.stop()
+
+
+def test_queues_of_rocketmqs_topics_have_the_same_numbers_at_all_brokers(cluster: KafkaCluster):
+    """A topic that RocketMQ's tools make at one broker, then at others, keeps the numbers of its queues."""
+    cluster.tool("updateTopic", "-b", cluster.address(B), "-t", "numbers", "-r", "2", "-w", "2")
+    wait_until(lambda: cluster.leaders("numbers") == {0: B, 1: B}, "the first queues")
+    # The topic's numberer has seen them as well, so that it appends the others.
+    wait_until(lambda: all(cluster.leaders("numbers", name) == {0: B, 1: B} for name in NAMES), "them all")
+    for name in (A, C):
+        cluster.tool("updateTopic", "-b", cluster.address(name), "-t", "numbers", "-r", "2", "-w", "2")
+    wanted = {0: B, 1: B, 2: A, 3: A, 4: C, 5: C}
+    wait_until(lambda: all(cluster.leaders("numbers", name) == wanted for name in NAMES), "the same numbers")
+
+
+def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: KafkaCluster):
+    group = cluster.group_at(A, "tools")
+    cluster.create("tools", 3)
+    produce(cluster, "tools", range(3), b"a", b"b")
+    consumer = cluster.consumer(group, **{"enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition("tools", each, 1) for each in range(3)], asynchronous=False)
+    rows = json.loads(cluster.tool("consumerProgress", "-g", group, "--json"))
+    assert sorted((each["broker"], each["consumerOffset"]) for each in rows["queues"]) == [
+        (name, 1) for name in NAMES
+    ]
+    cluster.tool("resetOffsetByTime", "-g", group, "-t", "tools", "-s", "0")
+    wait_until(lambda: committed(consumer, "tools", 3) == [0] * 3, "the offsets that were set")
+    consumer.close()
