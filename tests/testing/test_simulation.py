@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from libramq.testing.cluster import GroupPlan
+from libramq.testing.faults import Faults
 from libramq.testing.handlers import Handling
 from libramq.testing.happening import Happening
 from libramq.testing.node_clock import NodeClock
@@ -120,6 +121,38 @@ def test_a_stopping_broker_may_be_killed():
     for seed in (1, 3, 5, 7):
         report = Simulation(seed, scenario=scenario).run()
         assert report.is_ok, f"seed {seed}: {report.violation}"
+
+
+def test_a_broker_apart_from_the_name_server_only_loses_no_queue(monkeypatch: pytest.MonkeyPatch):
+    """Its peers and clients reach it: it stays a broker of the cluster, and members come and go meanwhile."""
+    scenario = Scenario(
+        broker_count=2,
+        is_sync=True,
+        topics={"T": 4},
+        groups=(GroupPlan(name="G", topics=(("T",),)),),
+        members=(2,),
+        producer_interval_ms=50,
+        body_bytes=30,
+        duration_ms=20_000,
+        actions=(
+            (2_000, "split_name_servers"),
+            (3_000, "join"),
+            (9_000, "split_name_servers"),
+            (10_000, "stop"),
+        ),
+    )
+    disturb, disturbances = Faults._disturb, []
+
+    def note(self: Faults, what: str) -> None:
+        disturbances.append(what)
+        disturb(self, what)
+
+    monkeypatch.setattr(Faults, "_disturb", note)
+    for seed in range(5):
+        report = Simulation(seed, scenario=scenario).run()
+        assert report.is_ok, f"seed {seed}: {report.violation}"
+    for broker in ("broker-a", "broker-b"):
+        assert any(f" and {broker} are apart for " in what for what in disturbances)
 
 
 def test_one_seed_is_one_history_in_any_process():
