@@ -11,6 +11,8 @@ from libramq.message.names import TIMER_TOPIC
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.store.copies.copying import copy_store
+from libramq.store.message_store import MessageStore
+from libramq.timers import slot_reader
 from libramq.timers.timer_checkpoint import TimerCheckpoint
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
@@ -144,6 +146,43 @@ def test_a_message_that_is_recalled_is_not_delivered_and_its_neighbour_is(tmp_pa
     talk.advance(5_000)
     assert bodies(talk) == [b"kept"]
     assert recall(talk, peer, handle).code == C.ILLEGAL_OPERATION
+    talk.close()
+
+
+def test_a_slot_is_read_before_it_is_due(talk, peer, monkeypatch):
+    """At its time messages are only stored; reading 10,000 then made the last of them 0.5 s late."""
+    for number in range(700):
+        send_at(talk, peer, NOW_MS + 3_000, body=b"%d" % number)
+    talk.advance(2_999)
+    read: list[int] = []
+    record_at = MessageStore.record_at
+    monkeypatch.setattr(
+        MessageStore, "record_at", lambda store, offset: read.append(offset) or record_at(store, offset)
+    )
+    talk.advance(1)
+    assert read == []
+    assert bodies(talk) == [b"%d" % number for number in range(700)]
+
+
+def test_a_slot_that_was_read_before_its_time_changes_until_then(tmp_path, peer):
+    talk = Conversation(tmp_path, recall_message_enable=True, timer_precision_ms=100)
+    handle = send_at(talk, peer, NOW_MS + 3_000, body=b"gone", UNIQ_KEY="KEY").ext["recallHandle"]
+    send_at(talk, peer, NOW_MS + 3_000, body=b"kept")
+    talk.advance(2_500)
+    assert recall(talk, peer, handle).code == C.SUCCESS
+    send_at(talk, peer, NOW_MS + 3_000, body=b"late")
+    talk.advance(500)
+    assert bodies(talk) == [b"kept", b"late"]
+    talk.close()
+
+
+def test_large_messages_are_not_all_read_before_their_time(tmp_path, peer, monkeypatch):
+    monkeypatch.setattr(slot_reader, "PREPARED_BYTES_MAX", 2_000)
+    talk = Conversation(tmp_path)
+    for number in range(10):
+        send_at(talk, peer, NOW_MS + 3_000, body=b"%d" % number * 1_000)
+    talk.advance(3_000)
+    assert bodies(talk) == [b"%d" % number * 1_000 for number in range(10)]
     talk.close()
 
 

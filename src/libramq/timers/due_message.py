@@ -1,0 +1,107 @@
+"""The due message: a timer message that was read for its slot, in the form in which it is stored again.
+
+Everything but the time of delivery is in it, so it is made before the slot is due.
+
+Upstream: TimerMessageStore.convert.
+"""
+
+from typing import Final, NamedTuple
+
+from libramq.catalog.destinations import Destinations
+from libramq.clock import WallMs
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.tags import tag_code
+from libramq.store.log.append import StoreMessage
+from libramq.timers.unit import TimerUnit
+
+#: Left out where all properties would be too long: better without them than lost.
+_EXPENDABLE: Final = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES)
+#: The property that `delivered_at` makes of a time, with room for 20 digits.
+_DELIVERED_BYTES_MAX: Final = len(p.TIMER_DEQUEUE_MS) + 22
+
+
+class DueMessage(NamedTuple):
+    """A message of a slot.
+
+    stored: for its own queue, or for the timers' again; complete after `stored_at`. queue_id: the one that it
+    was sent to; None if it waits in a later slot again. text: its properties without the time of delivery.
+    has_room: for that one too. rolled_key: as of the function.
+    """
+
+    message: MessageExt
+    stored: StoreMessage
+    real_topic: str | None
+    queue_id: int | None
+    text: bytes
+    has_room: bool
+    rolled_key: str | None
+
+    @property
+    def deletion_key(self) -> str:
+        """Return what a deletion of it names."""
+        return f"{self.real_topic}+{self.message.properties.get(p.UNIQ_KEY)}"
+
+    def stored_at(self, delivered_at: bytes, destinations: Destinations) -> StoreMessage:
+        """Return what is stored at a time. delivered_at: the property that has it."""
+        stored = self.stored
+        if self.has_room:
+            stored.properties_text = self.text + delivered_at
+        if self.queue_id is not None:
+            stored.queue_id = destinations.queue_for(stored.topic, self.queue_id)
+        return stored
+
+
+def prepare(message: MessageExt, unit: TimerUnit, roll_window_ms: int) -> DueMessage:
+    """Make a message ready to be stored again when its slot is due."""
+    properties = dict(message.properties)
+    real_topic, queue_id = properties.get(p.REAL_TOPIC), None
+    properties.pop(p.TIMER_DEQUEUE_MS, None)
+    properties[p.TIMER_ENQUEUE_MS] = str(unit.written_ms)
+    if unit.rolls:
+        times = p.whole_number(properties.get(p.TIMER_ROLL_TIMES, ""), digits_max=9) or 0
+        properties[p.TIMER_ROLL_TIMES] = str(times + 1)
+    else:
+        queue_id = p.whole_number(properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+    text = p.encode_properties(properties)
+    has_room = len(text) + _DELIVERED_BYTES_MAX <= p.PROPERTIES_BYTES_MAX
+    if not has_room:
+        text = p.encode_properties({k: v for k, v in properties.items() if k not in _EXPENDABLE})
+    stored = StoreMessage(
+        message.topic if unit.rolls else real_topic or message.topic,
+        message.queue_id,
+        message.body,
+        text,
+        tag_code(properties.get(p.TAGS)),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        encode_host(message.born_host),
+        message.reconsume_times,
+    )
+    return DueMessage(
+        message, stored, real_topic, queue_id, text, has_room, rolled_key(message, roll_window_ms)
+    )
+
+
+def delivered_at(wall_ms: WallMs) -> bytes:
+    """Return the property with the time of delivery, encoded."""
+    return p.encode_properties({p.TIMER_DEQUEUE_MS: str(int(wall_ms))})
+
+
+def rolled_key(message: MessageExt, roll_window_ms: int) -> str | None:
+    """Return what a message has in common with itself rolled on; None if it waits too short a time for that.
+
+    A promoted slave collects both again, with no knowledge of the slots that they were in. Recalls have none:
+    two of them do no harm. Nor have messages without a unique key.
+    """
+    properties = message.properties
+    unique_key = properties.get(p.UNIQ_KEY)
+    if unique_key is None or p.TIMER_DEL_UNIQKEY in properties:
+        return None
+    if p.TIMER_ROLL_TIMES not in properties:
+        out_ms = p.whole_number(properties.get(p.TIMER_OUT_MS, ""))
+        if out_ms is None or out_ms - message.store_timestamp_ms < roll_window_ms:
+            return None
+    return f"{properties.get(p.REAL_TOPIC)}+{properties.get(p.TIMER_OUT_MS)}+{unique_key}"
