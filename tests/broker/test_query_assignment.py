@@ -291,3 +291,17 @@ def test_members_keep_their_queues_while_the_queues_of_others_are_unknown(talk, 
     assert assigned(talk, peer, "alice", "T") is None
     elsewhere.counts["U"] = 0
     assert assigned(talk, peer, "alice", "T") == {0, 1}
+
+
+def test_the_roster_has_the_connections_of_a_broker_that_is_alone(talk, peer, bob):
+    talk.create_topic("T", 2)
+    roster = talk.broker.consumers.roster
+    for who, client in (("alice", peer), ("bob", bob)):
+        talk.beat(client, who)
+        assigned(talk, client, who)
+    assert roster.client_ids("G") == ["alice", "bob"]
+    talk.performer.closed(bob)
+    assigned(talk, peer, "alice")
+    assert roster.client_ids("G") == ["alice"]
+    talk.performer.closed(peer)
+    assert roster.client_ids("G") == []

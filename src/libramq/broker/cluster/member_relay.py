@@ -49,10 +49,15 @@ class MemberRelay:
         self._consumers = consumers
         self._clock = clock
         self._roster = consumers.roster
+        self._roster.edge_reported(broker_name, view.names, now_ms=clock.monotonic_ms())
+        # Groups whose members here have changed since they were reported to the roster.
+        self._unreported: set[str] = set()
         self._changed: dict[str, None] = {}
-        self._due_ms: MonotonicMs | None = None
+        #: When `take_due` has something to do; None: never, in the present state.
+        self.next_due_ms: MonotonicMs | None = None
         self._agree_by_ms = MonotonicMs(0)
         self._version = 0
+        consumers.observe_members(self._members_changed)
 
     # The edge's part.
 
@@ -104,11 +109,13 @@ class MemberRelay:
             if edge not in self._view.names:
                 self._forget(edge)
         self._roster.forget_published(self._lives_here)
+        self._unreported.clear()
         self.took(self.body(self._own, None), now_ms=now_ms)
         self._publish_by(self._roster.groups(), now_ms)
 
     def own_changed(self, group: str, *, now_ms: MonotonicMs) -> None:
-        """Handle a change of our own clients in a group that is coordinated here."""
+        """Handle a change of our own clients in a group that is coordinated here, and is to be published."""
+        self._unreported.discard(group)
         self.took(self.body(self._own, [group]), now_ms=now_ms)
 
     def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
@@ -149,31 +156,35 @@ class MemberRelay:
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group in the form that the assigner needs."""
+        self._report_own(group)
         return self._roster.server_assigned(group)
 
     def stock(self, group: str) -> list[str]:
         """Return the members of a group that allocate for themselves, for its coordinator."""
-        if self._own not in self._roster.edges():  # Nobody reports our own clients before a name server has.
-            known = self._consumers.group(group)
-            return known.stock_client_ids if known is not None else []
-        self._roster.report(self._own, {group: self.members(group)}, complete=False)
+        self._report_own(group)
         return self._roster.stock(group)
+
+    def _members_changed(self, group: str) -> None:
+        """Note a change of our own clients, which are reported when somebody asks: a group may be large."""
+        self._unreported.add(group)
+        if self._consumers.group(group) is None:
+            self._report_own(group)
+
+    def _report_own(self, group: str) -> None:
+        if group in self._unreported:
+            self._unreported.discard(group)
+            self._roster.report(self._own, {group: self.members(group)}, complete=False)
 
     # Time.
 
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` is due next."""
-        return self._due_ms
-
     def take_due(self, now_ms: MonotonicMs) -> list[str]:
         """Return the groups coordinated here whose lists have to be sent."""
-        if self._due_ms is None or now_ms < self._due_ms:
+        if self.next_due_ms is None or now_ms < self.next_due_ms:
             return []
         if not self.is_agreed(now_ms):
-            self._due_ms = min(now_ms + COLLECT_MS, self._agree_by_ms)
+            self.next_due_ms = min(now_ms + COLLECT_MS, self._agree_by_ms)
             return []
-        changed, self._changed, self._due_ms = list(self._changed), {}, None
+        changed, self._changed, self.next_due_ms = list(self._changed), {}, None
         return list(filter(self._lives_here, changed))
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
@@ -193,7 +204,7 @@ class MemberRelay:
     def _publish_by(self, groups: Sequence[str], due_ms: MonotonicMs) -> None:
         if groups:
             self._changed.update(dict.fromkeys(groups))
-            self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
+            self.next_due_ms = due_ms if self.next_due_ms is None else min(self.next_due_ms, due_ms)
 
     def publish_list(self, group: str) -> list[tuple[str, PeerListBody]]:
         """Return the edges and the lists to send them; our own members are notified at once."""

@@ -54,13 +54,13 @@ class PeerBrokers:
         ask: Ask,
     ) -> None:
         self._name = broker_name
-        self._clock = clock
+        self._now_ms = clock.monotonic_ms
         self._ask = ask
         self._gatherings: dict[str, Gathering] = {}
         self._unknown_topics: dict[str, None] = {}
         self.links: dict[str, PeerLink] = {}
         self.view = view
-        self.relay = MemberRelay(self.view, broker_name, consumers=consumers, clock=clock)
+        self.relay = MemberRelay(view, broker_name, consumers=consumers, clock=clock)
 
     # Requests of coordination.
 
@@ -114,17 +114,15 @@ class PeerBrokers:
             who=who,
             members=list(started.members),
         )
-        for name in self.links:
-            self._say(name, peer_calls.report_rebalance_start(body), lambda _: None)
+        self._say_to_all(peer_calls.report_rebalance_start(body))
 
     def settled(self, effect: Settled) -> None:
         """Report to all others that every queue of a group is granted to its target."""
         uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
-        self._report_rebalance(
-            bodies.PeerRebalanceBody(
-                group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
-            )
+        body = bodies.PeerRebalanceBody(
+            group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
         )
+        self._say_to_all(peer_calls.report_rebalance(body))
 
     def catch_up(self, broker_name: str, group: GroupView, grant: FenceGrant, refused: Refused) -> None:
         """Send a broker that was out of reach the state of a group: its last rebalance, and the grants.
@@ -153,18 +151,13 @@ class PeerBrokers:
 
     def replaced(self, effect: Replaced) -> None:
         """Report to all others that a client has taken another's place in a group."""
-        replaced = {effect.former: effect.client_id}
-        self._report_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
-
-    def _report_rebalance(self, body: bodies.PeerRebalanceBody) -> None:
-        for name in self.links:
-            self._say(name, peer_calls.report_rebalance(body), lambda _: None)
+        body = bodies.PeerRebalanceBody(group=effect.group, replaced={effect.former: effect.client_id})
+        self._say_to_all(peer_calls.report_rebalance(body))
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
-        for name in self.links:
-            self._say(name, peer_calls.report_removal(body), lambda _: None)
+        self._say_to_all(peer_calls.report_removal(body))
 
     # Requests of the assigner.
 
@@ -203,8 +196,7 @@ class PeerBrokers:
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all others the members' assignments."""
-        for name in self.links:
-            self.send_assignments_to(name, update)
+        self._say_to_all(peer_calls.send_assignments(bodies.PeerAssignmentsBody.of(update)))
 
     def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
         """Send another broker the members' assignments."""
@@ -214,6 +206,10 @@ class PeerBrokers:
     def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
         """Send another broker the list of a group's members."""
         self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
+
+    def _say_to_all(self, call: Call[None]) -> None:
+        for name in self.links:
+            self._say(name, call, lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Send a request to a broker, unless it will be sent everything anyway."""
@@ -280,6 +276,3 @@ class PeerBrokers:
             return
         del self._gatherings[gathering.group]
         gathering.gathered(gathering.group, gathering.answers, self.relay.stock(gathering.group))
-
-    def _now_ms(self) -> MonotonicMs:
-        return self._clock.monotonic_ms()

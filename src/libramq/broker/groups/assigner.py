@@ -81,9 +81,9 @@ class Assigner:
         self._peers = peers
         self._own = broker_name
         self._consumers = consumers
-        self._clock = clock
+        self._now_ms = clock.monotonic_ms
         self._purgatory = purgatory
-        self._groups = ServerAssignedGroups(broker_name, members=self._members, queues=queues)
+        self._groups = ServerAssignedGroups(broker_name, members=peers.server_assigned_members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
         consumers.observe_members(self._own_changed)
@@ -220,24 +220,12 @@ class Assigner:
         if update is None:
             return
         self._ask_again(update)
-        if not self._view.is_alone:
-            self._peers.send_assignments(update)
+        self._peers.send_assignments(update)
 
     def _ask_again(self, update: AssignmentUpdate) -> None:
         group = self._consumers.group(update.group)
         if group is not None:
             self._consumers.notifications.again(group, update.ask_again)
-
-    # Lookups.
-
-    def _members(self, group: str) -> ServerAssignedMembers | None:
-        if not self._view.is_alone:
-            return self._peers.server_assigned_members(group)
-        connected = self._consumers.group(group)
-        return connected.server_assigned_members() if connected is not None else None
-
-    def _now_ms(self) -> MonotonicMs:
-        return self._clock.monotonic_ms()
 
 
 def _relay(outcome: Queues | LibraError, coordinator: str, waiter: Waiter[Queues]) -> None:

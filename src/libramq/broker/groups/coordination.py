@@ -65,7 +65,7 @@ class Coordination:
         self._topics = tables.topics
         self._fences = tables.fences
         self._locks = locks
-        self._clock = clock
+        self._now_ms = clock.monotonic_ms
         self._reports = RebalanceReports(
             broker_name=broker_name, consumers=consumers, peers=peers, clock=clock
         )
@@ -133,30 +133,30 @@ class Coordination:
     def join(self, waiter: MemberWaiter, join: rq.Join, *, cost_bytes: int = 0) -> None:
         """Admit a client to its group; raises BrokerError if the group is coordinated elsewhere."""
         ticket = self._park(waiter, join.group, cost_bytes)
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._now_ms()
         self._perform(self._coordinator.join(ticket, waiter.connection, join, now_ms=now_ms))
 
     def poll(self, waiter: MemberWaiter, poll: rq.Poll, *, cost_bytes: int = 0) -> None:
         """Hold a member's poll until its assignment changes."""
         ticket = self._park(waiter, poll.group, cost_bytes)
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._now_ms()
         self._perform(self._coordinator.poll(ticket, waiter.connection, poll, now_ms=now_ms))
 
     def release(self, waiter: MemberWaiter, release: rq.Release, *, cost_bytes: int = 0) -> None:
         """Free the queues that a member releases."""
         ticket = self._park(waiter, release.group, cost_bytes)
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._now_ms()
         self._perform(self._coordinator.release(ticket, waiter.connection, release, now_ms=now_ms))
 
     def leave(self, waiter: MemberWaiter, leave: rq.Leave, *, cost_bytes: int = 0) -> None:
         """Remove a member that leaves."""
         ticket = self._park(waiter, leave.group, cost_bytes)
-        self._perform(self._coordinator.leave(ticket, leave, now_ms=self._clock.monotonic_ms()))
+        self._perform(self._coordinator.leave(ticket, leave, now_ms=self._now_ms()))
 
     def remove(self, waiter: MemberWaiter, remove: rq.Remove) -> None:
         """Remove a member for an operator."""
         ticket = self._park(waiter, remove.group, 0)
-        self._perform(self._coordinator.remove(ticket, remove, now_ms=self._clock.monotonic_ms()))
+        self._perform(self._coordinator.remove(ticket, remove, now_ms=self._now_ms()))
 
     def _park(self, waiter: MemberWaiter, group: str, cost_bytes: int) -> Ticket:
         """Park a request until the coordinator answers; raises BrokerError if there is no room, or if the
@@ -393,6 +393,3 @@ class Coordination:
     def _must_gather(self, group: str) -> bool:
         """Return whether a group that is new here may be known: by another broker, or by us from before."""
         return not self._view.is_alone or group in self._former or self._fences.epoch(group) > 0
-
-    def _now_ms(self) -> MonotonicMs:
-        return self._clock.monotonic_ms()

@@ -123,11 +123,9 @@ class QueueOpening:
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue
-        fenced = broker_error(
-            ResponseCode.FENCED, f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
-        )
         for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
-            held.request.waiter.refuse(fenced)
+            remark = f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
+            held.request.waiter.refuse(broker_error(ResponseCode.FENCED, remark))
 
 
 def _former_epoch(former: Claim | None, claim: Claim) -> int:

@@ -8,6 +8,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from typing import Any
 
 from libramq.broker.groups.opening import Openings, QueueOpening
@@ -49,7 +50,7 @@ class AssignmentWaiter(RequestWaiter):
         member: str | None,
         listed: Container[MessageQueue],
     ) -> None:
-        super().__init__(request, answer, lambda found: _reply(*found))
+        super().__init__(request, answer, _reply)
         self._opening = opening
         self._group = group
         self._member = member
@@ -64,10 +65,10 @@ class AssignmentWaiter(RequestWaiter):
             for queue, epoch in queues.items()
             if member is not None and queue not in self._listed
         }
-        reply = super().answer
-        self._opening.open_granted(
-            self._group, claims, self.connection, lambda openings: reply((result, openings))
-        )
+        self._opening.open_granted(self._group, claims, self.connection, partial(self._opened, result))
+
+    def _opened(self, result: Answer[Any], openings: Openings) -> None:
+        self._answer(self._request, _reply(result, openings))
 
 
 def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:

@@ -95,7 +95,7 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
     publication.joins.append(WaitingJoin(event.ticket, member, now_ms + (COLLECT_MS if event.waits else 0)))
-    return member, reason, admission.is_new_strategy or admission.is_new_expression
+    return member, reason, admission.is_changed
 
 
 def poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:

@@ -58,14 +58,12 @@ class Admission(NamedTuple, Generic[P, T]):
         return None if is_same else Reason.SUBSCRIPTION_CHANGED
 
     @property
-    def is_new_expression(self) -> bool:
-        """Return whether the member's subscription has another expression than before."""
-        return self.earlier is not None and self.earlier.subscriptions != self.member.profile.subscriptions
-
-    @property
-    def is_new_strategy(self) -> bool:
-        """Return whether the member names another strategy than before."""
-        return self.earlier is not None and self.earlier.strategy != self.member.profile.strategy
+    def is_changed(self) -> bool:
+        """Return whether the member names another strategy or other expressions than before."""
+        earlier, now = self.earlier, self.member.profile
+        return earlier is not None and (
+            earlier.strategy != now.strategy or earlier.subscriptions != now.subscriptions
+        )
 
 
 class GroupMembership(Generic[P, T]):
