@@ -148,6 +148,17 @@ def test_maps_keyed_by_queues_are_written_in_javas_form():
     assert decode_body(body, ConsumeStats) == stats
 
 
+def test_standard_json_becomes_a_typed_value_without_the_dialects_reader(monkeypatch):
+    """Numbers in texts included; the bound holds all the same."""
+    monkeypatch.setattr(fastjson, "loads", lambda *_: pytest.fail("it is standard JSON"))
+    text = b'{"cluster":"c","brokerName":"b","brokerAddrs":{"0":"h:1"},"unknown":[{"x":1.5}]}'
+    assert decode_body(text, BrokerData).broker_addrs == {0: "h:1"}
+    offsets = decode_body(b'{"brokerOffset":"9","consumerOffset":4}', OffsetWrapper)
+    assert (offsets.broker_offset, offsets.consumer_offset) == (9, 4)
+    with pytest.raises(pytest.fail.Exception):
+        decode_body(text, BrokerData, fastjson.Bounds(3, 3, 100))
+
+
 def test_integer_keys_may_be_quoted():
     for text in (
         b'{"brokerName":"b","brokerAddrs":{"0":"h:1"}}',

@@ -85,6 +85,11 @@ def test_null_members_are_left_out_wherever_they_are() -> None:
     )
 
 
+def test_a_null_member_whose_name_has_a_quote_is_left_out_whole() -> None:
+    """What follows the quote looks like a name of its own."""
+    assert fastjson.dumps(Outer(table={'a"name': None, 'b,"name': None})) == b'{"table":{},"texts":[]}'
+
+
 def test_what_is_not_plain_is_left_to_the_dialects_writer() -> None:
     """Whole numbers as keys are unquoted in the dialect, and fractions are written as Python does."""
     assert encode_plain(Numbered(addresses={0: "a"})) is None

@@ -1,5 +1,7 @@
 """The document: a typed value in fastjson's dialect, as in bodies and config files."""
 
+import functools
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,8 +17,29 @@ class Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = None) -> T:
-    """Decode a body; RemoteProtocolError names the invalid member, or the bound."""
+    """Decode a body; RemoteProtocolError names the invalid member, or the bound.
+
+    Standard JSON becomes the typed value at once; the dialect's reader has everything else, and each error.
+    """
+    hashable: Any = kind  # As all types are; mypy doubts it of a type variable.
+    decoder = _decoder(hashable)
+    if decoder is not None and (bounds is None or fastjson.count_marks(data) <= bounds.marks):
+        try:
+            decoded: T = decoder.decode(data)
+            return decoded
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
     return from_value(fastjson.loads(data, bounds), kind)
+
+
+@functools.cache
+def _decoder(kind: Hashable) -> "msgspec.json.Decoder[Any] | None":
+    """Return the decoder of a type; None for maps with keys that standard JSON lacks."""
+    try:
+        decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, strict=False)
+    except TypeError:
+        return None
+    return decoder
 
 
 def from_value(value: Any, kind: type[T]) -> T:
