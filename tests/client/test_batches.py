@@ -161,6 +161,12 @@ def test_pulled_records_are_a_sequence_of_the_same_messages():
     schema = schema_of(None)
     add_to_each(messages, {"MIN_OFFSET": "0", "MAX_OFFSET": "5"})
     assert record_batch(T0, pulled[1:3], schema) == record_batch(T0, messages[1:3], schema)
+    whole = PulledRecords.of_messages(messages, "a")
+    assert [whole._records.record(row) for row in range(5)] == [
+        record(n, reconsume_times=n) for n in range(5)
+    ]
+    assert messages[2].properties["MAX_OFFSET"] == "5", "now it is encoded again"
+    assert record_batch(T0, messages, schema) == record_batch(T0, pulled, schema)
     assert pulled_records._ADDED == ("MIN_OFFSET", "MAX_OFFSET")
 
 

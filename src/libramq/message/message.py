@@ -18,7 +18,8 @@ from libramq.errors import InvalidMessage
 from libramq.message import properties as names
 from libramq.message.ids import decode_host, encode_host, encode_offset_id
 from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
-from libramq.message.record_head import RecordFields, head_fields
+from libramq.message.record_head import SYS_FLAG_LOW_AT, RecordFields, head_fields
+from libramq.message.sys_flag import COMPRESSED
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
@@ -300,6 +301,13 @@ class MessageExt:
             self._added = added
         else:
             self.properties.update(added)
+
+    def as_stored(self) -> tuple[bytes, bytes, bytes] | None:
+        """Return head, body and properties as they are stored; None if that is no longer known."""
+        head = self._head
+        if not isinstance(head, bytes) or self._properties is not None:
+            return None
+        return None if head[SYS_FLAG_LOW_AT] & COMPRESSED else (head, self.body, self._stored)
 
     def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
         """Note that a copy with other properties is what counts now."""

@@ -124,6 +124,21 @@ def encode_record(
     ))  # fmt: skip
 
 
+def stored_record(message: MessageExt, *, added: Collection[str]) -> bytes:
+    """Return the record that a message was decoded from, or encode it again if that is no longer known.
+
+    added: the properties that the receiver has added, and no record has.
+    """
+    parts = message.as_stored()
+    if parts is not None:
+        head, body, properties = parts
+        topic = topic_prefix(message.topic)[1]
+        record = b"".join((head, body, topic, len(properties).to_bytes(2), properties))
+        if len(record) == int.from_bytes(head[:4]):
+            return record
+    return encode_message(message, without=added)
+
+
 def encode_message(message: MessageExt, *, without: Collection[str] = ()) -> bytes:
     """Encode the record of a received message; its body is stored as it is, without compression bits.
 

@@ -13,7 +13,7 @@ from libramq.errors import ConfigError
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.message.record import decode_records, encode_message
+from libramq.message.record import decode_records, stored_record
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ class PulledRecords(Sequence[MessageExt]):
     @classmethod
     def of_messages(cls, messages: Iterable[MessageExt], broker_name: str) -> Self:
         """Return the records of messages that were decoded before batches were wanted."""
-        return cls.of(b"".join([encode_message(each, without=_ADDED) for each in messages]), broker_name)
+        return cls.of(b"".join([stored_record(each, added=_ADDED) for each in messages]), broker_name)
 
     def __len__(self) -> int:
         return len(self._rows)
