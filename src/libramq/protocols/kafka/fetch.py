@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
-from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
-from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, QueueRead
+from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, Fetching, QueueRead
+from libramq.clock import Clock
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
 from libramq.message.record import decode_records
@@ -49,11 +49,11 @@ _Partition = tuple[str, int]
 class Fetches:
     """Answers Fetch."""
 
-    def __init__(self, broker: Broker, nodes: KafkaNodes) -> None:
+    def __init__(self, fetching: Fetching, authorizer: Authorizer, clock: Clock, nodes: KafkaNodes) -> None:
         self._nodes = nodes
-        self._fetching = broker.fetching
-        self._authorizer = broker.authorizer
-        self._clock = broker.kernel.clock
+        self._fetching = fetching
+        self._authorizer = authorizer
+        self._clock = clock
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

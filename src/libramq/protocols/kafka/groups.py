@@ -71,7 +71,9 @@ class GroupRequests:
         self._table = broker.groups
         self._secret_bits = secret_bits
         self.groups = ClassicGroups()
-        self._rebalances = Rebalances(broker, nodes, self.groups)
+        self._rebalances = Rebalances(
+            self.groups, nodes, broker.groups, broker.foreign, broker.kernel, broker.events.record
+        )
         self._topics = broker.topics
         self._due: dict[str, Deadline] = {}
         self._grace_ms = broker.config.kafka_member_grace_ms

@@ -11,20 +11,20 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
-from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
 from libramq.catalog.requirements import Requirements
 from libramq.errors import BrokerError
-from libramq.kernel.effect import Thread
+from libramq.kernel.effect import Effects, Thread
 from libramq.message.record import decode_records
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.log.segments import ColdRead
+from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.list_offsets import (
     EARLIEST,
     LATEST,
@@ -70,12 +70,19 @@ class _Work:
 class OffsetLists:
     """Answers ListOffsets."""
 
-    def __init__(self, broker: Broker, nodes: KafkaNodes) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        requirements: Requirements,
+        authorizer: Authorizer,
+        effects: Effects,
+        nodes: KafkaNodes,
+    ) -> None:
         self._nodes = nodes
-        self._store = broker.store
-        self._requirements = Requirements(broker.topics, broker.groups)
-        self._authorizer = broker.authorizer
-        self._effects = broker.kernel.effects
+        self._store = store
+        self._requirements = requirements
+        self._authorizer = authorizer
+        self._effects = effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

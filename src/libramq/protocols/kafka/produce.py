@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
 from libramq.auth.principal import ANONYMOUS
-from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
-from libramq.broker.messages.appending import Draft
+from libramq.broker.messages.appending import Appending, Draft
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.mapping import draft_of, marked
 from libramq.protocols.kafka.node import KafkaNodes
@@ -27,6 +27,7 @@ from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.sequences import StoredBatch
 from libramq.store.log.append import AppendResult, AppendStatus
+from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.produce import (
     ProducedPartition,
     ProducedTopic,
@@ -75,14 +76,22 @@ Place = tuple[int, int]
 class Produces:
     """Answers Produce."""
 
-    def __init__(self, broker: Broker, producers: Producers, nodes: KafkaNodes) -> None:
+    def __init__(
+        self,
+        appending: Appending,
+        store: MessageStore,
+        producers: Producers,
+        authorizer: Authorizer,
+        kernel: Kernel,
+        nodes: KafkaNodes,
+    ) -> None:
         self._nodes = nodes
         self._producers = producers
-        self._appending = broker.appending
-        self._authorizer = broker.authorizer
-        self._store = broker.store
-        self._clock = broker.kernel.clock
-        self._effects = broker.kernel.effects
+        self._appending = appending
+        self._authorizer = authorizer
+        self._store = store
+        self._clock = kernel.clock
+        self._effects = kernel.effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

@@ -14,15 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.broker import Broker
 from libramq.broker.files.persistence import PROGRESS_MS
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.catalog.config_file import ConfigFile
+from libramq.catalog.topic_table import TopicTable
 from libramq.clock import MonotonicMs
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.formats.document import Document
 from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message.properties import find_property
 from libramq.message.record import RecordHead
@@ -30,6 +31,7 @@ from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.sequences import PRODUCER, Entry, Key, Sequences, read_mark
 from libramq.secret_bits import SecretBits
 from libramq.store.log.log_scan import LogScan
+from libramq.store.message_store import MessageStore
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles
 from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from libramq.wire.kafka.error_code import ErrorCode
@@ -54,20 +56,27 @@ class ProducersFile(Document, frozen=True, kw_only=True):
 
 
 class Producers:
-    """Gives out producers' ids, and keeps their sequences."""
+    """Gives out producers' ids, and keeps their sequences. directory: of the file."""
 
-    def __init__(self, broker: Broker, filesystem: FileSystem, secret_bits: SecretBits) -> None:
-        kernel = broker.kernel
-        self._store = broker.store
-        self._topics = broker.topics
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicTable,
+        kernel: Kernel,
+        filesystem: FileSystem,
+        directory: Path,
+        secret_bits: SecretBits,
+    ) -> None:
+        self._store = store
+        self._topics = topics
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._filesystem = filesystem
         self._secret_bits = secret_bits
-        self.sequences = Sequences(broker.store.next_offset)
-        self._file = ConfigFile(filesystem, Path(broker.config.store_path) / "config" / FILE_NAME)
+        self.sequences = Sequences(store.next_offset)
+        self._file = ConfigFile(filesystem, directory / FILE_NAME)
         self._saved = 0
-        self._progress = ProgressFile(FILE_NAME, SAVE_MS, self._take, broker.store)
+        self._progress = ProgressFile(FILE_NAME, SAVE_MS, self._take, store)
         self._is_writing = False
         self._due = kernel.deadlines.new(self._save, FILE_NAME)
         self._topics.observe(self._topic_changed)

@@ -5,21 +5,22 @@ A request is applied to its group first, then noted here:
     join, sync ─► who reads what      members come and go ─► why ─► events, as RocketMQ's groups have them
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from libramq.broker.broker import Broker
 from libramq.broker.groups.rebalance_reports import named
+from libramq.catalog.group_table import GroupTable
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.groups import ClassicGroups
 from libramq.groups.classic.observed import ObservedGroup
 from libramq.groups.classic.state import Member, Status
-from libramq.groups.foreign import ForeignGroup, ForeignMember
+from libramq.groups.foreign import ForeignGroup, ForeignGroups, ForeignMember
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.deadlines import Deadline
+from libramq.kernel.parts import Kernel
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.subscription import assigned_partitions, owned_partitions, subscribed_topics
@@ -51,18 +52,26 @@ class _Known:
 
 
 class Rebalances:
-    """The rebalances of Kafka's groups, and these groups as tools see them."""
+    """The rebalances of Kafka's groups, and these groups as tools see them. record: takes their events."""
 
-    def __init__(self, broker: Broker, nodes: KafkaNodes, groups: ClassicGroups) -> None:
+    def __init__(
+        self,
+        groups: ClassicGroups,
+        nodes: KafkaNodes,
+        table: GroupTable,
+        foreign: ForeignGroups,
+        kernel: Kernel,
+        record: Callable[[RebalanceEvent], None],
+    ) -> None:
         self._nodes = nodes
-        self._record = broker.events.record
-        self._table = broker.groups
-        self._clock = broker.kernel.clock
-        self._deadlines = broker.kernel.deadlines
+        self._record = record
+        self._table = table
+        self._clock = kernel.clock
+        self._deadlines = kernel.deadlines
         self._groups = groups
         self._known: dict[str, _Known] = {}
         self._readers = 0
-        broker.foreign.add(self.group)
+        foreign.add(self.group)
 
     def joined(self, name: str, member_id: str) -> None:
         """Note a join: its member has stopped to read what it does not say it keeps."""

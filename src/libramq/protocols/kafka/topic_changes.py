@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
-from libramq.broker.broker import Broker
+from libramq.broker.node_parts import NodeParts
 from libramq.catalog.numbering import spread
-from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.errors import BrokerError
-from libramq.kernel.effect import Thread
+from libramq.kernel.effect import Effects, Thread
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
 from libramq.store.log.segments import ColdRead
+from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -57,14 +58,22 @@ _DONE: _Result = (ErrorCode.NONE, None)
 class TopicChanges:
     """Answers requests that change topics."""
 
-    def __init__(self, broker: Broker, nodes: KafkaNodes) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        store: MessageStore,
+        others: NodeParts,
+        authorizer: Authorizer,
+        effects: Effects,
+        nodes: KafkaNodes,
+    ) -> None:
         self._nodes = nodes
-        self._cluster = broker.other_nodes.nodes
-        self._cluster_topics = broker.other_nodes.topics
-        self._topics = broker.topics
-        self._store = broker.store
-        self._authorizer = broker.authorizer
-        self._effects = broker.kernel.effects
+        self._cluster = others.nodes
+        self._cluster_topics = others.topics
+        self._topics = topics
+        self._store = store
+        self._authorizer = authorizer
+        self._effects = effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

@@ -9,14 +9,16 @@ from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
-from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.config import BrokerConfig
+from libramq.broker.node_parts import NodeParts
 from libramq.catalog.numbering import Numbering, Run, spread
-from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
+from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
@@ -61,14 +63,22 @@ class _Refused(Exception):
 class TopicRequests:
     """Answers requests that create, delete and describe topics."""
 
-    def __init__(self, broker: Broker, kafka_nodes: KafkaNodes) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        others: NodeParts,
+        authorizer: Authorizer,
+        clock: Clock,
+        kafka_nodes: KafkaNodes,
+    ) -> None:
         self._kafka_nodes = kafka_nodes
-        self._config = broker.config
-        self._topics = broker.topics
-        self._nodes = broker.other_nodes.nodes
-        self._cluster_topics = broker.other_nodes.topics
-        self._authorizer = broker.authorizer
-        self._clock = broker.kernel.clock
+        self._config = config
+        self._topics = topics
+        self._nodes = others.nodes
+        self._cluster_topics = others.topics
+        self._authorizer = authorizer
+        self._clock = clock
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

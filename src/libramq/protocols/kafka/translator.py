@@ -6,9 +6,11 @@ frame ─► Call ─► API ─► Slot.answer        now or later
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from libramq.broker.broker import Broker
+from libramq.catalog.requirements import Requirements
 from libramq.errors import RemoteProtocolError
 from libramq.filesystem import FileSystem
 from libramq.kernel.connection import Connection
@@ -57,25 +59,27 @@ class KafkaTranslator:
     def __init__(
         self, broker: Broker, node: Node, filesystem: FileSystem, secret_bits: SecretBits = SYSTEM_SECRETS
     ) -> None:
-        kernel = broker.kernel
+        config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
+        store, topics, others = broker.store, broker.topics, broker.other_nodes
         self._effects = kernel.effects
         self._answers = Answers(kernel.effects, kernel.purgatory)
         self._apis: dict[type, Serve] = {ApiVersionsRequest: self._api_versions}
-        self.producers = Producers(broker, filesystem, secret_bits)
-        nodes = KafkaNodes(node, broker.other_nodes.nodes)
+        directory = Path(config.store_path) / "config"
+        self.producers = Producers(store, topics, kernel, filesystem, directory, secret_bits)
+        nodes = KafkaNodes(node, others.nodes)
         self.groups = GroupRequests(broker, nodes, secret_bits)
         for services in (
             Metadata(broker, node, nodes),
-            Produces(broker, self.producers, nodes),
+            Produces(broker.appending, store, self.producers, authorizer, kernel, nodes),
             self.producers,
-            Fetches(broker, nodes),
-            OffsetLists(broker, nodes),
-            TopicRequests(broker, nodes),
+            Fetches(broker.fetching, authorizer, kernel.clock, nodes),
+            OffsetLists(store, Requirements(topics, broker.groups), authorizer, kernel.effects, nodes),
+            TopicRequests(config, topics, others, authorizer, kernel.clock, nodes),
             self.groups,
             Coordinators(self.groups, nodes),
             OffsetRequests(broker, self.groups, nodes),
             GroupAdministration(broker, self.groups, nodes),
-            TopicChanges(broker, nodes),
+            TopicChanges(topics, store, others, authorizer, kernel.effects, nodes),
         ):
             served: Mapping[type, Serve] = services.apis()
             self._apis.update(served)
