@@ -20,6 +20,8 @@ from libramq.formats.tables import (
 )
 from libramq.message import names
 
+#: The bit of a forbidden table's value that forbids reading (1 << PermName.INDEX_PERM_READ).
+FORBIDS_READING: Final = 1 << 2
 #: Ours: each group brings a retry topic, so at most half of the topics.
 GROUPS_MAX: Final = 25_000
 
@@ -80,6 +82,10 @@ class GroupTable:
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group's configuration; None if there is no such group."""
         return self._groups.get(group)
+
+    def may_read(self, group: str, topic: str) -> bool:
+        """Return False if Apache's broker was asked to forbid a group a topic (request 353)."""
+        return not self._forbidden.get(group, {}).get(topic, 0) & FORBIDS_READING
 
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
         """Return the group's configuration, created on first use if that is allowed; else None."""
@@ -163,6 +169,7 @@ class GroupTable:
         """Apply a recorded change."""
         if config is None:
             self._groups.pop(group, None)
+            self._forbidden.pop(group, None)
         else:
             self._groups[group] = config
         self.data_version = version
@@ -172,7 +179,7 @@ class GroupTable:
         return SubscriptionGroupWrapper(
             data_version=self.data_version,
             subscription_group_table=dict(self._groups),
-            forbidden_table=self._forbidden,
+            forbidden_table=dict(self._forbidden),
         )
 
     def _change(self, group: str, config: SubscriptionGroupConfig | None, wall_ms: WallMs) -> None:

@@ -36,6 +36,13 @@ class Requirements:
             )
         return config
 
+    def topic_allowed(self, group: str, topic: str) -> None:
+        """Require that a group was not forbidden a topic."""
+        if not self._groups.may_read(group, topic):
+            raise broker_error(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]"
+            )
+
     def queue_to_read(self, topic: str, queue_id: int, reader: str) -> None:
         """Require a queue whose topic permits reading. reader: the reader's address."""
         config = self._topics.require(topic)

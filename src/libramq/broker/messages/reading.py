@@ -209,6 +209,7 @@ class Reading:
             raise broker_error(ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids pulling")
         group = self._requirements.consuming_group(pull.group, wall_ms)
         self._requirements.queue_to_read(pull.topic, pull.queue_id, pull.waiter.connection.address)
+        self._requirements.topic_allowed(pull.group, pull.topic)
         if pull.expression is not None:
             wanted = self._filters.own(pull.expression, pull.expression_type)
         else:
