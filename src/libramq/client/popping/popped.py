@@ -8,7 +8,7 @@ import base64
 from collections.abc import Iterable
 from typing import Final
 
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, RemoteError, RemoteProtocolError
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
@@ -26,11 +26,14 @@ POPPED_TOGETHER_MAX: Final = 1 << 20
 
 
 def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
-    """Return the messages of a pop, each with its handle in the property POP_CK.
+    """Return the messages of a pop, each with its handle in the property POP_CK; RemoteError if it has none.
 
     The handles of a queue differ in the offset only, which is their last part.
     """
-    messages = decode_records(reply.body, broker_name=broker_name)
+    try:
+        messages = decode_records(reply.body, broker_name=broker_name)
+    except RemoteProtocolError as error:
+        raise RemoteError(f"a pop's answer of broker {broker_name} cannot be read: {error}") from None
     redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
     beginnings: dict[int, str] = {}
     for message in messages:
@@ -39,7 +42,9 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
         queue_id = message.queue_id
         beginning = beginnings.get(queue_id)
         if beginning is None:
-            start = reply.starts[f"{ORDINARY} {queue_id}"]
+            start = reply.starts.get(f"{ORDINARY} {queue_id}")
+            if start is None:
+                raise RemoteError(f"a pop's answer of broker {broker_name} has no start of queue {queue_id}")
             handle = Handle(
                 start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY,
                 broker_name, queue_id,

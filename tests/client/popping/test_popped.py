@@ -1,0 +1,28 @@
+"""Popped messages: what an answer has to have."""
+
+import pytest
+
+from libramq.client.popping.popped import messages_of
+from libramq.errors import RemoteError
+from libramq.message.properties import POP_CK
+from libramq.message.queue import MessageQueue
+from libramq.rpc.pop_calls import PopReply
+from tests.client.fake_broker import record
+
+ONE = record(MessageQueue("T", "b", 3), 7, b"x")
+
+
+def reply(body: bytes, starts: dict[str, int]) -> PopReply:
+    return PopReply(0, 5, 6, 2, starts, body)
+
+
+def test_a_message_has_the_handle_of_its_queue():
+    (message,) = messages_of(reply(ONE, {"0 3": 4}), "b")
+    assert message.properties[POP_CK] == "4 5 6 2 0 b 3 7"
+
+
+@pytest.mark.parametrize(("body", "starts"), [(ONE, {"0 2": 4}), (ONE, {"1 3": 4}), (ONE[:-1], {"0 3": 4})])
+def test_an_answer_that_cannot_be_read_is_the_brokers_failure(body: bytes, starts: dict[str, int]):
+    """So the other brokers are asked; a missing start was a KeyError in the program."""
+    with pytest.raises(RemoteError, match="broker b"):
+        messages_of(reply(body, starts), "b")
