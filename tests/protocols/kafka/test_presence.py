@@ -38,6 +38,37 @@ def test_a_held_heartbeat_is_answered_when_a_rebalance_begins(endpoint: KafkaEnd
     assert news(first) == news(second) == [ErrorCode.REBALANCE_IN_PROGRESS]
 
 
+@pytest.mark.parametrize("software", ["librdkafka", "confluent-kafka-python"])
+def test_a_commit_does_not_end_the_wait_of_a_client_that_needs_no_order(
+    endpoint: KafkaEndpoint, software: str
+):
+    """Its next heartbeat came up to 3 s later, and only that could be answered with the news."""
+    first, _ = pair(endpoint)
+    first.peer.ask(ApiVersionsRequest(client_software_name=software, client_software_version="2.16.1"))
+    first.hold_beat()
+    assert first.commit(1) == ErrorCode.NONE
+    assert first.commit(2) == ErrorCode.NONE
+    assert news(first) == []
+    Member(endpoint)
+    assert news(first) == [ErrorCode.REBALANCE_IN_PROGRESS]
+    first.hold_beat()
+    assert news(first) == [ErrorCode.REBALANCE_IN_PROGRESS]
+
+
+def test_answers_to_java_keep_the_order_of_requests(endpoint: KafkaEndpoint):
+    first, _ = pair(endpoint)
+    first.peer.ask(ApiVersionsRequest(client_software_name="apache-kafka-java"))
+    assert first.beat() == ErrorCode.NONE
+
+
+def test_nothing_is_left_of_a_client_that_needs_no_order(endpoint: KafkaEndpoint):
+    before = endpoint.talk.broker.purgatory.statistics()
+    peer = endpoint.peer()
+    peer.ask(ApiVersionsRequest(client_software_name="librdkafka"))
+    peer.end()
+    assert endpoint.talk.broker.purgatory.statistics() == before
+
+
 def test_a_held_heartbeat_is_answered_in_time_for_the_next(endpoint: KafkaEndpoint):
     first, _ = pair(endpoint)
     first.hold_beat()

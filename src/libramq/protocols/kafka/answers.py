@@ -4,6 +4,8 @@
     request 2 ─► Slot (ready)      nothing leaves: 1 is first
     1 is ready                     both leave
 
+A held heartbeat of librdkafka may be answered later than the requests behind it.
+
 An unfinished slot is parked in the purgatory, so that it disappears with its connection.
 """
 
@@ -37,17 +39,23 @@ WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 #: may always wait. Bytes of records are not among them: librdkafka has as many in flight as there are.
 WAITING_COST_MAX: Final = 32 * 1024 * 1024
 
+#: Clients that find the request of an answer by its number, whatever its place (`rd_kafka_waitresp_find` of
+#: librdkafka, which all of these are made of). Java's close the connection.
+UNORDERED: Final = ("librdkafka", "confluent-kafka")
+
 
 class Slot(Parked):
     """The place of one answer."""
 
-    __slots__ = ("_answers", "call", "data")
+    __slots__ = ("_answers", "call", "data", "is_apart")
 
     def __init__(self, connection: Connection, call: Call | None, answers: "Answers") -> None:
         super().__init__(connection, cost_bytes=call.cost_bytes if call is not None else 0)
         self._answers = answers
         self.call = call
         self.data: bytes | None = None
+        #: Whether later requests are answered before it.
+        self.is_apart = False
 
     @property
     def version(self) -> int:
@@ -115,6 +123,10 @@ class Slot(Parked):
         log.error("a Kafka request failed", peer=self.connection.address, exc_info=error)
         self._answers.end(self.connection, "a request failed")
 
+    def step_aside(self) -> None:
+        """Let later requests be answered first, where the client does not need the order."""
+        self._answers.take_apart(self)
+
     def guarded(self, work: Callable[P, None]) -> Callable[P, None]:
         """Wrap what is done later for the answer: not without the client; a failure ends the connection."""
 
@@ -130,8 +142,22 @@ class Slot(Parked):
 
     def unlink(self) -> None:
         """Leave the queue: the slot is answered, or its connection has ended."""
-        if self.data is None:
+        if self.data is None and not self.is_apart:
             self._answers.forget(self.connection)
+
+
+class _Unordered(Parked):
+    """Ends a connection's entry with the connection."""
+
+    __slots__ = ("_connections",)
+
+    def __init__(self, connection: Connection, connections: set[Connection]) -> None:
+        super().__init__(connection)
+        self._connections = connections
+
+    def unlink(self) -> None:
+        """Forget the connection: it has ended."""
+        self._connections.discard(self.connection)
 
 
 class Answers:
@@ -142,6 +168,24 @@ class Answers:
         self._purgatory = purgatory
         self._waiting: dict[Connection, deque[Slot]] = {}
         self._bytes: dict[Connection, int] = {}
+        self._unordered: set[Connection] = set()
+
+    def client_named(self, connection: Connection, software: str) -> None:
+        """Note the name of a client's software, by which it is known whether it needs answers in order."""
+        is_news = software.startswith(UNORDERED) and connection not in self._unordered
+        if is_news and connection.is_open and self._purgatory.has_room(connection):
+            self._unordered.add(connection)
+            self._purgatory.park(_Unordered(connection, self._unordered))
+
+    def take_apart(self, slot: Slot) -> None:
+        """Let the answers of later requests leave before this one's, if the client allows it."""
+        waiting = self._waiting.get(slot.connection)
+        if slot.connection not in self._unordered or waiting is None or slot not in waiting:
+            return
+        slot.is_apart = True
+        waiting.remove(slot)
+        if not waiting:
+            self.forget(slot.connection)
 
     def compute(self, work: Callable[[], bytes], done: Callable[[Any], None], connection: Connection) -> None:
         """Run work for an answer on a thread."""
@@ -176,6 +220,10 @@ class Answers:
         """Send what may leave now."""
         self._purgatory.release(slot)
         connection = slot.connection
+        if slot.is_apart:
+            assert slot.data is not None
+            self._effects.send(connection, slot.data)
+            return
         waiting = self._waiting.get(connection)
         if waiting is None:  # The connection has ended.
             return

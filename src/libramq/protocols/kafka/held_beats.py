@@ -2,7 +2,8 @@
 
 So a member hears of a rebalance in a round trip, not at its next heartbeat, 3 to 5 s later. Clients have one
 heartbeat under way, and send none meanwhile. Answers leave in the order of requests: another request of the
-same connection ends the wait.
+same connection ends the wait, unless the client does not need the order. After an automatic commit it would
+send the next heartbeat up to 3 s later, and hear of a rebalance only then.
 """
 
 from collections.abc import Callable
@@ -46,9 +47,16 @@ class HeldBeats:
         """Hold a heartbeat; the one before of its connection is answered."""
         connection = slot.connection
         self.answer(connection)
+        slot.step_aside()
         deadline = self._deadlines.set(until_ms, partial(self._expire, connection))
         self._held[connection] = HeldBeat(slot, group, beat, deadline)
         self._of_group.setdefault(group, {})[connection] = None
+
+    def answer_before_others(self, connection: Connection) -> None:
+        """Answer a connection's heartbeat if the answers behind would have to wait for it."""
+        held = self._held.get(connection)
+        if held is not None and not held.slot.is_apart:
+            self.answer(connection)
 
     def answer(self, connection: Connection) -> None:
         """Answer a connection's heartbeat, if there is one."""

@@ -103,12 +103,13 @@ class KafkaTranslator:
             log.error("a Kafka request failed", peer=connection.address, exc_info=call)
             self._answers.end(connection, "a request failed")
         else:
-            self.groups.held_beats.answer(connection)  # Answers leave in the order of requests.
+            self.groups.held_beats.answer_before_others(connection)  # Answers leave in the order of requests.
             self._serve(self._answers.open(connection, call), call.request)
 
     def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:
         """Answer a client's first request over a connection."""
         self.groups.client_arrived(slot)
+        self._answers.client_named(slot.connection, request.client_software_name)
         slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
 
     def _serve(self, slot: Slot, request: Request) -> None:
