@@ -395,5 +395,5 @@ class Broker:
                 self._old_files.settle,
                 self.runtime.settle,
             ),
-            settle_changed=(self._watch.settle, self._start_up.settle, self._persistence.settle_changed),
+            settle_changed=(self._watch.settle, self._persistence.settle_changed),
         )

@@ -32,19 +32,21 @@ class StartUp:
         self._waited_enough = kernel.deadlines.new(self._give_up)
         self._is_looking = False
         self._started: Callable[[], None] | None = None
+        if cluster is not None:
+            cluster.observe(self._look)
 
     def begin(self, started: Callable[[], None]) -> None:
         """Start; `started` is called when name servers were informed, or could not be reached."""
         self._started = started
         self._is_looking = True
-        if self._cluster is None:
+        if self._cluster is None or self._cluster.view.is_known:
             self._listen()
         else:
             self._waited_enough.at(self._clock.monotonic_ms() + LOOK_AROUND_MS_MAX)
 
-    def settle(self) -> None:
-        """Listen, if the cluster is known by now."""
-        if self._is_looking and self._cluster is not None and self._cluster.view.is_known:
+    def _look(self) -> None:
+        """Listen, as the brokers of the cluster are known now."""
+        if self._is_looking:
             self._listen()
 
     def _give_up(self, _: MonotonicMs) -> None:
