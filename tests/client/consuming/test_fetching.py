@@ -6,7 +6,7 @@ import pytest
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer
-from libramq.client.consuming.fetching.fetching import Assign, Commit, Seek
+from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords, Seek
 from libramq.errors import CommitFailed, LocalProtocolError, RequestTimeout
 from tests.client.consuming.conversation import Conversation, found, nothing, q
 from tests.client.consuming.coordinated import FENCED, Member, assigned
@@ -418,3 +418,15 @@ def test_nothing_waits_after_a_pull_that_found_nothing():
     assert program.take() == {}
     talk.at(1_000)
     assert commits(talk) == [(q(0), 9)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [({}, 1_000), ({"pull_threshold_for_all": 300}, 300), ({"pull_batch_size": 32}, 32)],
+)
+def test_record_batches_are_pulled_in_large_portions_within_the_limits(settings, count):
+    talk, program = alone(**settings)
+    program.fetch(ReadRecords())
+    talk.pulled(q(0), found(0))
+    (pull,) = talk.of(fx.Pull)
+    assert (pull.as_records, pull.count_max) == (True, count)

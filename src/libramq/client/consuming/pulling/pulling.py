@@ -196,7 +196,7 @@ class Pulling:
         cursor.is_under_way, cursor.has_failed = True, False
         count_max = self._settings.pull_batch_size
         if self._as_records and count_max == PULL_BATCH_SIZE:
-            count_max = RECORDS_A_PULL
+            count_max = max(count_max, min(RECORDS_A_PULL, self._limits_of(queue.topic).count_max))
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
         claim, number, start = owned.claim.opened, cursor.number, owned.claim.topic_start
