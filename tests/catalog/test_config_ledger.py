@@ -45,6 +45,27 @@ def test_a_change_costs_one_small_write(tmp_path):
     assert Topics(tmp_path).content() == topics.content()
 
 
+def test_members_that_are_unknown_here_are_written_again(tmp_path):
+    """Another version of Apache's broker finds what it wrote; what belonged to a deleted topic is gone."""
+    disk = Disk()
+    path = tmp_path / "topics.json"
+    path.write_text(
+        '{"dataVersion":{"counter":1,"epoch":7},"lite":{"a":[1]},"topicConfigTable":{'
+        '"T":{"topicName":"T","weight":{"b":2}},"Gone":{"topicName":"Gone","weight":3}}}'
+    )
+    topics = Topics(tmp_path, disk)
+    topics.table.delete("Gone", 1)
+    topics.put("T", 3)
+    topics.ledger.close(topics.table.file)
+    written = fastjson.loads(path.read_text())
+    assert written["lite"] == {"a": [1]}
+    assert written["dataVersion"]["epoch"] == 7
+    assert written["topicConfigTable"]["T"]["weight"] == {"b": 2}
+    assert written["topicConfigTable"]["T"]["readQueueNums"] == 3
+    assert "Gone" not in written["topicConfigTable"]
+    assert Topics(tmp_path).content() == topics.content()
+
+
 def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
     topics = Topics(tmp_path)
     topics.put("T", 3)

@@ -1,6 +1,7 @@
 """A configuration file of the broker: Apache's loose JSON, with the previous version kept as `.bak`.
 
-Reading falls back to `.bak` when the file is missing, empty or broken. Upstream: common/ConfigManager.java.
+Reading falls back to `.bak` when the file is missing, empty or broken. Members that are unknown here are
+written again: another version has them. Upstream: common/ConfigManager.java.
 """
 
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TypeVar
 from libramq.errors import ProtocolError, StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.formats import fastjson
-from libramq.formats.document import decode_body
+from libramq.formats.document import from_value
+from libramq.formats.unknown_members import UnknownMembers, unknown_members
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -23,6 +25,7 @@ class ConfigFile:
     def __init__(self, filesystem: FileSystem, path: Path) -> None:
         self._filesystem = filesystem
         self._path = path
+        self._unknown: UnknownMembers | None = None
 
     def load(self, kind: type[T]) -> T | None:
         """Load the file or else its backup; None if neither exists.
@@ -35,10 +38,14 @@ class ConfigFile:
             if not text:
                 continue
             try:
-                return decode_body(text.encode(), kind)
+                read = fastjson.loads(text.encode())
+                value = from_value(read, kind)
             except ProtocolError as error:
                 log.warning("config file cannot be read", path=str(path), reason=str(error))
                 unreadable = error
+                continue
+            self._unknown = unknown_members(read, value)
+            return value
         if unreadable is not None:
             raise StoreCorrupt(
                 f"{self._path} cannot be read ({unreadable}), and neither can a .bak of it; repair it, or"
@@ -48,5 +55,7 @@ class ConfigFile:
 
     def save(self, value: object) -> None:
         """Write the whole file, keeping the old one as a backup."""
+        if self._unknown is not None:
+            value = self._unknown.within(value)
         self._filesystem.makedirs(self._path.parent)
         self._filesystem.replace_text(self._path, fastjson.dumps(value, indent=True).decode())
