@@ -243,11 +243,9 @@ class Elsewhere:
         self.here = talk.broker.topics.queues
         broker = talk.broker
         assigner = Assigner(
-            broker_name="broker-a",
             consumers=broker.consumers,
             queues=self.queues,
-            clock=talk.clock,
-            purgatory=broker.purgatory,
+            kernel=broker.kernel,
             view=ClusterView("broker-a", "127.0.0.1:10911", is_alone_for_good=True),
             peers=broker.assigner._peers,
         )

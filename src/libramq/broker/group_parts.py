@@ -62,25 +62,20 @@ class GroupParts:
         view = ClusterView(name, config.address, is_alone_for_good=not config.namesrv_addr)
         peers = self.peers = self._open_peers(config, view, kernel)
         self.coordination = Coordination(
-            broker_name=name,
-            address=config.address,
             tables=tables,
             consumers=self.consumers,
             locks=self.locks,
-            clock=clock,
+            kernel=kernel,
             secret_bits=secret_bits,
-            purgatory=kernel.purgatory,
             view=view,
             peers=peers,
         )
         queues = self.coordination.queues
         self.health = GroupHealth(self.consumers, here=tables.topics.queues, queues=queues, clock=clock)
         self.assigner = Assigner(
-            broker_name=name,
             consumers=self.consumers,
             queues=queues,
-            clock=clock,
-            purgatory=kernel.purgatory,
+            kernel=kernel,
             view=view,
             peers=peers,
         )

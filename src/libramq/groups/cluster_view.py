@@ -32,7 +32,8 @@ class ClusterView:
     """
 
     def __init__(self, broker_name: str, address: str, *, is_alone_for_good: bool = False) -> None:
-        self._own = broker_name
+        self.own_name = broker_name
+        self.own_address = address
         self._masters = {broker_name: address}
         self._reported: frozenset[str] = frozenset()
         #: The brokers whose master is gone while a slave of it serves.
@@ -51,7 +52,7 @@ class ClusterView:
     @property
     def others(self) -> dict[str, str]:
         """Return the addresses of all other brokers, by name."""
-        return {name: self._masters[name] for name in self.names if name != self._own}
+        return {name: self._masters[name] for name in self.names if name != self.own_name}
 
     @property
     def is_alone(self) -> bool:
@@ -62,7 +63,7 @@ class ClusterView:
         """Return the broker that coordinates a group; None while it is unknown."""
         if not self.is_known:
             return None
-        return self._own if len(self._masters) == 1 else coordinating_broker(group, self._masters)
+        return self.own_name if len(self._masters) == 1 else coordinating_broker(group, self._masters)
 
     def coordinator_address(self, group: str) -> str | None:
         """Return the address of the broker that coordinates a group; None while it is unknown."""
@@ -87,14 +88,14 @@ class ClusterView:
         """
         reported, served = {}, set()
         for broker in route.broker_datas if route is not None else ():
-            if broker.broker_name == self._own:
+            if broker.broker_name == self.own_name:
                 continue
             if broker.master_address is not None:
                 reported[broker.broker_name] = broker.master_address
             elif broker.broker_addrs:
                 served.add(broker.broker_name)
         kept = {name: address for name, address in self.others.items() if name in linked}
-        masters = {self._own: self._masters[self._own]} | kept | reported
+        masters = {self.own_name: self._masters[self.own_name]} | kept | reported
         absent = frozenset(served - masters.keys())
         self._reported = frozenset(reported)
         is_news = masters != self._masters or absent != self.absent or not self.is_known
@@ -107,7 +108,7 @@ class ClusterView:
         """Take a topic's route; return whether its queues at other brokers have changed."""
         counts = {}
         for data in route.queue_datas if route is not None else ():
-            if data.perm & PERM_READ and data.broker_name != self._own:
+            if data.perm & PERM_READ and data.broker_name != self.own_name:
                 counts[data.broker_name] = data.read_queue_nums
         queues = [MessageQueue(topic, name, number) for name in counts for number in range(counts[name])]
         known = self._queues.get(topic)

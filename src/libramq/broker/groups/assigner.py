@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups
-from libramq.kernel.purgatory import Purgatory
+from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -69,21 +69,19 @@ class Assigner:
     def __init__(
         self,
         *,
-        broker_name: str,
         consumers: ConsumerClients,
         queues: Callable[[str], Sequence[MessageQueue] | None],
-        clock: Clock,
-        purgatory: Purgatory,
+        kernel: Kernel,
         view: ClusterView,
         peers: AssignerPeers,
     ) -> None:
         self._view = view
         self._peers = peers
-        self._own = broker_name
+        self._own = view.own_name
         self._consumers = consumers
-        self._now_ms = clock.monotonic_ms
-        self._purgatory = purgatory
-        self._groups = ServerAssignedGroups(broker_name, members=peers.server_assigned_members, queues=queues)
+        self._now_ms = kernel.clock.monotonic_ms
+        self._purgatory = kernel.purgatory
+        self._groups = ServerAssignedGroups(self._own, members=peers.server_assigned_members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
         consumers.observe_members(self._own_changed)

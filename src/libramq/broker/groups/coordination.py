@@ -15,7 +15,7 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_peers import GroupPeers
 from libramq.broker.groups.rebalance_reports import RebalanceReports
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
@@ -27,7 +27,7 @@ from libramq.groups.coordinator.group_view import GroupView
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection
-from libramq.kernel.purgatory import Purgatory
+from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -47,29 +47,26 @@ class Coordination:
     def __init__(
         self,
         *,
-        broker_name: str,
-        address: str,
         tables: Tables,
         consumers: ConsumerClients,
         locks: QueueLocks,
-        clock: Clock,
+        kernel: Kernel,
         secret_bits: SecretBits,
-        purgatory: Purgatory,
         view: ClusterView,
         peers: GroupPeers,
     ) -> None:
         self._view = view
         self._peers = peers
-        self._broker_name = broker_name
-        self._address = address
+        self._broker_name = view.own_name
+        self._address = view.own_address
         self._topics = tables.topics
         self._fences = tables.fences
         self._locks = locks
-        self._now_ms = clock.monotonic_ms
+        self._now_ms = kernel.clock.monotonic_ms
         self._reports = RebalanceReports(
-            broker_name=broker_name, consumers=consumers, peers=peers, clock=clock
+            broker_name=view.own_name, consumers=consumers, peers=peers, clock=kernel.clock
         )
-        self._purgatory = purgatory
+        self._purgatory = kernel.purgatory
         # Each with the number of recorded changes it waits for.
         self._effects: deque[tuple[int, Effect]] = deque()
         # Of groups that were left to other brokers: the last epoch here, and the members then.
@@ -86,11 +83,11 @@ class Coordination:
         self._unreported = dict.fromkeys(
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
-        self._unreported_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
+        self._unreported_until_ms = self._now_ms() + SILENCE_MS_MAX
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
         # Continue with the restored state before any request.
-        self._perform(self._coordinator.grants_for(broker_name))
+        self._perform(self._coordinator.grants_for(view.own_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
 
