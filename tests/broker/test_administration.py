@@ -314,6 +314,7 @@ def test_the_earliest_message_and_yesterdays_counts_are_real(talk, peer):
     assert table()["earliestMessageTimeStamp"] == "-1"
     first_ms = talk.clock.wall_ms()
     talk.send(peer)
+    talk.flush()  # The disk is looked at every 0.1 s until it has everything.
     talk.advance(24 * 3_600_000)
     for _ in range(2):
         talk.send(peer)
@@ -321,6 +322,7 @@ def test_the_earliest_message_and_yesterdays_counts_are_real(talk, peer):
     assert today["earliestMessageTimeStamp"] == str(first_ms)
     counts = [today[f"msgPutTotal{moment}"] for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")]
     assert counts == ["0", "1", "3"]
+    talk.flush()
     talk.advance(48 * 3_600_000)
     later = table()
     counts = [later[f"msgPutTotal{moment}"] for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")]
