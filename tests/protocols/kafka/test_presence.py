@@ -55,6 +55,16 @@ def test_a_commit_does_not_end_the_wait_of_a_client_that_needs_no_order(
     assert news(first) == [ErrorCode.REBALANCE_IN_PROGRESS]
 
 
+def test_a_held_fetch_keeps_no_request_of_such_a_client_waiting(endpoint: KafkaEndpoint):
+    """A member that lost its coordinator heard of the next one after the fetch: half a second later."""
+    peer = endpoint.peer()
+    peer.ask(ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.16.1"))
+    peer.tell(peer.fetch_request(max_wait_ms=500))
+    assert peer.ask(FindCoordinatorRequest(coordinator_keys=("G",))).coordinators[0].error_code == 0
+    endpoint.talk.advance(500)
+    assert len(peer.answers()) == 1
+
+
 def test_answers_to_java_keep_the_order_of_requests(endpoint: KafkaEndpoint):
     first, _ = pair(endpoint)
     first.peer.ask(ApiVersionsRequest(client_software_name="apache-kafka-java"))

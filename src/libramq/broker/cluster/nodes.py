@@ -106,6 +106,11 @@ class Nodes:
                 found[name] = (node.host, node.port)
         return found
 
+    def is_linked(self, broker_name: str) -> bool:
+        """Return whether a broker is this one, or our connection to it stands."""
+        link = self._peers.links.get(broker_name)
+        return broker_name == self.broker_name or (link is not None and link.is_linked)
+
     def topics(self) -> list[str]:
         """Return the names of the topics of all brokers, sorted."""
         own = (config.topic_name for config in self._topics)

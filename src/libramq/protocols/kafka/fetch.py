@@ -80,6 +80,7 @@ class Fetches:
             bytes_max=min(max(request.max_bytes, 1), BYTES_MAX),
             hold_ms=0 if refusals or not reads else request.max_wait_ms,
         )
+        slot.step_aside()  # It may be held: what the client asks meanwhile need not wait.
         self._fetching.fetch(fetch, self._clock.monotonic_ms())
 
     def _refusal(self, name: str) -> ErrorCode | None:

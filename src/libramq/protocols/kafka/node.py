@@ -58,9 +58,12 @@ class KafkaNodes:
         return found
 
     def coordinator(self, group: str) -> MetadataBroker | None:
-        """Return the broker that coordinates a group; None while it is unknown, or serves no such clients."""
+        """Return the broker that coordinates a group; None while it is unknown, or serves no such clients.
+
+        One that cannot be reached from here has been killed, perhaps: its successor is known in a moment.
+        """
         name = self._nodes.view.coordinator_of(group)
-        return self.live().get(name) if name is not None else None
+        return self.live().get(name) if name is not None and self._nodes.is_linked(name) else None
 
     def place(self, topic: str, partition: int) -> MessageQueue | None:
         """Return the queue of a partition, at whatever broker."""
