@@ -4,6 +4,7 @@ import pytest
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
+from libramq.groups.cluster_view import BROKERS_TOPIC
 from tests.fakes import FakePeer
 from tests.nameserver.test_processor import Server
 
@@ -18,10 +19,10 @@ def pair(*, acts: bool = True, on: bool = True) -> tuple[Server, FakePeer]:
         changed = server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
         assert changed.code == ResponseCode.SUCCESS
     server.broker, slaves = master, server.broker
-    server.register("T", MEMBERS, address=MASTER, acting_master=acts)
+    server.register("T", MEMBERS, BROKERS_TOPIC, address=MASTER, acting_master=acts)
     server.broker = slaves
     for id_, address in ((2, SECOND), (1, FIRST)):
-        server.register("T", MEMBERS, address=address, id_=id_, acting_master=acts)
+        server.register("T", MEMBERS, BROKERS_TOPIC, address=address, id_=id_, acting_master=acts)
     return server, master
 
 
@@ -44,15 +45,17 @@ def test_the_lowest_slave_acts_while_the_master_is_gone():
     assert addresses(server) == {0: FIRST, 2: SECOND}
     assert permission(server) == 4
     server.broker = FakePeer()
-    server.register("T", MEMBERS, address=MASTER, acting_master=True)
+    server.register("T", MEMBERS, BROKERS_TOPIC, address=MASTER, acting_master=True)
     assert addresses(server) == {0: MASTER, 1: FIRST, 2: SECOND}
     assert permission(server) == 6
 
 
-def test_brokers_learn_which_members_are_really_there():
+@pytest.mark.parametrize("topic", [MEMBERS, BROKERS_TOPIC])
+def test_brokers_learn_which_members_are_really_there(topic: str):
+    """An acting master was taken for a coordinator: groups stood still until their master was back."""
     server, master = pair()
     server.performer.closed(master)
-    assert addresses(server, MEMBERS) == {1: FIRST, 2: SECOND}
+    assert addresses(server, topic) == {1: FIRST, 2: SECOND}
 
 
 @pytest.mark.parametrize(("acts", "on"), [(False, True), (True, False)])

@@ -10,15 +10,19 @@ import msgspec
 
 from libramq.formats.route import MASTER_ID, BrokerData, TopicRouteData
 from libramq.formats.tables import PERM_WRITE
-from libramq.message.names import SYSTEM_TOPIC_PREFIX
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, SYSTEM_TOPIC_PREFIX
 
 #: TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX: brokers look there for who is really alive.
 MEMBERS_TOPIC_PREFIX: Final = SYSTEM_TOPIC_PREFIX + "SYNC_BROKER_MEMBER_"
 
 
 def with_acting_masters(topic: str, route: TopicRouteData) -> TopicRouteData:
-    """Return a topic's route with acting masters: for queues that nobody may write."""
-    if topic.startswith(MEMBERS_TOPIC_PREFIX):
+    """Return a topic's route with acting masters: for queues that nobody may write.
+
+    Our brokers look at the topic of rebalance events for the masters among which groups are divided: a slave
+    coordinates none, so its groups must find another broker.
+    """
+    if topic.startswith(MEMBERS_TOPIC_PREFIX) or topic == REBALANCE_EVENTS_TOPIC:
         return route
     unwritable = {each.broker_name for each in route.queue_datas if not each.perm & PERM_WRITE}
     brokers = [_acting(each) if each.broker_name in unwritable else each for each in route.broker_datas]
