@@ -131,6 +131,18 @@ def test_files_of_other_writers_are_read(tmp_path: Path, text: str):
     assert open_ledger(tmp_path).offsets.offsets("g", "T") == {0: 5, 1: 6}
 
 
+def test_members_that_are_unknown_here_are_written_again(tmp_path: Path):
+    path = tmp_path / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"T@g":{0:5}},"pullOffsetTable":{"T@g":{0:99}},"groups":{"g":["T"]}}')
+    ledger = open_ledger(tmp_path)
+    commit(ledger, "g", "T", 0, 6)
+    ledger.close(wall_ms=2)
+    written = fastjson.loads(path.read_text())
+    assert written["groups"] == {"g": ["T"]}
+    assert written["offsetTable"] == {"T@g": {0: 6}}
+    assert "pullOffsetTable" not in written  # It would be older than what was read since.
+
+
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"offsetTable":{"T@g":{0:"x"}}}', "\x80"])
 def test_a_damaged_file_gives_way_to_its_backup(tmp_path: Path, broken: str):
     (tmp_path / "consumerOffset.json").write_bytes(broken.encode("latin-1"))

@@ -28,6 +28,10 @@ FILE_NAME: Final = "consumerOffset.json"
 #: Ours: for how many groups and topics lowered offsets are logged.
 REPORTED_MAX: Final = 20
 
+#: The members of Apache's file. The last is how far consumers have pulled: nothing is known of it here, and
+#: what Apache's broker wrote is outdated by the next pull.
+MEMBERS: Final = frozenset({"dataVersion", "offsetTable", "resetOffsetTable", "pullOffsetTable"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistPlan:
@@ -52,6 +56,8 @@ class OffsetLedger:
         self._path = config_directory / FILE_NAME
         self._journal = OffsetJournal(filesystem, config_directory)
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        #: Members that another version has written; they are written again.
+        self._unknown: dict[str, Any] = {}
         #: Whether a fold would write anything new.
         self.has_changes = False
 
@@ -114,7 +120,8 @@ class OffsetLedger:
         self._version = {**self._version, "counter": counter, "timestamp": int(wall_ms)}
         through = self._journal.begin_file()
         self.has_changes = False
-        return PersistPlan(path=self._path, document=self.document(), journals_through=through)
+        document = {**self._unknown, **self.document()}
+        return PersistPlan(path=self._path, document=document, journals_through=through)
 
     def document(self) -> dict[str, Any]:
         """Return the table as consumerOffset.json and a slave have it; frozen from here on."""
@@ -160,11 +167,13 @@ class OffsetLedger:
                 document = fastjson.loads(text)
                 if not isinstance(document, dict):
                     raise RemoteProtocolError(f"{path} holds no table")
-                return (
+                found = (
                     offset_table(document.get("offsetTable")),
                     offset_table(document.get("resetOffsetTable")),
                     {**self._version, **_integers(document.get("dataVersion"))},
                 )
+                self._unknown = {name: member for name, member in document.items() if name not in MEMBERS}
+                return found
             except RemoteProtocolError as error:
                 failed = error
         if failed is not None:
