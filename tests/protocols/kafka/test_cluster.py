@@ -167,3 +167,36 @@ def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: Kaf
     cluster.tool("resetOffsetByTime", "-g", group, "-t", "tools", "-s", "0")
     wait_until(lambda: committed(consumer, "tools", 3) == [0] * 3, "the offsets that were set")
     consumer.close()
+
+
+def test_an_idempotent_producer_stores_nothing_twice_while_a_broker_is_killed(tmp_path: Path):
+    cluster = KafkaCluster(tmp_path)
+    try:
+        cluster.create("once", 3)
+        options = {"enable.idempotence": True, "batch.num.messages": 20, "reconnect.backoff.max.ms": 200}
+        producer = cluster.producer(**options)
+        errors: list[Any] = []
+        acknowledged: list[tuple[int, int]] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                errors.append(error)
+            else:
+                acknowledged.append((message.partition(), message.offset()))
+
+        for number in range(3_000):
+            producer.produce("once", b"%d" % number, partition=number % 3, on_delivery=delivered)
+        wait_until(lambda: producer.poll(0.1) >= 0 and len(acknowledged) >= 100, "some records")
+        cluster.kill(B)
+        producer.poll(0.1)
+        cluster.start(B)
+        assert producer.flush(PATIENCE_S) == 0
+        assert not errors
+        assert sorted(acknowledged) == [(index, offset) for index in range(3) for offset in range(1_000)]
+        consumer = cluster.consumer(cluster.group_at(A))
+        consumer.subscribe(["once"])
+        values = [(partition, int(value or b"")) for partition, _, value in sorted(read(consumer, 3_000))]
+        assert values == [(index, number) for index in range(3) for number in range(index, 3_000, 3)]
+        consumer.close()
+    finally:
+        cluster.stop()
