@@ -10,8 +10,8 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
 from libramq.store.log.append import StoreMessage
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer, ManualClock
 

@@ -13,8 +13,8 @@ from libramq.fencing import Claim, FenceGrant
 from libramq.message.queue import MessageQueue
 from libramq.store.flush import run_flush
 from libramq.store.log.append import StoreMessage
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.fakes import ManualClock
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from libramq.balance import averagely
 from libramq.broker.groups.assigner import Assigner
-from libramq.broker.processor.query_assignment import QueryAssignment
+from libramq.broker.processor.groups.query_assignment import QueryAssignment
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson

@@ -8,8 +8,8 @@ import pytest
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.catalog.journal_sync import JournalSync
 from libramq.offsets.fence_file import Opening
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.virtual_time import VirtualTime
 
 PATH = Path("/broker/config/groupFences.json")
 

@@ -17,8 +17,8 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from libramq.errors import ConfigError
 from libramq.spark import from_message
-from libramq.spark.avro_bodies import AvroBodies
-from libramq.spark.protobuf_bodies import ProtobufBodies
+from libramq.spark.bodies.avro_bodies import AvroBodies
+from libramq.spark.bodies.protobuf_bodies import ProtobufBodies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

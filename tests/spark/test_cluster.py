@@ -188,7 +188,7 @@ def test_the_zip_file_holds_both_packages(tmp_path: Path):
     subprocess.run(command, cwd=tmp_path, check=True, timeout=PROGRAM_SECONDS)
     names = ZipFile(tmp_path / "libramq.zip").namelist()
     root = Path(libramq.__file__).parent.parent
-    assert {"pyspark_rocketmq/__init__.py", "libramq/spark/worker.py"} <= set(names)
+    assert {"pyspark_rocketmq/__init__.py", "libramq/spark/reading/worker.py"} <= set(names)
     assert len(names) == sum(
         1 for name in ("libramq", "pyspark_rocketmq") for _ in (root / name).rglob("*.py")
     )

@@ -20,7 +20,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import pyspark_rocketmq", {"pyarrow", "numpy", "libramq.client", "structlog", "asyncio"}),
         # A task: no client but the queue reader.
         (
-            "import libramq.spark.worker",
+            "import libramq.spark.reading.worker",
             {
                 "uvloop",
                 "asyncio",

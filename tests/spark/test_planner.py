@@ -8,8 +8,8 @@ import pytest
 
 from libramq.errors import ConfigError, ConnectFailed, LibraError, NameServerUnavailable, RouteNotFound
 from libramq.message.queue import MessageQueue
-from libramq.spark.planner import ASK_EVERY_MS, ROUTE_EVERY_MS, Planner, QueuesGone
-from libramq.spark.positions import Range
+from libramq.spark.reading.planner import ASK_EVERY_MS, ROUTE_EVERY_MS, Planner, QueuesGone
+from libramq.spark.reading.positions import Range
 from libramq.spark.source_options import SourceOptions
 
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
@@ -317,7 +317,7 @@ def test_batch_reads_from_boundary_to_boundary(brokers: Brokers, time: Time):
 
 
 def test_the_stream_reader_is_pickled_without_its_sockets():
-    from libramq.spark.source import QueuesStreamReader
+    from libramq.spark.reading.source import QueuesStreamReader
 
     reader = QueuesStreamReader(SourceOptions.parse({"subscribe": "T"}), ("offset",))
     assert reader.planner is reader.planner

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
-from libramq.spark.positions import (
+from libramq.spark.reading.positions import (
     Bounds,
     Range,
     StreamOffset,
@@ -19,7 +19,7 @@ from libramq.spark.positions import (
     ranges_between,
     share,
 )
-from libramq.spark.queue_json import queue_of_key
+from libramq.spark.reading.queue_json import queue_of_key
 
 Q0, Q1, Q2 = (MessageQueue("Flights", "broker-a", number) for number in range(3))
 B0 = MessageQueue("Flights", "10.0.0.1:10911", 0)

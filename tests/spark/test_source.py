@@ -8,7 +8,7 @@ import pytest
 
 from libramq.columns.records import FIELDS, arrow_schema
 from libramq.message.queue import MessageQueue
-from libramq.spark.positions import StreamOffset
+from libramq.spark.reading.positions import StreamOffset
 from libramq.spark.schema import COLUMNS, ddl
 from libramq.spark.source_options import SourceOptions
 
@@ -231,7 +231,7 @@ class TestBatch:
     def test_the_source_is_found_without_registration(self, spark: "SparkSession"):
         """Spark imports modules named pyspark_…, so users need no call in their own sessions."""
         import pyspark_rocketmq
-        from libramq.spark.source import RocketMQSource
+        from libramq.spark.reading.source import RocketMQSource
 
         assert pyspark_rocketmq.DefaultSource is RocketMQSource
         assert RocketMQSource.name() == "rocketmq"

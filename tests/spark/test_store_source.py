@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from libramq.spark.store_queues import StoreQueues
+from libramq.spark.reading.store_queues import StoreQueues
 
 from ..store.stores import copy_as_killed, message, open_store
 

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from libramq.errors import BrokerError, ConfigError
 from libramq.message.queue import MessageQueue
-from libramq.spark.source import QueueRanges, QueuesStreamReader
+from libramq.spark.reading.source import QueueRanges, QueuesStreamReader
 from libramq.spark.source_options import SourceOptions
 
 from ..client.fake_broker import FakeBroker, serving

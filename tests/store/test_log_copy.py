@@ -7,9 +7,9 @@ import pytest
 
 from libramq.errors import RemoteProtocolError
 from libramq.store import MessageStore, StoreConfig
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.process import PowerCut
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.process import PowerCut
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import bodies, flush, message, open_store, read_all
 
 FILE_BYTES = 4096

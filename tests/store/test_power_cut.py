@@ -8,9 +8,9 @@ import pytest
 
 from libramq.clock import MonotonicMs
 from libramq.store import MessageStore, StoreConfig, run_flush
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.process import PowerCut
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.process import PowerCut
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import bodies, flush, kill, message
 
 

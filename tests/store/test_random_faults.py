@@ -17,9 +17,9 @@ from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.config import Damaged, FlushDiskType
 from libramq.store.retention.retention import Retention
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.process import PowerCut
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.process import PowerCut
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import kill, read_all
 
 FILE_SIZE = 8192

@@ -19,7 +19,7 @@ from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_moments import StoredMoments
-from libramq.broker.processor.pull_message import PullMessage
+from libramq.broker.processor.messages.pull_message import PullMessage
 from libramq.client.consuming.committing.commits import Commits
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.handling.delivering import Delivering
@@ -43,8 +43,8 @@ from libramq.replication.ha_client import HAClient
 from libramq.replication.ha_service import HAService
 from libramq.store.message_store import MessageStore
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.handlers import Handling
-from libramq.testing.happening import Happening
+from libramq.testing.nodes.handlers import Handling
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.invariants import INVARIANTS, Invariant
 from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
@@ -62,8 +62,8 @@ from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
-from libramq.testing.node_clock import NodeClock
-from libramq.testing.scenario import Scenario
+from libramq.testing.machine.node_clock import NodeClock
+from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 
 SEEDS_MAX = 30

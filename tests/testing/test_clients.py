@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from libramq.testing.cluster import Cluster, GroupPlan
-from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.world import World
 
 GROUP = GroupPlan(name="G", topics=(("T",),))

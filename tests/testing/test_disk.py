@@ -3,8 +3,8 @@
 import random
 from pathlib import Path
 
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.virtual_time import VirtualTime
 
 
 def test_a_removed_directory_is_back_with_its_files_when_the_power_took_its_removal():

@@ -1,7 +1,7 @@
 """The history: every watcher gets the facts it takes, from the moment it watches."""
 
 from libramq.testing.history import History, Watcher
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.virtual_time import VirtualTime
 
 
 class Faults(Watcher):

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from libramq.testing.node_clock import DRIFT_PPM_MAX, SKEW_MS_MAX, NodeClock
-from libramq.testing.virtual_time import MONOTONIC_START_MS, WALL_START_MS, VirtualTime
+from libramq.testing.machine.node_clock import DRIFT_PPM_MAX, SKEW_MS_MAX, NodeClock
+from libramq.testing.machine.virtual_time import MONOTONIC_START_MS, WALL_START_MS, VirtualTime
 
 HOUR_MS = 3_600_000
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from libramq.testing.process import Process
-from libramq.testing.seams import SimulatedTimers
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.process import Process
+from libramq.testing.machine.seams import SimulatedTimers
+from libramq.testing.machine.virtual_time import VirtualTime
 
 
 class Program:

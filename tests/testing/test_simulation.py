@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.faults import Faults
-from libramq.testing.handlers import Handling
-from libramq.testing.happening import Happening
-from libramq.testing.node_clock import NodeClock
-from libramq.testing.scenario import Scenario
+from libramq.testing.scenarios.faults import Faults
+from libramq.testing.nodes.handlers import Handling
+from libramq.testing.scenarios.happening import Happening
+from libramq.testing.machine.node_clock import NodeClock
+from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 
 SEEDS_A_TEST = 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.testing.faults import Faults
+from libramq.testing.scenarios.faults import Faults
 from libramq.testing.simulation import Simulation
 from tests.testing.test_broken_rules import OURS, STOCK, scenario
 

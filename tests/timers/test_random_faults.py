@@ -16,9 +16,9 @@ from libramq.catalog.topic_table import TopicRules
 from libramq.message import properties as p
 from libramq.message.names import TIMER_TOPIC
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
-from libramq.testing.disk import MemoryDisk
-from libramq.testing.process import PowerCut
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.process import PowerCut
+from libramq.testing.machine.virtual_time import VirtualTime
 from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions
 from libramq.timers.timer_checkpoint import read_timer_checkpoint

@@ -11,8 +11,8 @@ from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.topic_removal import TopicRemoval
-from libramq.broker.processor.peer_nodes import PeerNodeRequests
-from libramq.broker.processor.peers import PeerRequests
+from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
+from libramq.broker.processor.cluster.peers import PeerRequests
 from libramq.kernel.parts import Kernel
 from libramq.message.names import retry_topic
 from libramq.rpc.question import signing

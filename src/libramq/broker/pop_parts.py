@@ -18,8 +18,8 @@ from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import Popping
 from libramq.broker.pop.reviving import Reviving
 from libramq.broker.pop.taking import Taking
-from libramq.broker.processor.ack_message import AckMessage
-from libramq.broker.processor.pop_message import PopMessage
+from libramq.broker.processor.messages.ack_message import AckMessage
+from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError
 from libramq.formats.tables import PERM_READ
 from libramq.kernel.parts import Kernel

@@ -11,9 +11,9 @@ from libramq.broker.messages.appending import Appending
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.stored_properties import BrokerProperties
-from libramq.broker.processor.send_back import SendBack
-from libramq.broker.processor.send_message import SendMessage
-from libramq.broker.processor.timer_requests import TimerRequests
+from libramq.broker.processor.messages.send_back import SendBack
+from libramq.broker.processor.messages.send_message import SendMessage
+from libramq.broker.processor.messages.timer_requests import TimerRequests
 from libramq.broker.transactions.transactions import Transactions
 from libramq.catalog.requirements import Requirements
 from libramq.groups.queue_lock import QueueLocks

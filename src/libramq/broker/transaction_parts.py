@@ -10,8 +10,8 @@ from libramq.auth.authorizer import Authorizer
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.broker.processor.end_transaction import EndTransaction, check_request
-from libramq.broker.processor.resume_check import ResumeCheck
+from libramq.broker.processor.messages.end_transaction import EndTransaction, check_request
+from libramq.broker.processor.messages.resume_check import ResumeCheck
 from libramq.broker.transactions.checking import Checking, CheckRules
 from libramq.broker.transactions.loading import first_open, last_committed
 from libramq.broker.transactions.transactions import Transactions

@@ -9,7 +9,7 @@ from typing import Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from libramq.cli.output import console, print_table
-from libramq.testing.happening import Happening
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report, Simulation
 

@@ -11,17 +11,17 @@ Importing this package in a Spark worker imports neither Spark's driver side nor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from libramq.spark.bodies import from_message
-    from libramq.spark.deduplication import deduplicated
-    from libramq.spark.source import RocketMQSource
+    from libramq.spark.bodies.bodies import from_message
+    from libramq.spark.writing.deduplication import deduplicated
+    from libramq.spark.reading.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
 
 __all__ = ["RocketMQSource", "bootstrap", "deduplicated", "from_message", "register", "session"]
 
 _HOME = {
-    "RocketMQSource": "libramq.spark.source",
-    "from_message": "libramq.spark.bodies",
-    "deduplicated": "libramq.spark.deduplication",
+    "RocketMQSource": "libramq.spark.reading.source",
+    "from_message": "libramq.spark.bodies.bodies",
+    "deduplicated": "libramq.spark.writing.deduplication",
     "bootstrap": "libramq.spark.spark_session",
     "register": "libramq.spark.spark_session",
     "session": "libramq.spark.spark_session",

@@ -10,7 +10,7 @@ From where
     store                 a broker's store directory or a copy of it, read without a broker; batches only
     storeCommitLog        the directory of that store's log, if the broker has storePathCommitLog
     storeBroker           the broker name in its rows ("store")
-From which message to which; see libramq.spark.boundary
+From which message to which; see libramq.spark.reading.boundary
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
   startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
   endingOffsets         latest, JSON; batches only, as are
@@ -60,9 +60,9 @@ from typing import TYPE_CHECKING, Final
 from libramq.errors import ConfigError, InvalidName
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.names import validate_group
-from libramq.spark.boundary import EARLIEST, LATEST, Boundary
+from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.options import ACCESS, Options
-from libramq.spark.subscription import Subscription
+from libramq.spark.reading.subscription import Subscription
 from libramq.transport.address import split_name_servers
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 

@@ -15,12 +15,12 @@ from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
-from libramq.testing.happening import Happening
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.scenarios.happening import Happening
+from libramq.testing.machine.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker
-    from libramq.testing.consumer_node import SimulatedConsumer
+    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 #: How much of the log is kept for the report of a failure.
 LINES_KEPT: Final = 60

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.testing.cluster import Cluster
-from libramq.testing.happening import Happening
+from libramq.testing.scenarios.happening import Happening
 
 
 class Survey:

@@ -6,9 +6,9 @@ Each part draws from its own stream, so that a change in one does not affect the
 import random
 
 from libramq.testing.history import LINES_KEPT, History
-from libramq.testing.network import Network
-from libramq.testing.node_clock import NodeClock
-from libramq.testing.virtual_time import VirtualTime
+from libramq.testing.machine.network import Network
+from libramq.testing.machine.node_clock import NodeClock
+from libramq.testing.machine.virtual_time import VirtualTime
 
 
 class SeededSecretBits:

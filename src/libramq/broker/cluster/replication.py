@@ -15,7 +15,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
-from libramq.broker.processor.slave_refusals import refuse_at_slave
+from libramq.broker.processor.cluster.slave_refusals import refuse_at_slave
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.errors import ConfigError
-from libramq.spark.positions import Positions, StreamOffset
+from libramq.spark.reading.positions import Positions, StreamOffset
 
 BINDING: Final = "pipeline.json"
 

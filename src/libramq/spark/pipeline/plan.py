@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from libramq.spark.positions import Range
+from libramq.spark.reading.positions import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

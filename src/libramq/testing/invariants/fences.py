@@ -9,11 +9,11 @@ from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
 from libramq.testing.history import Commit
 from libramq.testing.invariants.invariant import Invariant
-from libramq.testing.node_clock import DRIFT_PPM_MAX
+from libramq.testing.machine.node_clock import DRIFT_PPM_MAX
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.consumer_node import SimulatedConsumer
+    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 _Key = tuple[str, MessageQueue]
 

@@ -13,7 +13,7 @@ from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.consumer_node import SimulatedConsumer
+    from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
 
 class AcknowledgedMessageSurvives(Invariant):

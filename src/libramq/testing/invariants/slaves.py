@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
-from libramq.testing.happening import Happening
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import messages_in
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
-    from libramq.testing.slave_node import SimulatedSlave
+    from libramq.testing.nodes.slave_node import SimulatedSlave
 
 
 #: Many times a round trip of 20 ms.

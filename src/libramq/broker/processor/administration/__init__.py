@@ -1,0 +1,1 @@
+"""Requests of operators: topics, options, statistics, cleaning."""

@@ -1,0 +1,209 @@
+"""GET_BROKER_CONSUME_STATS, GET_ALL_PRODUCER_INFO, QUERY_CONSUME_QUEUE, VIEW_BROKER_STATS_DATA: all there is.
+
+Upstream: AdminBrokerProcessor.java.
+"""
+
+from collections.abc import Generator, Mapping
+from functools import partial
+from typing import Final
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.metrics.throughput import Throughput, Window
+from libramq.broker.processor.messages.stored_times import StoredTimes, consume_offsets
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Clock
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.formats.document import encode_body
+from libramq.formats.tables import TopicConfig
+from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.connection import Connection
+from libramq.message.queue import MessageQueue
+from libramq.remoting import admin_headers as a
+from libramq.remoting.body import administration as bodies
+from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
+from libramq.remoting.headers import decode_header
+from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import begin
+from libramq.store.message_store import MessageStore
+
+#: Ours: queues that are processed before others are served; one takes some 8 µs.
+QUEUES_PER_STEP: Final = 128
+#: Ours: queues of all groups in one reply, of some 200 bytes each.
+QUEUES_MAX: Final = 32_768
+#: Ours: mqadmin asks for ten units; a unit takes some 100 bytes of the reply.
+UNITS_MAX: Final = 1_000
+#: BrokerStatsManager.TOPIC_PUT_NUMS, GROUP_GET_NUMS: those that mqadmin statsAll asks for.
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+
+
+class Inspection:
+    """The processor of operators' questions about all of a broker."""
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        topics: TopicTable,
+        groups: GroupTable,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        clients: ConsumerClients,
+        producers: ProducerGroups[Connection],
+        throughput: Throughput,
+        clock: Clock,
+    ) -> None:
+        self._address = address
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._offsets = offsets
+        self._clients = clients
+        self._producers = producers
+        self._throughput = throughput
+        self._clock = clock
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.GET_BROKER_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.stats_data,
+            RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
+        }
+
+    def consume_stats(self, request: Request) -> Outcome:
+        """Return the progress of every group, topic by topic."""
+        header = decode_header(request.command, a.BrokerConsumeStatsHeader)
+        return begin(self._consume_stats(header.is_order))
+
+    def _consume_stats(self, ordered_only: bool, warmings: int = 0) -> Generator[None, None, Outcome]:
+        times = StoredTimes(self._store, warmings)
+        found: list[dict[str, list[ConsumeStats]]] = []
+        queue_count = total_diff = total_inflight = 0
+        for group in [config.group_name for config in self._groups]:
+            stats = []
+            for topic in self._read_by(group, ordered_only=ordered_only):
+                queue_count += topic.write_queue_nums
+                if queue_count > QUEUES_MAX:
+                    raise broker_error(
+                        ResponseCode.INVALID_PARAMETER,
+                        f"over {QUEUES_MAX} queues of groups; ask group by group (GET_CONSUME_STATS)",
+                    )
+                yield
+                table = yield from self._offset_table(group, topic, times)
+                gets = self._throughput.gets_per_second(group, topic.topic_name)
+                stats.append(ConsumeStats(offset_table=table, consume_tps=gets))
+                total_diff += sum(each.broker_offset - each.consumer_offset for each in table.values())
+                total_inflight += sum(each.pull_offset - each.consumer_offset for each in table.values())
+            found.append({group: stats})
+        if times.cold:
+            return times.wait(lambda: begin(self._consume_stats(ordered_only, warmings + 1)))
+        body = bodies.ConsumeStatsList(
+            consume_stats_list=found,
+            broker_addr=self._address,
+            total_diff=total_diff,
+            total_inflight_diff=total_inflight,
+        )
+        return Compute(partial(encode_body, body), lambda encoded: Reply(body=encoded))
+
+    def _read_by(self, group: str, *, ordered_only: bool) -> list[TopicConfig]:
+        """Return the topics that a group has read, and still subscribes to if members are connected."""
+        online = self._clients.group(group)
+        subscribed = online.subscriptions if online is not None else {}
+        topics = (self._topics.get(topic) for topic in sorted(self._offsets.topics_of_group(group)))
+        return [
+            topic
+            for topic in topics
+            if topic is not None
+            and (topic.order or not ordered_only)
+            and (not subscribed or topic.topic_name in subscribed)
+        ]
+
+    def _offset_table(
+        self, group: str, topic: TopicConfig, times: StoredTimes
+    ) -> Generator[None, None, dict[MessageQueue, OffsetWrapper]]:
+        committed = self._offsets.offsets(group, topic.topic_name)
+        table = {}
+        for queue_id in range(topic.write_queue_nums):
+            if queue_id and queue_id % QUEUES_PER_STEP == 0:
+                yield
+            queue = MessageQueue(topic.topic_name, self._clients.broker_name, queue_id)
+            offset = committed.get(queue_id, 0)
+            table[queue] = consume_offsets(self._store, self._offsets, group, queue, offset, times)
+        return table
+
+    def all_producers(self, request: Request) -> Outcome:
+        """Return the connected producers of all groups."""
+        wall_ms, monotonic_ms = request.wall_ms, request.monotonic_ms
+        data = {
+            group: [
+                bodies.ProducerInfo(
+                    client_id=member.client_id,
+                    remote_ip=member.peer.address,
+                    language=member.language,
+                    version=member.version,
+                    last_update_timestamp=int(wall_ms) - (monotonic_ms - member.heartbeat_at_ms),
+                )
+                for member in self._producers.members(group)
+            ]
+            for group in self._producers.names()
+        }
+        body = bodies.ProducerTable(data=data)
+        return Compute(partial(encode_body, body), lambda encoded: Reply(body=encoded))
+
+    def consume_queue(self, request: Request) -> Outcome:
+        """Return units of a queue: where its messages lie in the log, with their tag codes."""
+        header = decode_header(request.command, a.ConsumeQueueHeader)
+        topic, queue_id = header.topic, header.queue_id
+        if not self._store.has_queue(topic, queue_id):
+            return Reply(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        subscription, remark = None, None
+        if header.consumer_group:
+            group = self._clients.group(header.consumer_group)
+            subscription = group.subscriptions.get(topic) if group is not None else None
+            remark = None if subscription else f"{header.consumer_group}@{topic} is not online!"
+        units = self._store.queue_units(topic, queue_id, header.index, max(0, min(header.count, UNITS_MAX)))
+        body = bodies.ConsumeQueueReply(
+            subscription_data=subscription,
+            filter_data=remark,
+            queue_data=[
+                bodies.ConsumeQueueData(physic_offset=offset, physic_size=size, tags_code=code)
+                for offset, size, code in units
+            ],
+            max_queue_index=self._store.max_offset(topic, queue_id),
+            min_queue_index=self._store.min_offset(topic, queue_id),
+        )
+        return Reply(body=encode_body(body))
+
+    def stats_data(self, request: Request) -> Outcome:
+        """Return how many messages a topic got, or a group, in the last minute, hour and day."""
+        header = decode_header(request.command, a.StatsDataHeader)
+        counted = self._throughput.windows(_counted(header.stats_name, header.stats_key))
+        if counted is None:
+            remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark)
+        minute, hour, day = (_stats_item(window) for window in counted)
+        body = bodies.BrokerStatsData(stats_minute=minute, stats_hour=hour, stats_day=day)
+        return Reply(body=encode_body(body))
+
+    def reset_master_flush_offset(self, request: Request) -> Outcome:
+        """Accept it: a master has nothing to reset, as with Apache's."""
+        decode_header(request.command, a.MasterFlushOffsetHeader)
+        return SUCCESS
+
+
+def _counted(name: str, key: str) -> str | tuple[str, str] | None:
+    """Return what the throughput counts: a topic, or a group and a topic; None for other statistics."""
+    if name == TOPIC_PUT_NUMS:
+        return key
+    topic, at, group = key.partition("@")
+    return (group, topic) if name == GROUP_GET_NUMS and at else None
+
+
+def _stats_item(window: Window) -> bodies.BrokerStatsItem:
+    return bodies.BrokerStatsItem(sum=window.messages, tps=window.per_second)

@@ -1,0 +1,1 @@
+"""Requests between brokers: peers, masters and slaves."""

@@ -1,0 +1,188 @@
+"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER and their kin: requests between brokers.
+
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.groups.assigner import Assigner, QueueQuestion
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.processor.groups.query_assignment import reply_with
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.formats.document import decode_body, encode_body
+from libramq.groups.rebalance_event import Reason
+from libramq.logs import get_logger
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.credentials import Credentials, is_signed_for
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+
+log = get_logger(__name__)
+
+#: Ours: versions begin at 0 or at a broker's wall clock, in milliseconds, and grow by one. This is 34 years,
+#: more than any clock error. Much higher versions would leave none above them.
+VERSIONS_AHEAD_MAX: Final = 1 << 40
+
+
+class PeerRequests:
+    """The processor of requests from other brokers; it refuses everyone else.
+
+    credentials: the brokers of this cluster sign with them; None: brokers are recognised by their hosts only.
+    address: ours, as name servers report it; requests are signed for it.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        coordination: Coordination,
+        consumers: ConsumerClients,
+        assigner: Assigner,
+        credentials: Credentials | None,
+        address: str,
+    ) -> None:
+        self._credentials = credentials
+        self._address = address
+        self._cluster = cluster
+        self._assigner = assigner
+        self._coordination = coordination
+        self._consumers = consumers
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        processors: dict[int, Processor] = {
+            RequestCode.PEER_GRANT: self.grant,
+            RequestCode.PEER_MEMBERS: self.members,
+            RequestCode.PEER_LIST: self.list,
+            RequestCode.PEER_GATHER: self.gather,
+            RequestCode.PEER_STARTED: self.started,
+            RequestCode.PEER_ASSIGN: self.assign,
+            RequestCode.PEER_ASSIGNMENTS: self.receive_assignments,
+            RequestCode.PEER_REMOVED: self.removed,
+            RequestCode.PEER_REBALANCE: self.rebalance,
+        }
+        return signed(processors, self._credentials, self._address)
+
+    def grant(self, request: Request) -> Outcome:
+        """Apply a coordinator's grants of our queues; reply with the highest epoch our fence has seen."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerGrantBody)
+        return Reply(ext={"lbEpoch": str(self._coordination.granted(body.value()))})
+
+    def started(self, request: Request) -> Outcome:
+        """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerStartedBody)
+        if body.is_repeated and self._coordination.known_of(body.group).epoch >= body.epoch:
+            return SUCCESS
+        reason, members = Reason(body.reason), body.members
+        self._consumers.rebalances.started_elsewhere(
+            body.group, reason, body.who, members, epoch=body.epoch, now=request.now
+        )
+        return SUCCESS
+
+    def rebalance(self, request: Request) -> Outcome:
+        """Note a coordinator's report on the progress of a rebalance."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerRebalanceBody)
+        observed = self._consumers.rebalances.observed(body.group)
+        if observed is not None:
+            for former, client_id in body.replaced.items():
+                observed.replaced(former, client_id)
+            if body.is_complete:
+                observed.completed(body.members, uncommitted=[grant.queue for grant in body.uncommitted])
+        return SUCCESS
+
+    def removed(self, request: Request) -> Outcome:
+        """Handle another broker's deletion of a topic or a group."""
+        body = decode_body(request.command.body, bodies.PeerRemovedBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        self._cluster.receive_removal(body)
+        return SUCCESS
+
+    def gather(self, request: Request) -> Outcome:
+        """Return our fence's state of a group to its new coordinator."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerGatherBody)
+        return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
+
+    def members(self, request: Request) -> Outcome:
+        """Take an edge's report of its members; reply whether we have received all its groups."""
+        body = decode_body(request.command.body, bodies.PeerMembersBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        for table in body.assignments:
+            _check_version(table, request)
+        return Reply(ext={"lbKnown": "1" if self._cluster.receive_members(body) else "0"})
+
+    def assign(self, request: Request) -> Outcome:
+        """Decide the queues of a member that queried an edge, if its group is coordinated here."""
+        body = decode_body(request.command.body, bodies.PeerAssignBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        if body.members is not None:
+            members = [member.value() for member in body.members]
+            self._cluster.receive_group(body.broker_name, body.group, members)
+        question = QueueQuestion(body.group, body.client_id, body.topic, body.strategy_name)
+        return reply_with(self._assigner.decide(question))
+
+    def receive_assignments(self, request: Request) -> Outcome:
+        """Receive the assignments of members that query for their queues, from their coordinator."""
+        body = decode_body(request.command.body, bodies.PeerAssignmentsBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        _check_version(body, request)
+        self._assigner.assignments_updated(body.value())
+        self._consumers.repeat_notifications()
+        return SUCCESS
+
+    def list(self, request: Request) -> Outcome:
+        """Take a coordinator's list of a group's members; our own members are notified if it is news."""
+        body = decode_body(request.command.body, bodies.PeerListBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        _check_version(body, request)
+        self._cluster.receive_list(body)
+        return SUCCESS
+
+
+def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, request: Request) -> None:
+    """Raise BrokerError for a version so far above plausible ones that nothing newer could follow it."""
+    if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
+        return
+    log.warning(
+        "implausible version in a membership update",
+        group=body.group,
+        broker=body.broker_name,
+        version=body.version,
+    )
+    raise broker_error(
+        ResponseCode.INVALID_PARAMETER,
+        f"version {body.version} of group {body.group} is implausible: versions start at wall-clock times, "
+        f"and it is {request.wall_ms} here; set the clocks of the brokers",
+    )
+
+
+def signed(
+    processors: Mapping[int, Processor], credentials: Credentials | None, address: str
+) -> Mapping[int, Processor]:
+    """Wrap processors so that they refuse requests not signed for us, before they read them.
+
+    credentials: None: requests are not signed. address: ours, as name servers report it.
+    """
+    if credentials is None:
+        return processors
+
+    def wrapped(processor: Processor) -> Processor:
+        def process(request: Request) -> Outcome:
+            if is_signed_for(request.command, credentials, address):
+                return processor(request)
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
+                "set the same at all of its brokers",
+            )
+
+        return process
+
+    return {code: wrapped(processor) for code, processor in processors.items()}

@@ -1,0 +1,1 @@
+"""Requests of and about groups: clients, members, offsets, locks, assignments."""

@@ -1,0 +1,169 @@
+"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND: members of coordinated groups.
+
+The coordinator answers in its own time: every request but the last is held until it does.
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from libramq.broker.groups.coordination import Coordination, MemberWaiter
+from libramq.broker.groups.opening import QueueOpening
+from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AssignmentWaiter
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import RequestCode
+from libramq.groups.coordinator import group_request as rq
+from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
+from libramq.remoting.body import coordination as bodies
+from libramq.rpc.outcome import HOLD, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import with_body
+
+
+class GroupRequests:
+    """The processor of members' requests to their coordinator. answer: sends a reply, when it is ready.
+
+    opening: opens queues that are here with the answer that grants them, for members that take openings.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        opening: QueueOpening,
+        groups: GroupTable,
+        topics: TopicTable,
+        *,
+        answer: Callable[[Request, Outcome], None],
+    ) -> None:
+        self._answer = answer
+        self._coordination = coordination
+        self._opening = opening
+        self._groups = groups
+        self._topics = topics
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.GROUP_JOIN: self.join,
+            RequestCode.GROUP_POLL: self.poll,
+            RequestCode.GROUP_RELEASE: self.release,
+            RequestCode.GROUP_LEAVE: self.leave,
+            RequestCode.GROUP_REMOVE: self.remove,
+            RequestCode.GROUP_FIND: self.find,
+        }
+
+    def join(self, request: Request) -> Outcome:
+        """Admit a client; the group and its retry topic exist from then on."""
+        header = h.decode_header(request.command, h.GroupJoinHeader)
+        return with_body(request, bodies.GroupJoinBody, partial(self._join, request, header))
+
+    def _join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> Outcome:
+        self._coordination.require_here(header.consumer_group)
+        self._groups.require_not_taken(header.consumer_group)
+        group = self._groups.require(header.consumer_group, request.wall_ms)
+        self._topics.for_retries(group, request.wall_ms)
+        join = rq.Join(
+            group=header.consumer_group,
+            client_id=header.client_id,
+            session_ms=header.lb_session_ms,
+            subscriptions=body.subscriptions,
+            member=header.lb_member,
+            instance=header.lb_instance,
+            revoke_timeout_ms=header.lb_revoke_timeout_ms,
+            if_free=bool(header.lb_if_free),
+            waits=bool(header.lb_takes_openings),
+            strategy=body.strategy,
+            capacity=body.capacity,
+            held=bodies.epochs_of(body.held),
+        )
+        waiter = self._waiter(request, header, None, join.held)
+        self._coordination.join(waiter, join, cost_bytes=len(request.command.body))
+        return HOLD
+
+    def poll(self, request: Request) -> Outcome:
+        """Hold a member's poll until its assignment changes."""
+        header = h.decode_header(request.command, h.GroupPollHeader)
+        return with_body(request, bodies.GroupPollBody, partial(self._poll, request, header))
+
+    def _poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> Outcome:
+        poll = rq.Poll(
+            group=header.consumer_group,
+            member=header.lb_member,
+            epoch=header.lb_epoch,
+            held=bodies.epochs_of(body.held),
+            duplicates=body.duplicates,
+            is_leaving=body.leaving,
+        )
+        waiter = self._waiter(request, header, poll.member, poll.held)
+        self._coordination.poll(waiter, poll, cost_bytes=len(request.command.body))
+        return HOLD
+
+    def release(self, request: Request) -> Outcome:
+        """Free the queues that a member has released."""
+        header = h.decode_header(request.command, h.GroupMemberHeader)
+        return with_body(request, bodies.GroupReleaseBody, partial(self._release, request, header))
+
+    def _release(
+        self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody
+    ) -> Outcome:
+        release = rq.Release(
+            group=header.consumer_group,
+            member=header.lb_member,
+            queues=bodies.epochs_of(body.queues),
+            is_leaving=body.leaving,
+            committed=_committed(body),
+        )
+        waiter = AnswerWaiter(request, self._answer)
+        self._coordination.release(waiter, release, cost_bytes=len(request.command.body))
+        return HOLD
+
+    def leave(self, request: Request) -> Outcome:
+        """Remove a member that leaves."""
+        header = h.decode_header(request.command, h.GroupMemberHeader)
+        return with_body(request, bodies.GroupLeaveBody, partial(self._leave, request, header))
+
+    def _leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> Outcome:
+        leave = rq.Leave(
+            group=header.consumer_group,
+            member=header.lb_member,
+            reason=body.reason,
+            committed=bodies.epochs_of(body.queues),
+        )
+        waiter = AnswerWaiter(request, self._answer)
+        self._coordination.leave(waiter, leave, cost_bytes=len(request.command.body))
+        return HOLD
+
+    def remove(self, request: Request) -> Outcome:
+        """Remove a member for an operator; recorded with the address that the request came from."""
+        header = h.decode_header(request.command, h.GroupRemoveHeader)
+        host = request.peer.address.rpartition(":")[0]
+        remove = rq.Remove(
+            group=header.consumer_group, name=header.lb_name, operator=header.lb_operator, host=host
+        )
+        self._coordination.remove(AnswerWaiter(request, self._answer), remove)
+        return HOLD
+
+    def find(self, request: Request) -> Outcome:
+        """Return the address of the group's coordinator; any broker answers."""
+        header = h.decode_header(request.command, h.GroupHeader)
+        return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
+
+    def _waiter(
+        self,
+        request: Request,
+        header: h.GroupJoinHeader | h.GroupPollHeader,
+        member: str | None,
+        listed: rq.Held,
+    ) -> MemberWaiter:
+        """Return the waiter for an assignment; listed: the queues that the member has."""
+        if not header.lb_takes_openings:
+            return AnswerWaiter(request, self._answer)
+        return AssignmentWaiter(request, self._answer, self._opening, header.consumer_group, member, listed)
+
+
+def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
+    """Return the queues whose handled messages are all committed; none if the member does not know."""
+    if body.uncommitted is None:
+        return frozenset()
+    return frozenset(bodies.epochs_of(body.queues).keys() - bodies.epochs_of(body.uncommitted).keys())

@@ -1,0 +1,142 @@
+"""CLONE_GROUP_OFFSET, QUERY_CORRECTION_OFFSET, QUERY_CONSUME_TIME_SPAN and their kin: groups' offsets.
+
+Upstream: AdminBrokerProcessor.java. It clones nothing where no topic is named, and deletes the offsets of
+`filterGroups` where it should leave them out; here both do what their names say.
+"""
+
+from collections.abc import Generator, Iterable, Mapping
+from typing import Final
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.processor.messages.stored_times import StoredTimes
+from libramq.catalog import TopicTable
+from libramq.catalog.requirements import require_not_own
+from libramq.clock import WallMs
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.formats.document import encode_body
+from libramq.formats.tables import TopicConfig
+from libramq.message import names
+from libramq.message.queue import MessageQueue
+from libramq.remoting import admin_headers as a
+from libramq.remoting.body import administration as bodies
+from libramq.remoting.body.consumers import QueueRef
+from libramq.remoting.headers import decode_header
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import begin
+from libramq.store.message_store import MessageStore
+
+#: Long.MAX_VALUE: the compared group is ahead of a queue's slowest group.
+AHEAD: Final = 2**63 - 1
+#: Ours: queues that are processed before others are served, in some 10 µs each.
+QUEUES_PER_STEP: Final = 128
+
+
+class OffsetAdministration:
+    """The processor of operators' requests about offsets."""
+
+    def __init__(
+        self, *, topics: TopicTable, store: MessageStore, offsets: OffsetCommits, clients: ConsumerClients
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._offsets = offsets
+        self._clients = clients
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.correction,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_spans,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+        }
+
+    def clone(self, request: Request) -> Outcome:
+        """Set a group's offsets to those of another one, in one topic or in all that it has read."""
+        header = decode_header(request.command, a.CloneOffsetsHeader)
+        names.validate_group(header.dest_group)
+        require_not_own(header.dest_group)
+        named = (header.topic or "").strip()
+        topics = [named] if named else sorted(self._offsets.topics_of_group(header.src_group))
+        source = self._clients.group(header.src_group)
+        subscribed = source.subscriptions if source is not None and not header.offline else {}
+        chosen = (topic for topic in topics if not subscribed or topic in subscribed)
+        return begin(self._clone(header, [topic for topic in chosen if topic in self._topics]))
+
+    def _clone(self, header: a.CloneOffsetsHeader, topics: Iterable[str]) -> Generator[None, None, Outcome]:
+        cloned = 0
+        for topic in topics:
+            for queue_id, offset in sorted(self._offsets.offsets(header.src_group, topic).items()):
+                if cloned and cloned % QUEUES_PER_STEP == 0:
+                    yield
+                # A pending reset would drop it.
+                self._offsets.take_reset(header.dest_group, topic, queue_id)
+                self._offsets.commit(header.dest_group, topic, queue_id, offset)
+                cloned += 1
+        try:
+            self._offsets.write()
+        except OSError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
+        return SUCCESS
+
+    def correction(self, request: Request) -> Outcome:
+        """Return the smallest offset of all groups, queue by queue; AHEAD where the compared one is lower."""
+        header = decode_header(request.command, a.CorrectionOffsetHeader)
+        left_out = set((header.filter_groups or "").split(","))
+        smallest: dict[int, int] = {}
+        for group in self._offsets.groups_of_topic(header.topic) - left_out:
+            for queue_id, offset in self._offsets.offsets(group, header.topic).items():
+                if offset >= self._store.min_offset(header.topic, queue_id):
+                    smallest[queue_id] = min(offset, smallest.get(queue_id, offset))
+        for queue_id, offset in self._offsets.offsets(header.compare_group, header.topic).items():
+            if queue_id in smallest and smallest[queue_id] > offset:
+                smallest[queue_id] = AHEAD
+        return Reply(body=encode_body(bodies.CorrectionOffsets(correction_offsets=smallest)))
+
+    def subscription(self, request: Request) -> Outcome:
+        """Return the subscription of a group's connected members to a topic, if there is one."""
+        header = decode_header(request.command, a.SubscriptionHeader)
+        group = self._clients.group(header.group)
+        found = group.subscriptions.get(header.topic) if group is not None and header.topic else None
+        body = bodies.SubscriptionReply(group=header.group, topic=header.topic, subscription_data=found)
+        return Reply(body=encode_body(body))
+
+    def time_spans(self, request: Request) -> Outcome:
+        """Return when the first, last and last consumed messages of a topic's queues were stored."""
+        header = decode_header(request.command, a.GroupAndTopicHeader)
+        config = self._topics.get(header.topic)
+        if config is None:
+            raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        return begin(self._time_spans(header.group, config, request.wall_ms))
+
+    def _time_spans(
+        self, group: str, config: TopicConfig, wall_ms: WallMs, warmings: int = 0
+    ) -> Generator[None, None, Outcome]:
+        topic = config.topic_name
+        times = StoredTimes(self._store, warmings)
+        spans = []
+        for queue_id in range(config.write_queue_nums):
+            if queue_id and queue_id % QUEUES_PER_STEP == 0:
+                yield
+            spans.append(self._time_span(group, topic, queue_id, times, wall_ms))
+        if times.cold:
+            return times.wait(lambda: begin(self._time_spans(group, config, wall_ms, warmings + 1)))
+        return Reply(body=encode_body(bodies.ConsumeTimeSpans(consume_time_span_set=spans)))
+
+    def _time_span(
+        self, group: str, topic: str, queue_id: int, times: StoredTimes, wall_ms: WallMs
+    ) -> bodies.QueueTimeSpan:
+        first, end = self._store.min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)
+        committed = self._offsets.query(group, topic, queue_id)
+        min_ms = times.of(topic, queue_id, first)
+        consumed = max(committed or 0, first)
+        return bodies.QueueTimeSpan(
+            message_queue=QueueRef.of(MessageQueue(topic, self._clients.broker_name, queue_id)),
+            min_time_stamp=min_ms,
+            max_time_stamp=times.of(topic, queue_id, end - 1),
+            consume_time_stamp=times.of(topic, queue_id, consumed - 1) if consumed > first else min_ms,
+            delay_time=max(0, int(wall_ms) - times.of(topic, queue_id, consumed)) if consumed < end else 0,
+        )

@@ -1,0 +1,190 @@
+"""INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets, back or forwards.
+
+    coordinated group           its queues are closed at the fence, the offsets set, the queues granted again
+        members that allocate       notified (RESET_CONSUMER_CLIENT_OFFSET): they hold the offsets, and commit
+        them
+    nobody connected            the offsets are set
+
+Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; upstream refuses if nobody is
+connected.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.reading import Pull
+from libramq.broker.processor.messages.cold_lookups import WARMINGS_MAX
+from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.requirements import require_not_own
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.fencing import MODE_EPOCHS
+from libramq.formats.document import encode_body
+from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
+from libramq.remoting.body.consumers import ResetOffsetBody
+from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
+from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
+from libramq.rpc.request import Processor, Request
+from libramq.store.log.segments import ColdRead
+from libramq.store.message_store import MessageStore
+from libramq.waits import HeldPulls
+
+#: ResetOffsetRequestHeader: all queues.
+ALL_QUEUES = -1
+#: MQClientAPIImpl.invokeBrokerToResetOffset: mqadmin sends this for a reset by time.
+NO_OFFSET = -1
+#: Broker2Client.resetOffset: the time that means the end.
+THE_END = -1
+
+
+class OffsetReset:
+    """The processor of resets; it ends the held pulls of members."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetCommits,
+        fences: Fences,
+        clients: ConsumerClients,
+        coordination: Coordination,
+        held: HeldPulls[Pull],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._fences = fences
+        self._clients = clients
+        self._coordination = coordination
+        self._held = held
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.handle}
+
+    def handle(self, request: Request) -> Outcome:
+        """Set the offsets, or have members set them; the reply has them, queue by queue."""
+        header = decode_header(request.command, ResetOffsetHeader)
+        require_not_own(header.group)
+        if header.offset == NO_OFFSET:
+            header = msgspec.structs.replace(header, offset=None)
+        return self._reset(header, {}, 0)
+
+    def _reset(self, header: ResetOffsetHeader, found: dict[int, int], warmings: int) -> Outcome:
+        """Perform a reset; raises BrokerError if there is no such queue or group.
+
+        found: by queue, what was stored at the header's time. What is not in memory a thread reads.
+        """
+        queue_ids = self._queue_ids(header)
+        if header.offset is None and header.timestamp != THE_END:
+            try:
+                self._search(header, queue_ids, found, may_wait=warmings >= WARMINGS_MAX * len(queue_ids))
+            except ColdRead as cold:
+                read = partial(self._store.warm, (cold.stretch,))
+                return WaitForDisk(read=read, again=partial(self._reset, header, found, warmings + 1))
+        offsets = {queue_id: self._target(header, queue_id, found) for queue_id in queue_ids}
+        body = encode_body(
+            ResetOffsetBody(
+                offset_table={
+                    MessageQueue(header.topic, self._clients.broker_name, queue_id): offset
+                    for queue_id, offset in offsets.items()
+                }
+            )
+        )
+        members = self._clients.group(header.group)
+        if self._fences.mode(header.group) == MODE_EPOCHS:
+            return self._set_under_epochs(header, offsets, body)
+        if members is not None and members.members:
+            notice = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
+            code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            notify = tuple(Notify(peer, code, notice, body=body) for peer in members.members)
+            return Reply(body=body, notify=notify)
+        return self._set(header, offsets, body)
+
+    def _queue_ids(self, header: ResetOffsetHeader) -> list[int]:
+        topic = self._topics.require(header.topic)
+        if header.group not in self._groups:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group {header.group} does not exist here"
+            )
+        count = max(topic.read_queue_nums, topic.write_queue_nums)
+        if header.queue_id == ALL_QUEUES:
+            return list(range(count))
+        if not 0 <= header.queue_id < count:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {header.topic} has {count} queues, no {header.queue_id}",
+            )
+        return [header.queue_id]
+
+    def _search(
+        self, header: ResetOffsetHeader, queue_ids: list[int], found: dict[int, int], *, may_wait: bool
+    ) -> None:
+        with contextlib.nullcontext() if may_wait else self._store.without_waiting():
+            for queue_id in queue_ids:
+                if queue_id not in found:
+                    found[queue_id] = self._store.offset_by_timestamp(
+                        header.topic, queue_id, header.timestamp
+                    )
+
+    def _target(self, header: ResetOffsetHeader, queue_id: int, found: dict[int, int]) -> int:
+        """Return where the group continues: by time; without force, never beyond its current offset.
+
+        A requested offset of one queue is used as it is (AdminBrokerProcessor.resetOffsetInner).
+        """
+        first = self._store.min_offset(header.topic, queue_id)
+        end = self._store.max_offset(header.topic, queue_id)
+        if header.offset is not None:
+            target = header.offset
+        elif header.timestamp == THE_END:
+            target = end
+        else:
+            target = found[queue_id]
+        target = max(first, min(target, end))
+        if header.is_force or (header.offset is not None and header.queue_id != ALL_QUEUES):
+            return target
+        committed = self._offsets.query(header.group, header.topic, queue_id)
+        return target if committed is None else min(target, committed)
+
+    def _set_under_epochs(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
+        """Close the fence first: otherwise a reader's commit could undo the reset."""
+        try:
+            for queue_id in offsets:
+                self._fences.close(header.group, header.topic, queue_id)
+        except OSError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the fence cannot be journalled: {error}")
+        outcome = self._set(header, offsets, body)
+        self._end_pulls(header, offsets)
+        self._coordination.offsets_reset(header.group, header.topic)
+        return outcome
+
+    def _set(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
+        for queue_id, offset in offsets.items():
+            # An older one would override this.
+            self._offsets.take_reset(header.group, header.topic, queue_id)
+            self._offsets.commit(header.group, header.topic, queue_id, offset)
+        try:
+            self._offsets.write()
+        except OSError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
+        return Reply(body=body)
+
+    def _end_pulls(self, header: ResetOffsetHeader, offsets: dict[int, int]) -> None:
+        fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
+        for queue_id in offsets:
+            for held in self._held.take(header.topic, queue_id, lambda pull: _is_of(pull, header.group)):
+                held.request.waiter.refuse(fenced)
+
+
+def _is_of(pull: Pull, group: str) -> bool:
+    return pull.group == group and pull.member is not None

@@ -1,0 +1,1 @@
+"""Requests about messages: sent, pulled, popped, acknowledged, looked up."""

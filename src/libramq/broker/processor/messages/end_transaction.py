@@ -1,0 +1,125 @@
+"""END_TRANSACTION, CHECK_TRANSACTION_STATE: a producer ends a transaction, or is asked what became of it.
+
+Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import Send
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.processor.messages.stored_reply import stored_reply
+from libramq.broker.transactions import half
+from libramq.broker.transactions.checking import CheckRules
+from libramq.broker.transactions.transactions import Transactions
+from libramq.codes import RequestCode, ResponseCode
+from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.record import encode_record
+from libramq.message.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from libramq.remoting.headers import (
+    CheckTransactionStateHeader,
+    EndTransactionHeader,
+    decode_header,
+    encode_header,
+)
+from libramq.rpc.outcome import HOLD, SUCCESS, Notify, Outcome, Reply, ReplyWhenDurable
+from libramq.rpc.request import Processor, Request
+from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+_NOT_FOUND: Final = Reply(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+
+
+class EndTransaction:
+    """The processor of commits and rollbacks."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        log: MessageLog,
+        transactions: Transactions,
+        rules: CheckRules,
+        authorizer: Authorizer,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._transactions = transactions
+        self._rules = rules
+        self._authorizer = authorizer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.END_TRANSACTION: self.handle}
+
+    def handle(self, request: Request) -> Outcome:
+        """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
+        header = decode_header(request.command, EndTransactionHeader)
+        if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return HOLD
+        message = self._store.stored_message_at(header.commit_log_offset)
+        if message is None or not half.is_half(message):
+            return _NOT_FOUND
+        send = Send(request.principal, message.properties[p.REAL_TOPIC])
+        require_permission(self._authorizer, send)
+        if not header.from_transaction_check and self._rules.is_too_late(message, int(request.wall_ms)):
+            return Reply(
+                ResponseCode.ILLEGAL_OPERATION,
+                "the message's CHECK_IMMUNITY_TIME_IN_SECONDS is over: answer the broker's check",
+            )
+        fault = _fault(header, message)
+        if fault is not None:
+            return Reply(ResponseCode.SYSTEM_ERROR, fault)
+        is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
+        stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
+        if stored is not None:
+            return stored_reply(self._log, SUCCESS, stored, waits=True)
+        # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
+        return ReplyWhenDurable(self._store.end, SUCCESS) if self._log.must_wait else SUCCESS
+
+
+def _fault(header: EndTransactionHeader, message: MessageExt) -> str | None:
+    if message.properties.get(p.PRODUCER_GROUP) != header.producer_group:
+        return "The producer group wrong"
+    if message.queue_offset != header.tran_state_table_offset:
+        return "The transaction state table offset wrong"
+    return None
+
+
+def check_request(message: MessageExt, peer: Connection, broker_name: str) -> Notify:
+    """Return the request that asks a producer about a half message, which is sent with it."""
+    key = message.properties.get(p.UNIQ_KEY)
+    header = CheckTransactionStateHeader(
+        tran_state_table_offset=message.queue_offset,
+        commit_log_offset=message.physical_offset,
+        topic=names.TRANS_HALF_TOPIC,
+        msg_id=key,
+        transaction_id=key,
+        offset_msg_id=message.offset_id,
+        bname=broker_name,
+    )
+    queue_id = half.real_queue_id(message)
+    assert queue_id is not None
+    record = encode_record(  # The body as it is stored, compressed perhaps.
+        topic=message.properties[p.REAL_TOPIC],
+        queue_id=queue_id,
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
+        body=message.body,
+        properties=p.encode_properties(message.properties),
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=encode_host(message.born_host),
+        store_timestamp_ms=message.store_timestamp_ms,
+        store_host=encode_host(message.store_host),
+        reconsume_times=message.reconsume_times,
+    )
+    return Notify(peer, RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), body=record)

@@ -1,0 +1,228 @@
+"""POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION, POLLING_INFO: pops, translated for `Popping`, and their replies.
+
+Upstream: PopMessageProcessor.java, NotificationProcessor.java, PollingInfoProcessor.java, ExtraInfoUtil.java.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from libramq.broker.pop.popping import Pop, Popping, PopResult
+from libramq.broker.pop.taking import PopSelection, Share
+from libramq.broker.processor.messages.pull_message import KEPT_CHARACTERS_MAX, without_fields
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.record import with_topic
+from libramq.pop.handle import Handle, encode_handle
+from libramq.remoting.headers import decode_header
+from libramq.remoting.pop_headers import (
+    NotificationHeader,
+    PeekMessageHeader,
+    PollingInfoHeader,
+    PopMessageHeader,
+)
+from libramq.rpc.outcome import HOLD, Outcome, Reply, ReplyWhenDurable, WaitForDisk
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.waiter import RequestWaiter
+
+#: PopMessageRequestHeader.isTimeoutTooMuch: such a pop was in a queue for too long; nobody waits for it.
+LATE_MS_MAX: Final = 500
+#: PopLongPollingService.wakeUp: the answer leaves before the client gives up.
+EARLY_MS: Final = 50
+#: Ours: Apache's proxy sends UUIDs.
+ATTEMPT_ID_CHARACTERS_MAX: Final = 128
+#: ConsumeInitMode.MAX.
+FROM_END: Final = 1
+
+
+class PopMessage:
+    """The processor of pops. answer: sends the reply, at once or after the pop was held.
+
+    waits_for_disk: messages are handed out once their check point is on the disk.
+    """
+
+    def __init__(
+        self,
+        popping: Popping,
+        *,
+        answer: Callable[[Request, Outcome], None],
+        broker_name: str,
+        waits_for_disk: bool,
+    ) -> None:
+        self._popping = popping
+        self._answer = answer
+        self._broker_name = broker_name
+        self._waits_for_disk = waits_for_disk
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.POP_MESSAGE: self.pop,
+            RequestCode.NOTIFICATION: self.notify,
+            RequestCode.POLLING_INFO: self.count_waiting,
+            RequestCode.PEEK_MESSAGE: self.peek,
+        }
+
+    def pop(self, request: Request) -> Outcome:
+        """Answer a pop, or hold it."""
+        header = decode_header(request.command, PopMessageHeader)
+        wait_ms = _wait_ms(request, header.born_time, header.poll_time)
+        if wait_ms < -LATE_MS_MAX and header.born_time > 0:
+            return Reply(
+                ResponseCode.POLLING_TIMEOUT,
+                f"the broker[{self._broker_name}] pop message is timeout too much",
+            )
+        if header.attempt_id is not None and len(header.attempt_id) > ATTEMPT_ID_CHARACTERS_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"an attemptId of {len(header.attempt_id)} characters;"
+                f" {ATTEMPT_ID_CHARACTERS_MAX} are allowed",
+            )
+        if header.exp is not None and len(header.exp) > KEPT_CHARACTERS_MAX:
+            request = without_fields(request)
+        wanted = PopSelection(
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=max(header.queue_id, -1),
+            count_max=header.max_msg_nums,
+            from_end=header.init_mode == FROM_END,
+            in_order=bool(header.order),
+            attempt_id=header.attempt_id,
+        )
+        reply = partial(self._reply, header.topic, header.invisible_time)
+        pop = Pop(
+            waiter=RequestWaiter(request, self._answer, reply),
+            wanted=wanted,
+            invisible_ms=header.invisible_time,
+            hold_ms=max(0, wait_ms - EARLY_MS),
+            expression=header.exp,
+            expression_type=header.exp_type,
+        )
+        self._popping.pop(pop, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
+        return HOLD
+
+    def notify(self, request: Request) -> Outcome:
+        """Answer once a group has a message to pop, or not in time."""
+        header = decode_header(request.command, NotificationHeader)
+        wanted = PopSelection(
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=max(header.queue_id, -1),
+            count_max=1,
+            in_order=bool(header.order),
+        )
+        hold_ms = max(0, _wait_ms(request, header.born_time, header.poll_time) - EARLY_MS)
+        waiter = RequestWaiter(request, self._answer, _notification)
+        pop = Pop(waiter=waiter, wanted=wanted, hold_ms=hold_ms, is_notification=True)
+        self._popping.pop(pop, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
+        return HOLD
+
+    def count_waiting(self, request: Request) -> Outcome:
+        """Return how many pops of a group wait for a queue."""
+        header = decode_header(request.command, PollingInfoHeader)
+        queue_id = max(header.queue_id, -1)
+        wanted = PopSelection(group=header.consumer_group, topic=header.topic, queue_id=queue_id, count_max=1)
+        self._popping.check(wanted, request.wall_ms)
+        count = self._popping.waiting(header.topic, header.consumer_group, queue_id)
+        return Reply(ext={"pollingNum": str(count)})
+
+    def peek(self, request: Request) -> Outcome:
+        """Return the next messages of a group; they stay visible to all."""
+        header = decode_header(request.command, PeekMessageHeader)
+        wanted = PopSelection(
+            group=header.consumer_group,
+            topic=header.topic,
+            queue_id=max(header.queue_id, -1),
+            count_max=header.max_msg_nums,
+        )
+        self._popping.check(wanted, request.wall_ms)
+        return self._peek(request, wanted, warmings=0)
+
+    def _peek(self, request: Request, wanted: PopSelection, *, warmings: int) -> Outcome:
+        taken = self._popping.peek(wanted, warmings=warmings)
+        if taken.cold:
+            again = partial(self._peek, request, wanted, warmings=warmings + 1)
+            return WaitForDisk(partial(self._popping.warm, taken.cold), again)
+        result = PopResult(
+            int(request.wall_ms), 0, [each for each in taken.shares if each.offsets], taken.rest
+        )
+        if not result.shares:
+            return Reply(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", {"restNum": str(taken.rest)})
+        return self._found(wanted.topic, 0, result)
+
+    def _reply(self, topic: str, invisible_ms: int, result: PopResult) -> Outcome:
+        if not result.shares:
+            code = ResponseCode.POLLING_FULL if result.full else ResponseCode.POLLING_TIMEOUT
+            return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", _numbers(invisible_ms, result))
+        reply = self._found(topic, invisible_ms, result)
+        return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
+
+    def _found(self, topic: str, invisible_ms: int, result: PopResult) -> Reply:
+        ext = _numbers(invisible_ms, result)
+        starts, offsets = [], []
+        body: list[bytes | memoryview] = []
+        for share in result.shares:
+            kind = names.pop_kind(share.topic)
+            starts.append(f"{kind} {share.queue_id} {share.start}")
+            offsets.append(f"{kind} {share.queue_id} {','.join(map(str, share.offsets))}")
+            body += self._as_of(topic, share, result, invisible_ms) if share.is_retry else share.records
+        ext["startOffsetInfo"] = ";".join(starts)
+        ext["msgOffsetInfo"] = ";".join(offsets)
+        if result.ordered:
+            ext["orderCountInfo"] = ";".join(_counts(result))
+        return Reply(ResponseCode.SUCCESS, "FOUND", ext, b"".join(body))
+
+    def _as_of(self, topic: str, share: Share, result: PopResult, invisible_ms: int) -> list[bytes]:
+        """Return a retry topic's records under the topic that the consumer asked for, with their handles."""
+        kind = names.pop_kind(share.topic)
+        records = []
+        data, at = b"".join(share.records), 0
+        for offset in share.offsets:
+            size = int.from_bytes(data[at : at + 4])
+            handle = Handle(
+                share.start,
+                result.pop_time_ms,
+                invisible_ms,
+                result.revive_queue,
+                kind,
+                self._broker_name,
+                share.queue_id,
+                offset,
+            )
+            records.append(with_topic(data[at : at + size], topic, {p.POP_CK: encode_handle(handle)}))
+            at += size
+        return records
+
+
+def _wait_ms(request: Request, born_ms: int, poll_ms: int) -> int:
+    """Return how long a client still waits; its clock may be another than ours."""
+    if born_ms <= 0:
+        return poll_ms
+    return min(born_ms + poll_ms - int(request.wall_ms), poll_ms)
+
+
+def _numbers(invisible_ms: int, result: PopResult) -> dict[str, str]:
+    return {
+        "popTime": str(result.pop_time_ms),
+        "invisibleTime": str(invisible_ms),
+        "reviveQid": str(result.revive_queue),
+        "restNum": str(result.rest),
+    }
+
+
+def _counts(result: PopResult) -> Iterator[str]:
+    """Yield how often messages were popped before: each, and for old clients the least of a queue."""
+    for share, pop in zip(result.shares, result.ordered, strict=True):
+        kind = names.pop_kind(share.topic)
+        for offset, count in pop.counts.items():
+            yield f"{kind} qo{share.queue_id}%{offset} {count}"
+        least = min(pop.counts.values()) if len(pop.counts) == len(share.offsets) else 0
+        yield f"{kind} {share.queue_id} {least}"
+
+
+def _notification(result: PopResult) -> Reply:
+    ext = {"hasMsg": "true" if result.rest else "false"}
+    ext["pollingFull"] = "true" if result.full else "false"
+    return Reply(ext=ext)

@@ -1,0 +1,109 @@
+"""SEND_REPLY_MESSAGE, SEND_REPLY_MESSAGE_V2: replies to requests that clients sent as messages.
+
+    requester ─ message with REPLY_TO_CLIENT ─► broker ─► replier
+    requester ◄── PUSH_REPLY_MESSAGE_TO_CLIENT ── broker ◄── SEND_REPLY_MESSAGE ─ replier
+
+The replier's answer waits for the requester's: code 0 says that the requester has the reply. The reply is
+stored as well, in the topic `<cluster>_REPLY_TOPIC`, whether the requester could be reached or not; no client
+reads it there. Upstream: ReplyMessageProcessor.java.
+"""
+
+from collections.abc import Mapping
+
+from libramq.broker.messages import stored_properties as text_properties
+from libramq.broker.processor.groups.client_calls import CALL_MS, ClientCalls, Target
+from libramq.broker.processor.messages.prepared import Prepared
+from libramq.broker.processor.messages.send_message import LONG_NAMES, SendMessage
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.connection import Connection
+from libramq.message import properties as p
+from libramq.remoting import headers as h
+from libramq.remoting.command import Command
+from libramq.remoting.reply_header import PushReplyHeader
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Processor, Request
+
+
+class ReplyMessages:
+    """The processor of replies. address: this broker's; stores: replies are stored, too."""
+
+    def __init__(
+        self,
+        sends: SendMessage,
+        producers: ProducerGroups[Connection],
+        calls: ClientCalls,
+        *,
+        address: str,
+        stores: bool,
+    ) -> None:
+        self._sends = sends
+        self._producers = producers
+        self._calls = calls
+        self._address = address
+        self._stores = stores
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.SEND_REPLY_MESSAGE: self.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.reply,
+        }
+
+    def reply(self, request: Request) -> Outcome:
+        """Pass a reply on to the client that waits for it, and store it."""
+        long_names = request.command.code in LONG_NAMES
+        header = h.decode_header(
+            request.command, h.SendMessageHeader if long_names else h.SendMessageHeaderV2
+        )
+        if header.batch:
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "a reply cannot be a batch")
+        reply = self._sends.prepare_reply(request)
+        client_id = text_properties.find(header.properties or "", p.REPLY_TO_CLIENT)
+        if client_id is None:
+            remark = f"reply message properties[{p.REPLY_TO_CLIENT}] is null"
+            return Reply(ResponseCode.SYSTEM_ERROR, remark, self._store(reply, request))
+        peer = self._producers.connection(client_id)
+        if peer is None:
+            remark = f"push reply message fail, channel of <{client_id}> not found."
+            return Reply(ResponseCode.SYSTEM_ERROR, remark, self._store(reply, request))
+        ext: dict[str, str] = {}
+
+        def collect(answers: Mapping[str, Command]) -> Reply:
+            answer = answers.get(client_id)
+            if answer is not None and answer.code == ResponseCode.SUCCESS:
+                return Reply(ext=ext)
+            return Reply(ResponseCode.SYSTEM_ERROR, f"push reply message to {client_id} fail.", ext)
+
+        code, pushed = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed(header, request)
+        body = request.command.body
+        outcome = self._calls.call(request, code, [Target(client_id, peer)], pushed, body, CALL_MS, collect)
+        ext |= self._store(reply, request)  # Not if too many requests wait already: that was refused.
+        return outcome
+
+    def _store(self, reply: Prepared, request: Request) -> dict[str, str]:
+        return self._sends.append_reply(reply, request.monotonic_ms, stores=self._stores)
+
+    def _pushed(self, header: h.SendMessageHeader, request: Request) -> dict[str, str]:
+        text = text_properties.with_property(
+            header.properties or "", p.PUSH_REPLY_TIME, str(int(request.wall_ms))
+        )
+        return h.encode_header(
+            PushReplyHeader(
+                producer_group=header.producer_group,
+                topic=header.topic,
+                default_topic=header.default_topic,
+                default_topic_queue_nums=header.default_topic_queue_nums,
+                queue_id=header.queue_id,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                flag=header.flag,
+                born_host=request.peer.address,
+                store_host=self._address,
+                store_timestamp=int(request.wall_ms),
+                properties=text,
+                reconsume_times=header.reconsume_times,
+                unit_mode=header.unit_mode,
+            )
+        )

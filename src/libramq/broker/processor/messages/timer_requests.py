@@ -1,0 +1,118 @@
+"""RECALL_MESSAGE, GET_TIMER_CHECK_POINT, GET_TIMER_METRICS: requests about timer messages.
+
+A recall is a message itself: it waits in the slot of the one that it deletes.
+Upstream: RecallMessageProcessor.java, RecallMessageHandle.java, AdminBrokerProcessor.java.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.processor.messages.stored_reply import refusal, stored_reply
+from libramq.catalog.topic_table import TopicTable
+from libramq.clock import WallMs
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.formats.document import encode_body
+from libramq.message import properties as p
+from libramq.message.ids import born_host
+from libramq.message.recall_handle import RecallHandle, decode_recall_handle
+from libramq.message.tags import tag_code
+from libramq.remoting.headers import RecallMessageHeader, decode_header
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.store.log.append import StoreMessage
+from libramq.timers.timer_files import TimerFiles
+
+_TAG: Final = "_RECALL_TAG_"
+
+
+class TimerRequests:
+    """The processors of requests about timer messages."""
+
+    def __init__(
+        self,
+        *,
+        files: TimerFiles,
+        log: MessageLog,
+        topics: TopicTable,
+        broker_name: str,
+        recall_enabled: bool,
+        max_delay_ms: int,
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._topics = topics
+        self._broker_name = broker_name
+        self._recall_enabled = recall_enabled
+        self._max_delay_ms = max_delay_ms
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.RECALL_MESSAGE: self.recall,
+            RequestCode.GET_TIMER_CHECK_POINT: self.checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.metrics,
+        }
+
+    def recall(self, request: Request) -> Outcome:
+        """Take a timer message back, unless it was delivered."""
+        if not self._recall_enabled:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                "recall failed, operation is forbidden; set recallMessageEnable=true",
+            )
+        header = decode_header(request.command, RecallMessageHeader)
+        if self._topics.get(header.topic) is None:
+            raise broker_error(
+                ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
+            )
+        handle = decode_recall_handle(header.recall_handle)
+        if handle is None:
+            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+        if handle.topic != header.topic:
+            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+        if handle.broker_name != self._broker_name:
+            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
+        self._require_time(handle, request.wall_ms)
+        message = _deletion(handle, header.producer_group, request)
+        self._files.timers.accept(message, message.properties_text.decode(), request.wall_ms)
+        (result,) = self._log.append([message])
+        if not result.is_ok:
+            return refusal(self._log, result)
+        return stored_reply(
+            self._log, Reply(ext={"msgId": handle.unique_key}), result, waits=self._log.must_wait
+        )
+
+    def checkpoint(self, request: Request) -> Outcome:
+        """Return how far the timers have come, as a slave keeps it."""
+        return Reply(body=self._files.checkpoint.encode())
+
+    def metrics(self, request: Request) -> Outcome:
+        """Return how many timer messages wait, by topic."""
+        return Reply(body=encode_body(self._files.timers.metrics.content()))
+
+    def _require_time(self, handle: RecallHandle, wall_ms: WallMs) -> None:
+        time_ms = p.whole_number(handle.time_ms) or 0
+        if not 0 < time_ms - int(wall_ms) < self._max_delay_ms:
+            raise broker_error(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+
+
+def _deletion(handle: RecallHandle, producer_group: str | None, request: Request) -> StoreMessage:
+    properties = {
+        p.TAGS: _TAG,
+        p.TIMER_DEL_UNIQKEY: f"{handle.topic}+{handle.unique_key}",
+        p.UNIQ_KEY: handle.unique_key,
+        p.TIMER_DELIVER_MS: handle.time_ms,
+        p.BORN_TIMESTAMP: str(int(request.wall_ms)),
+        p.PRODUCER_GROUP: producer_group or "",
+    }
+    return StoreMessage(
+        handle.topic,
+        0,
+        b"0",
+        p.encode_properties(properties),
+        tag_code(_TAG),
+        born_timestamp_ms=int(request.wall_ms),
+        born_host=born_host(request.peer.address),
+    )

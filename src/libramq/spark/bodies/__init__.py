@@ -1,0 +1,1 @@
+"""Bodies of messages as columns: JSON, Avro, Protocol Buffers and text."""

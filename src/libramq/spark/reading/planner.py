@@ -1,0 +1,215 @@
+"""The planner: queries the ends of queues, and decides what a query or micro-batch reads.
+
+The rules are in libramq.spark.reading.positions and boundary; this is the state between Spark's calls, and the
+queries. Spark polls every 10 ms when there is nothing to read.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from libramq.client.queue_reader import MessagesLost
+from libramq.clock import MonotonicMs, SystemClock
+from libramq.errors import ConfigError, LibraError, RemoteError
+from libramq.message.queue import MessageQueue
+from libramq.spark.reading.positions import Bounds, Positions, Range, lags, next_end, ranges_between
+from libramq.spark.reading.queue_json import queue_key
+from libramq.spark.source_options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+ASK_EVERY_MS: Final = 20  # Ends of queues are at most this old.
+ROUTE_EVERY_MS: Final = 5_000  # New queues and brokers are found this soon; the Java client asks every 30 s.
+
+
+class QueuesGone(LibraError):
+    """Queues that were read no longer exist, or end before the position that was read."""
+
+
+class Queues(Protocol):
+    """The source of the planner's facts: libramq.client.queue_reader, or libramq.store.reading.reader."""
+
+    def topics(self) -> list[str]: ...
+    def queues(self, topic: str) -> list[MessageQueue]: ...
+    def broker_names(self) -> set[str]: ...
+    def is_slave(self, broker_name: str) -> bool: ...
+    def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
+    def reachable_max_offsets(
+        self, queues: list[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], list[LibraError]]: ...
+
+
+class Planner:
+    """The planner of one query."""
+
+    def __init__(
+        self, options: SourceOptions, queues: Queues, monotonic_ms: Callable[[], MonotonicMs] | None = None
+    ) -> None:
+        self._options = options
+        self._source = queues
+        self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
+        self._initial: Positions | None = None
+        self._target: Positions | None = None
+        self._queues: list[MessageQueue] = []
+        self._queues_requested_ms: MonotonicMs | None = None
+        self._maximums: dict[MessageQueue, int] = {}
+        self._maximums_requested_ms: MonotonicMs | None = None
+        self._triggered_ms: MonotonicMs | None = None
+        self._silent = ""
+        self._warned: set[MessageQueue] = set()
+
+    @property
+    def latest(self) -> Positions:
+        """Return where the queues ended at the last query, for Spark's progress reports."""
+        return self._maximums
+
+    def fix_target(self) -> None:
+        """Fix what an AvailableNow run reads: everything that exists now."""
+        self._target = self._source.max_offsets(self._current_queues({}))
+        self._maximums |= self._target  # Reached even if a broker fails from now on: tasks wait for it.
+        self._queues_requested_ms = (
+            None  # Queried with the checkpoint's positions: some of its queues may be gone.
+        )
+
+    def initial(self) -> Positions:
+        """Return where a new query begins; the same at every call."""
+        if self._initial is None:
+            self._initial = self._options.starting_stream.resolve(self._bounds(), self._source.offsets_at)
+        return self._initial
+
+    def is_initial(self, positions: Positions) -> bool:
+        """Return whether a new query begins here."""
+        return positions == self._initial
+
+    def next_end(
+        self, start: Positions, row_limit: int | None, row_minimum: int | None = None
+    ) -> dict[MessageQueue, int]:
+        """Return where the micro-batch from `start` ends; `start` itself if nothing or too little is new."""
+        self._refresh(start)
+        cut = self._cut(start)
+        new = [queue for queue in self._maximums if queue not in start]
+        minimums = self._source.min_offsets(new) if new else {}
+        bounds = {
+            # The minimum of a queue that has been started is irrelevant.
+            queue: Bounds(minimum=minimums.get(queue, 0), maximum=maximum)
+            for queue, maximum in self._maximums.items()
+        }
+        if self._is_too_little(sum(lags(start, bounds, self._target).values()), row_minimum):
+            return dict(start)
+        return next_end(start, bounds, row_limit=row_limit, target=self._target) | cut
+
+    def ranges(self, start: Positions, end: Positions) -> list[Range]:
+        """Return the ranges that the micro-batch between two positions reads."""
+        unknown = [queue for queue in end if queue not in start]
+        known = self._source.min_offsets(unknown) if unknown else {}
+        return ranges_between(start, end, known=known)
+
+    def batch_ranges(self) -> list[Range]:
+        """Return the ranges that a batch query reads."""
+        options, bounds = self._options, self._bounds()
+        if not bounds:
+            raise ConfigError(f"{options.subscription}: there is no such topic")
+        start = options.starting_batch.resolve(bounds, self._source.offsets_at)
+        end = options.ending.resolve(bounds, self._source.offsets_at)
+        for queue, bound in bounds.items():
+            if start[queue] < min(bound.minimum, end[queue]):
+                self._lost(MessagesLost(queue, start[queue], bound.minimum))
+                start[queue] = bound.minimum
+        return ranges_between(start, end)
+
+    def _bounds(self) -> dict[MessageQueue, Bounds]:
+        queues = self._current_queues({})
+        maximums = self._source.max_offsets(queues)
+        minimums = self._source.min_offsets(queues)
+        return {queue: Bounds(minimum=minimums[queue], maximum=maximums[queue]) for queue in queues}
+
+    def _refresh(self, start: Positions) -> None:
+        requested_ms, now_ms = self._maximums_requested_ms, self._monotonic_ms()
+        if requested_ms is not None and now_ms - requested_ms < ASK_EVERY_MS:
+            return
+        # Unreachable queues keep their position and continue when they are back.
+        found, failures = self._source.reachable_max_offsets(self._current_queues(start))
+        self._maximums |= found
+        silent = "; ".join(str(error) for error in failures)
+        if silent and silent != self._silent:
+            log.warning("some queues make no progress: %s", silent)
+        self._silent = silent
+        self._maximums_requested_ms = self._monotonic_ms()
+
+    def _current_queues(self, start: Positions) -> list[MessageQueue]:
+        """Return the queues from the name servers, refreshed at intervals."""
+        requested_ms, now_ms = self._queues_requested_ms, self._monotonic_ms()
+        if requested_ms is not None and now_ms - requested_ms < ROUTE_EVERY_MS:
+            return self._queues
+        subscription = self._options.subscription
+        if requested_ms is None and not start:
+            self._queues = subscription.queues(self._source)
+        else:
+            try:
+                known = {*self._queues, *filter(subscription.wants, start)}
+                listed = set(subscription.queues_there(self._source))
+                # An unreachable broker is no longer listed either; its queues are remembered.
+                self._queues = sorted(listed | known - self._gone(known - listed))
+            except RemoteError as error:
+                log.warning("the queues may have changed: %s", error)
+        self._queues_requested_ms = now_ms
+        return self._queues
+
+    def _gone(self, missing: set[MessageQueue]) -> set[MessageQueue]:
+        """Return the queues that are missing although their broker answers."""
+        if not missing:
+            return missing
+        registered = self._source.broker_names()
+        suspects = {queue for queue in missing if queue.broker_name in registered}
+        if suspects:  # The broker may have returned between the two queries.
+            suspects -= set(self._options.subscription.queues_there(self._source))
+        for queue in sorted(suspects):
+            self._maximums.pop(queue, None)
+            if queue not in self._warned:
+                self._warned.add(queue)
+                self._lost(
+                    QueuesGone(
+                        f"queue {queue_key(queue)} is gone: its topic was deleted or has fewer queues now"
+                    )
+                )
+        return suspects
+
+    def _cut(self, start: Positions) -> dict[MessageQueue, int]:
+        """Return the new ends of queues that end before their positions: created again, or cut by a crash.
+
+        As in Spark's Kafka source reading continues there. A slave may only be behind.
+        """
+        cut = {
+            queue: maximum
+            for queue, maximum in self._maximums.items()
+            if maximum < start.get(queue, 0) and not self._source.is_slave(queue.broker_name)
+        }
+        for queue, maximum in sorted(cut.items()):
+            self._lost(
+                QueuesGone(
+                    f"queue {queue_key(queue)} ends at {maximum} and was read up to {start[queue]}: its "
+                    "topic was made again, or its broker lost messages in a crash"
+                )
+            )
+        return cut
+
+    def _lost(self, error: LibraError) -> None:
+        if self._options.fail_on_data_loss:
+            raise QueuesGone(f"{error}; failOnDataLoss=false continues without") from error
+        log.warning("%s; continuing without", error)
+
+    def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:
+        """Decide as KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""
+        if row_minimum is None or self._target is not None:
+            return False
+        now_ms = self._monotonic_ms()
+        is_early = (
+            self._triggered_ms is not None
+            and now_ms - self._triggered_ms < self._options.max_trigger_delay_ms
+        )
+        if waiting < row_minimum and is_early:
+            return True
+        self._triggered_ms = now_ms
+        return False

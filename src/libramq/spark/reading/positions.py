@@ -1,0 +1,131 @@
+"""Positions: how far each queue has been read, and where a micro-batch ends.
+
+Plain functions from positions to positions; Spark, brokers and clocks are elsewhere. A position is the offset
+of the next message to read, never a count of rows. Spark sees positions as JSON,
+
+    {"Flights:broker-a:0": 21083, "Flights:broker-a:1": 20977, …}
+
+sorted by key, because it treats any other order as new data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from libramq.message.queue import MessageQueue
+from libramq.spark.reading.queue_json import queue_key, queue_of_key
+
+Positions = Mapping[MessageQueue, int]
+
+_BEGAN: Final = "began"  # Without a colon, so it is not a queue.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The smallest and the next offset of a queue, from its broker."""
+
+    minimum: int
+    maximum: int
+
+
+class Range(NamedTuple):
+    """The messages [start, end) of one queue."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def row_count(self) -> int:
+        """Return how many offsets it covers."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The positions that Spark keeps in its checkpoint.
+
+    began: where the batch before this offset began, in the first offset of a query. Spark records a batch's
+    end before reading it, but its beginning only when the previous one is done: restarted within its first
+    batch, a query is asked again where it begins, and `latest` would have moved on.
+    """
+
+    positions: Positions
+    began: Positions | None = None
+
+    @classmethod
+    def decode(cls, offset: Mapping[str, Any]) -> "StreamOffset":
+        """Decode Spark's JSON."""
+        began = offset.get(_BEGAN)
+        return cls(
+            {queue_of_key(key): int(value) for key, value in offset.items() if key != _BEGAN},
+            None if began is None else {queue_of_key(key): int(value) for key, value in began.items()},
+        )
+
+    def encode(self) -> dict[str, Any]:
+        """Encode as Spark's JSON; equal positions always give the same text."""
+        encoded: dict[str, Any] = _by_key(self.positions)
+        return encoded if self.began is None else {**encoded, _BEGAN: _by_key(self.began)}
+
+
+def next_end(
+    start: Positions,
+    bounds: Mapping[MessageQueue, Bounds],
+    *,
+    row_limit: int | None = None,
+    target: Positions | None = None,
+) -> dict[MessageQueue, int]:
+    """Return where the micro-batch that begins at `start` ends.
+
+    A queue that the start lacks is added at its smallest offset; its rows come in the next batch, so that a
+    batch's range is recorded before it is read and a replay reads the same. A queue that the broker no longer
+    has keeps its position. With a target (AvailableNow) nothing goes beyond it, and queues that it lacks wait
+    for the next run. Positions never go back.
+    """
+    ends = dict(start)
+    for queue, bound in bounds.items():
+        if queue not in start and (target is None or queue in target):
+            ends[queue] = bound.minimum
+    for queue, count in share(lags(start, bounds, target), row_limit).items():
+        ends[queue] += count
+    return ends
+
+
+def lags(
+    start: Positions, bounds: Mapping[MessageQueue, Bounds], target: Positions | None = None
+) -> dict[MessageQueue, int]:
+    """Return how many messages wait in the queues that have any, up to the target."""
+    waiting = {}
+    for queue, position in start.items():
+        bound = bounds.get(queue)
+        if bound is None or (target is not None and queue not in target):
+            continue
+        available = bound.maximum if target is None else min(bound.maximum, target[queue])
+        if available > position:
+            waiting[queue] = available - position
+    return waiting
+
+
+def share(waiting: Mapping[MessageQueue, int], row_limit: int | None) -> dict[MessageQueue, int]:
+    """Divide a limit over queues in proportion to their waiting messages, at least one each."""
+    total = sum(waiting.values())
+    if row_limit is None or total <= row_limit:
+        return dict(waiting)
+    return {queue: max(1, row_limit * lag // total) for queue, lag in waiting.items()}
+
+
+def ranges_between(start: Positions, end: Positions, *, known: Positions | None = None) -> list[Range]:
+    """Return the ranges from start to end; a queue without a start begins at its `known` minimum.
+
+    A start beyond its end (of a queue that was cut) is an empty range.
+    """
+    ranges = []
+    for queue, stop in sorted(end.items()):
+        begin = start.get(queue, (known or {}).get(queue, stop))
+        if begin < stop:
+            ranges.append(Range(queue, begin, stop))
+    return ranges
+
+
+def _by_key(positions: Positions) -> dict[str, int]:
+    return {queue_key(queue): positions[queue] for queue in sorted(positions, key=queue_key)}

@@ -1,0 +1,253 @@
+"""`format("rocketmq")`: topics of RocketMQ as a table and as a stream, from any RocketMQ broker.
+
+Spark asks for the schema in one process, plans in a second and reads in others, so a reader consists of plain
+values; objects with sockets are created where they are used and are not sent along. Modules for planning and
+reading are imported there too: a process that only asks for the schema starts faster.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from libramq.errors import ConfigError
+from libramq.spark.reading.partitioning import tasks
+from libramq.spark.reading.positions import Range, StreamOffset
+from libramq.spark.schema import columns_of, ddl
+from libramq.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from libramq.client.queue_reader import QueueReader
+    from libramq.spark.reading.lag_mirror import LagMirror
+    from libramq.spark.reading.planner import Planner
+    from libramq.spark.reading.pushdown import ReadRange
+    from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
+    from libramq.spark.sink_options import SinkOptions
+    from libramq.store.queues.span_cursor import Span
+
+
+class RocketMQSource(DataSource):
+    """The data source that Spark finds under `rocketmq`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> str:
+        return ddl(SourceOptions.parse(self.options))
+
+    def reader(self, schema: "StructType") -> "QueuesReader":
+        options = SourceOptions.parse(self.options)
+        options.check_batch()
+        kind = FilteredQueuesReader if options.pushdown else QueuesReader
+        return kind(options, columns_of(schema))
+
+    def streamReader(self, schema: "StructType") -> "QueuesStreamReader":
+        options = SourceOptions.parse(self.options)
+        options.check_stream()
+        return QueuesStreamReader(options, columns_of(schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "MessagesWriter":
+        from libramq.spark.writing.sink import MessagesWriter
+
+        if overwrite:
+            raise ConfigError('messages can only be added: mode("append")')
+        return MessagesWriter(self._sink_options(schema))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "MessagesStreamWriter":
+        from libramq.spark.writing.sink import MessagesStreamWriter
+
+        if overwrite:
+            raise ConfigError('messages can only be added: outputMode("append") or ("update")')
+        return MessagesStreamWriter(self._sink_options(schema))
+
+    def _sink_options(self, schema: "StructType") -> "SinkOptions":
+        from libramq.spark.sink_options import SinkOptions
+
+        options = SinkOptions.parse(self.options)
+        options.check_columns(schema)
+        return options
+
+
+class QueueRanges(InputPartition):
+    """The input of one task."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+
+class StoreSpans(InputPartition):
+    """The input of one task from a store directory."""
+
+    def __init__(self, spans: "tuple[Span, ...]") -> None:
+        super().__init__(None)
+        self.spans = spans
+
+
+class QueuesReader(DataSourceReader):
+    """Reads topics from one boundary to another, once."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._wanted: ReadRange | None = None
+
+    def partitions(self) -> list[InputPartition]:
+        from libramq.spark.reading.planner import Planner
+        from libramq.spark.reading.worker import new_queue_reader
+
+        if self._options.store is not None:
+            return self._store_partitions(self._options.store)
+        with closing(new_queue_reader(self._options.connection)) as queues:
+            ranges = Planner(self._options, queues).batch_ranges()
+            if self._wanted is not None:
+                ranges = self._wanted.cut(ranges, queues.offsets_at)
+            if ranges and self._options.connection.sql is not None:
+                queues.probe(ranges[0].queue)  # Brokers that cannot filter refuse before a task starts.
+        # For no partitions at all Spark makes one of its own.
+        return _partitions(self._options, ranges) or [QueueRanges(())]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        if isinstance(partition, StoreSpans):
+            from libramq.spark.reading.store_queues import read_spans
+
+            return read_spans(self._options, self._columns, partition.spans)
+        return _read(self._options, self._columns, partition)
+
+    def _store_partitions(self, directory: str) -> list[InputPartition]:
+        from libramq.spark.reading.planner import Planner
+        from libramq.spark.reading.store_queues import StoreQueues
+
+        options = self._options
+        with closing(StoreQueues(directory, options.store_broker, options.store_commit_log)) as queues:
+            ranges = Planner(self._options, queues).batch_ranges()
+            if self._wanted is not None:
+                ranges = self._wanted.cut(ranges, queues.offsets_at)
+            groups = _groups(self._options, ranges)
+            return [StoreSpans(queues.spans(group)) for group in groups] or [StoreSpans(())]
+
+
+class FilteredQueuesReader(QueuesReader):
+    """A reader with push-down. Spark fails any query on such a reader while the setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from libramq.spark.reading.pushdown import ReadRange
+
+        self._wanted = ReadRange.of(filters)
+        return filters  # All are checked again: the read ranges are bounded, not filtered.
+
+
+class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._planner: Planner | None = None
+        self._mirror: LagMirror | None = None
+        self._queues: QueueReader | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # They hold sockets, and tasks do not plan.
+        return {**self.__dict__, "_planner": None, "_mirror": None, "_queues": None}
+
+    @property
+    def planner(self) -> "Planner":
+        if self._planner is None:
+            from libramq.client.lag_group import LagGroup
+            from libramq.spark.reading.lag_mirror import LagMirror
+            from libramq.spark.reading.planner import Planner
+            from libramq.spark.reading.worker import new_queue_reader
+
+            self._queues = queues = new_queue_reader(self._options.connection)
+            self._planner = Planner(self._options, queues)
+            if self._options.commit_group is not None:
+                self._mirror = LagMirror(LagGroup(queues.cluster, self._options.commit_group))
+        return self._planner
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planner.fix_target()
+
+    def initialOffset(self) -> dict[str, Any]:
+        initial = self.planner.initial()
+        if initial and self._options.connection.sql is not None and self._queues is not None:
+            self._queues.probe(min(initial))  # Brokers that cannot filter refuse before a task starts.
+        return StreamOffset(initial).encode()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        planner, start_offset = self.planner, StreamOffset.decode(start)
+        if self._mirror is not None:
+            self._mirror.show(start_offset.positions)
+        # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the options.
+        row_limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        row_minimum = None if isinstance(limit, ReadAllAvailable) else self._options.min_offsets_per_trigger
+        end = planner.next_end(start_offset.positions, row_limit, row_minimum)
+        if start_offset.began is None and planner.is_initial(start_offset.positions):
+            return StreamOffset(end, began=start_offset.positions).encode()
+        if end == start_offset.positions:
+            return dict(start)
+        return StreamOffset(end).encode()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return StreamOffset(self.planner.latest).encode()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        ending = StreamOffset.decode(end)
+        begin = ending.began if ending.began is not None else StreamOffset.decode(start).positions
+        return _partitions(self._options, self.planner.ranges(begin, ending.positions))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return _read(self._options, self._columns, partition)
+
+    def stop(self) -> None:
+        if self._queues is not None:
+            self._queues.close()
+
+
+def _partitions(options: SourceOptions, ranges: Sequence[Range]) -> list[InputPartition]:
+    return [QueueRanges(group) for group in _groups(options, ranges)]
+
+
+def _groups(options: SourceOptions, ranges: Sequence[Range]) -> list[list[Range]]:
+    return tasks(
+        ranges,
+        cores=os.cpu_count() or 1,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+
+
+def _read(
+    options: SourceOptions, columns: tuple[str, ...], partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    from libramq.spark.reading.worker import read_ranges
+
+    assert isinstance(partition, QueueRanges)
+    return read_ranges(options, columns, partition.ranges)

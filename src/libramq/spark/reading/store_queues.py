@@ -1,0 +1,111 @@
+"""A store directory in the place of brokers: the planner's queries, and the reading of ranges.
+
+The directory is surveyed once, when a query is planned; tasks read what was found then.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from libramq.client.queue_reader import OnLost, refuse_loss
+from libramq.columns.records import Records, arrow_schema
+from libramq.errors import LibraError, RouteNotFound, StoreCorrupt
+from libramq.message.queue import MessageQueue
+from libramq.spark.reading.positions import Range
+from libramq.spark.source_options import SourceOptions
+from libramq.spark.reading.worker import warn_of_loss
+from libramq.store.queues.span_cursor import Span
+from libramq.store.reading.reader import StoreReader
+
+
+class StoreQueues:
+    """The queues of a store directory. commit_log: the directory of its log, if that is not in it."""
+
+    def __init__(self, directory: str, broker_name: str, commit_log: str | None = None) -> None:
+        self._broker_name = broker_name
+        self._directory = directory
+        self._reader = _reader(directory, commit_log)
+        self._extents = self._reader.survey()
+
+    def topics(self) -> list[str]:
+        """Return the topics that have messages or had some."""
+        return sorted({topic for topic, _ in self._extents})
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic; RouteNotFound if there are none."""
+        found = [
+            MessageQueue(name, self._broker_name, number) for name, number in self._extents if name == topic
+        ]
+        if not found:
+            there = ", ".join(self.topics()[:20])
+            raise RouteNotFound(f"store {self._directory} has no topic {topic}; there are {there}")
+        return found
+
+    def broker_names(self) -> set[str]:
+        """Return the broker name set by the user."""
+        return {self._broker_name}
+
+    def is_slave(self, broker_name: str) -> bool:
+        """Return that the store is not behind: it has no master."""
+        return False
+
+    def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return where each queue ends."""
+        return {queue: self._extents[queue.topic, queue.queue_id].max_offset for queue in queues}
+
+    def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Return where each queue begins."""
+        return {queue: self._extents[queue.topic, queue.queue_id].min_offset for queue in queues}
+
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return the first message of each queue stored at its time or later; the queue's end if none is."""
+        keys = {queue: (queue.topic, queue.queue_id) for queue in times_ms}
+        return {
+            queue: self._reader.offset_at(keys[queue], self._extents[keys[queue]], time_ms)
+            for queue, time_ms in times_ms.items()
+        }
+
+    def reachable_max_offsets(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
+        """Return the ends of all queues."""
+        return self.max_offsets(queues), []
+
+    def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
+        """Return the task's description of ranges to read."""
+        return tuple(
+            Span(key, part.start, part.end, self._extents[key])
+            for part in ranges
+            for key in [(part.queue.topic, part.queue.queue_id)]
+        )
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        self._reader.close()
+
+
+def _reader(directory: str, commit_log: str | None) -> StoreReader:
+    return StoreReader(Path(directory), commit_log=Path(commit_log) if commit_log else None)
+
+
+def read_spans(
+    options: SourceOptions, columns: Sequence[str], spans: Sequence[Span]
+) -> Iterator[pa.RecordBatch]:
+    """Yield exactly the messages of the spans; missing ones fail the task or cause a warning."""
+    assert options.store is not None
+    lost: OnLost = refuse_loss if options.fail_on_data_loss else warn_of_loss
+
+    def lost_of(key: tuple[str, int], start: int, end: int) -> None:
+        lost(MessageQueue(key[0], options.store_broker, key[1]), start, end)
+
+    schema = arrow_schema(columns)
+    reader = _reader(options.store, options.store_commit_log)
+    try:
+        for window in reader.windows(spans, lost_of):
+            records = Records(window.data, window.starts)
+            if not (records.physical_offsets == window.physical).all():
+                raise StoreCorrupt(f"{options.store}: its consume queues lead to what is no record")
+            yield records.batch([(options.store_broker, len(window.data))], schema)
+    finally:
+        reader.close()

@@ -1,0 +1,150 @@
+"""The Spark task that reads: ranges of queues in, Arrow record batches out.
+
+Connections stay open from task to task, because Spark reuses its worker processes.
+"""
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from libramq.client.queue_reader import (
+    EVERYTHING,
+    REPLY_BYTES_MAX,
+    OnLost,
+    PullFilter,
+    QueueReader,
+    Stretch,
+    refuse_loss,
+)
+from libramq.columns.records import Records, arrow_schema
+from libramq.filter.tag import parse_tag_filter
+from libramq.message.queue import MessageQueue
+from libramq.spark.reading.positions import Range
+from libramq.spark.reading.queue_json import queue_key
+from libramq.spark.source_options import Connection, SourceOptions
+from libramq.transport.access import OPEN
+
+log = logging.getLogger(__name__)
+
+#: Of records. One large reply is a batch, so it need not be joined with others; and columns are computed
+#: while the bytes are still in the processor's cache.
+BATCH_BYTES: Final = REPLY_BYTES_MAX // 2
+BATCH_ROWS: Final = 20_000
+READERS_MAX: Final = 8
+
+_readers: dict[tuple[int, Connection], QueueReader] = {}
+
+
+def queue_reader(connection: Connection) -> QueueReader:
+    """Return this process's reader for these servers, cached by the connection."""
+    key = (os.getpid(), connection)
+    reader = _readers.get(key)
+    if reader is None:
+        while len(_readers) >= READERS_MAX:
+            _readers.pop(next(iter(_readers))).close()
+        reader = _readers[key] = new_queue_reader(connection)
+    return reader
+
+
+def new_queue_reader(connection: Connection) -> QueueReader:
+    """Return a reader for one thread alone."""
+    return QueueReader(
+        connection.namesrv,
+        group=connection.group,
+        pull_filter=pull_filter(connection),
+        timeout_ms=connection.timeout_ms,
+        connect_timeout_ms=connection.connect_timeout_ms,
+        retry_timeout_ms=connection.retry_timeout_ms,
+        access=connection.access or OPEN,
+    )
+
+
+def pull_filter(connection: Connection) -> PullFilter:
+    """Return the filter that brokers apply."""
+    if connection.sql is not None:
+        return PullFilter(connection.sql, "SQL92")
+    return EVERYTHING if connection.tags is None else PullFilter(connection.tags, "TAG")
+
+
+def warn_of_loss(queue: MessageQueue, start: int, end: int) -> None:
+    """Log lost messages, and continue."""
+    log.warning("messages %d to %d of queue %s are lost; continuing after them", start, end, queue_key(queue))
+
+
+def read_ranges(
+    options: SourceOptions, columns: Sequence[str], ranges: Sequence[Range]
+) -> Iterator[pa.RecordBatch]:
+    """Yield exactly the messages of the ranges; missing ones fail the task or cause a warning."""
+    lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
+    reader = queue_reader(options.connection)
+    convert = Conversion(options.connection, columns, lost)
+    stretches: list[Stretch] = []
+    size = rows = 0
+    for part in ranges:
+        for stretch in reader.read(part.queue, part.start, part.end, lost=lost):
+            stretches.append(stretch)
+            size += len(stretch.body)
+            rows += stretch.end - stretch.start
+            if size >= BATCH_BYTES or rows >= BATCH_ROWS:
+                yield convert(stretches)
+                stretches, size, rows = [], 0, 0
+    if stretches:
+        yield convert(stretches)
+
+
+class Conversion:
+    """Turns several replies into one batch that holds exactly the requested offsets of each."""
+
+    def __init__(self, connection: Connection, columns: Sequence[str], lost: OnLost) -> None:
+        self._schema = arrow_schema(columns)
+        self._is_filtered = not pull_filter(connection).is_everything
+        tags = None if connection.tags is None else parse_tag_filter(connection.tags).tags
+        # Brokers compare hashes, which may collide.
+        self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
+        self._lost = lost
+
+    def __call__(self, stretches: Sequence[Stretch]) -> pa.RecordBatch:
+        ends = np.cumsum([len(stretch.body) for stretch in stretches]).tolist()
+        records = Records(
+            stretches[0].body if len(stretches) == 1 else b"".join(each.body for each in stretches)
+        )
+        brokers = [(stretch.queue.broker_name, end) for stretch, end in zip(stretches, ends, strict=True)]
+        batch = records.batch(brokers, self._schema)
+        keep = self._covered(records, stretches, ends)
+        if self._tags is not None:
+            is_wanted = pc.is_in(records.tags(), self._tags)
+            keep = is_wanted if keep is None else pc.and_(keep, is_wanted)
+        return batch if keep is None else batch.filter(keep)
+
+    def _covered(
+        self, records: Records, stretches: Sequence[Stretch], ends: Sequence[int]
+    ) -> pa.BooleanArray | None:
+        """Return which records belong to the requested ranges; None for all of them."""
+        found = records.queue_offsets
+        expected = np.concatenate([np.arange(stretch.start, stretch.end) for stretch in stretches])
+        if np.array_equal(found, expected):
+            return None
+        # The broker skipped messages, or returned more than requested.
+        keep = np.zeros(len(found), dtype=np.bool_)
+        first = 0
+        for stretch, last in zip(stretches, records.count_before(ends), strict=True):
+            offsets = found[first:last]
+            keep[first:last] = (offsets >= stretch.start) & (offsets < stretch.end)
+            if not self._is_filtered:
+                for start, end in _gaps(stretch, np.unique(offsets[keep[first:last]]).tolist()):
+                    self._lost(stretch.queue, start, end)
+            first = last
+        return pa.array(keep)
+
+
+def _gaps(stretch: Stretch, offsets: list[int]) -> Iterator[tuple[int, int]]:
+    expected = stretch.start
+    for offset in (*offsets, stretch.end):
+        if offset > expected:
+            yield expected, offset
+        expected = offset + 1

@@ -1,0 +1,1 @@
+"""Writing `format("rocketmq")`: rows in, messages out."""

@@ -1,0 +1,1 @@
+"""The simulated machine: clocks, disk, network and processes."""

@@ -1,0 +1,378 @@
+"""The memory disk: a file system with a write-back cache, and all faults of disks.
+
+    write ─► cache ─► fsync ─► platter
+                                └── power cut: each unsynced sector is kept, or lost
+
+A killed process loses nothing that it wrote; a machine that loses power loses unsynced data, in parts.
+Changes of one directory reach the platter in order, up to some point. Directories themselves exist at once,
+as with journalling file systems.
+"""
+
+import errno
+import random
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from libramq.clock import WallMs
+from libramq.file_ranges import Ranges, joined_ranges
+from libramq.filesystem import BACKUP_SUFFIX, DiskUsage
+from libramq.testing.machine.inode import Inode
+from libramq.testing.machine.process import PowerCut
+from libramq.testing.machine.virtual_time import VirtualTime
+
+#: The size that it reports; files may grow beyond.
+DISK_BYTES: Final = 1 << 40
+
+
+class MemoryDisk:
+    """A `FileSystem` in memory."""
+
+    def __init__(self, time: VirtualTime, randomness: random.Random) -> None:
+        self._time = time
+        self._random = randomness
+        self._files: dict[str, Inode] = {}
+        self._platter: dict[str, Inode] = {}
+        #: By directory: (name, inode or None) in the order in which names changed.
+        self._renames: dict[str, list[tuple[str, Inode | None]]] = {}
+        #: Directories that got another name, old and new, in order.
+        self._moves: list[tuple[str, str]] = []
+        self._directories: set[str] = {"/"}
+        self._open: dict[int, Inode] = {}
+        self._locks: dict[int, str] = {}
+        self._next_file = 3
+        self._is_off = False
+        self._is_observed = False
+        self._calls_left: int | None = None
+        #: Probabilities that a call fails: writes with ENOSPC, fsyncs with EIO.
+        self.write_error_chance = 0.0
+        self.sync_error_chance = 0.0
+        self.percent_used = 0.0  # The usage that it reports.
+        #: The probability that a file's bytes are not in the page cache.
+        self.cold_chance = 0.0
+        self.zeroed_bytes = 0  # See FileSystem.
+
+    def on_platter(self, path: Path) -> bytes | None:
+        """Return the content of a file that survives any power cut; None if its name is not durable yet."""
+        inode = self._platter.get(str(path))
+        return bytes(inode.synced) if inode is not None else None
+
+    def copy(self) -> "MemoryDisk":
+        """Return a faultless disk with the same files, as processes see them; all are durable."""
+        other = MemoryDisk(self._time, random.Random(0))
+        other._files = {name: inode.copy() for name, inode in self._files.items()}
+        other._platter = dict(other._files)
+        other._directories = set(self._directories)
+        return other
+
+    # Faults.
+
+    def cut_power_after(self, calls: int) -> None:
+        """Raise PowerCut that many calls from now, in the middle of an operation."""
+        self._calls_left = calls
+
+    def process_died(self) -> None:
+        """Handle the death of the process: descriptors and locks are gone, the cache stays."""
+        self._open.clear()
+        self._locks.clear()
+        self._calls_left = None
+        self._is_off = False
+
+    def power_cut(self) -> None:
+        """Handle a power cut: unsynced data is lost, in parts."""
+        self.process_died()
+        kept_share = self._random.choice((0.0, 0.5, 1.0))
+        if self._moves:
+            self._apply_moves(self._random.randint(0, len(self._moves)))
+            for old, _ in self._moves:  # Undone, and with each what came after it in its place.
+                for directory in [each for each in self._renames if f"{each}/".startswith(old)]:
+                    del self._renames[directory]
+            self._moves.clear()
+        for directory in sorted(self._renames):
+            changes = self._renames[directory]
+            for path, inode in changes[: self._random.randint(0, len(changes))]:
+                _name(self._platter, path, inode)
+        self._renames.clear()
+        for path in sorted(self._platter):
+            self._platter[path].cut(self._random, kept_share)
+        self._files = dict(self._platter)
+        for name in sorted({name.rpartition("/")[0] for name in self._files}):
+            self.makedirs(Path(name))  # A removed directory is back with its files, if that was not synced.
+
+    def flip_bit(self, path: Path, bit: int) -> None:
+        """Flip one bit of a file, also on the platter if it has been synced."""
+        inode = self._existing(path)
+        for data in (inode.cached, inode.synced):
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << bit % 8
+
+    def zero(self, path: Path, offset: int, size: int) -> None:
+        """Fill a range of a file with zeroes, on the platter too."""
+        inode = self._existing(path)
+        for data in (inode.cached, inode.synced):
+            size_there = max(0, min(size, len(data) - offset))
+            data[offset : offset + size_there] = bytes(size_there)
+
+    def paths(self, start: str) -> list[Path]:
+        """Return the files whose paths begin with a text."""
+        return [Path(name) for name in sorted(self._files) if name.startswith(start)]
+
+    def heal(self) -> None:
+        """Stop all faults."""
+        self.write_error_chance = self.sync_error_chance = self.cold_chance = 0.0
+        self._calls_left = None
+
+    # FileSystem.
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """Return a descriptor."""
+        self._called()
+        name = str(path)
+        inode = self._files.get(name)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", name)
+            inode = Inode(modified_ms=self._time.wall_ms())
+            self._set(name, inode)
+        self._next_file += 1
+        self._open[self._next_file] = inode
+        return self._next_file
+
+    def close(self, file: int) -> None:
+        """Close the descriptor, which releases its lock."""
+        self._open.pop(file, None)
+        self._locks.pop(file, None)
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        """Read bytes as processes see them."""
+        self._called()
+        return bytes(self._inode(file).cached[offset : offset + size])
+
+    def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
+        """Read as `pread`; None by chance."""
+        if self.cold_chance and self._random.random() < self.cold_chance:
+            return None
+        return self.pread(file, size, offset)
+
+    def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | None:
+        """Read all of the ranges, or none of them, as `pread_nowait` does."""
+        start = ranges[0][0]
+        data = self.pread_nowait(file, sum(ranges[-1]) - start, start)
+        return None if data is None else joined_ranges(data, start, ranges)
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> None:
+        """Write; on a full disk, only a part."""
+        self._called()
+        inode = self._inode(file)
+        if self.write_error_chance and self._random.random() < self.write_error_chance:
+            inode.write(offset, bytes(data[: self._random.randint(0, len(data))]))
+            raise OSError(errno.ENOSPC, "no space left on device")
+        inode.write(offset, bytes(data))
+        inode.modified_ms = self._time.wall_ms()
+
+    def fsync(self, file: int) -> None:
+        """Flush to the platter."""
+        self._called()
+        self._may_fail_to_sync()
+        self._inode(file).sync()
+
+    def truncate(self, file: int, size: int) -> None:
+        """Set the size."""
+        self._called()
+        self._inode(file).resize(size)
+
+    def file_size(self, file: int) -> int:
+        """Return the bytes in an open file."""
+        return len(self._inode(file).cached)
+
+    def size(self, path: Path) -> int:
+        """Return the bytes in a file."""
+        return len(self._existing(path).cached)
+
+    def modified_ms(self, path: Path) -> WallMs:
+        """Return when the file was last written."""
+        return self._existing(path).modified_ms
+
+    def used_percent(self, path: Path) -> float:
+        """Return the usage set for it."""
+        return self.percent_used
+
+    def exists(self, path: Path) -> bool:
+        """Return whether a file or directory is there."""
+        return str(path) in self._files or str(path) in self._directories
+
+    def is_directory(self, path: Path) -> bool:
+        """Return whether it is a directory."""
+        return str(path) in self._directories
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+        start = str(path) + "/"
+        names = {
+            name[len(start) :].split("/", 1)[0]
+            for names in (self._files, self._directories)
+            for name in names
+            if name.startswith(start)
+        }
+        return sorted(names)
+
+    def makedirs(self, path: Path) -> None:
+        """Create the directory and its parents."""
+        name = str(path)
+        while name not in self._directories:
+            self._directories.add(name)
+            name = name.rpartition("/")[0] or "/"
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        self._called()
+        if str(path) in self._files:
+            self._set(str(path), None)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it, file by file in no particular order."""
+        start = str(path) + "/"
+        inside = [name for name in self._files if name.startswith(start) or name == str(path)]
+        for name in sorted(inside, key=lambda name: zlib.crc32(name.encode())):
+            self._called()
+            self._set(name, None)
+        self._directories -= {
+            name for name in self._directories if name.startswith(start) or name == str(path)
+        }
+
+    def disk_space(self, path: Path) -> DiskUsage:
+        """Return its usage, real or set."""
+        self._called()
+        used_bytes = sum(len(inode.cached) for inode in self._files.values())
+        if self.percent_used:
+            used_bytes = int(DISK_BYTES * self.percent_used / 100)
+        return DiskUsage(used_bytes, max(0, DISK_BYTES - used_bytes))
+
+    @property
+    def flushes_at_once(self) -> int:
+        """Return 1: a seed has one history."""
+        return 1
+
+    def sync_directory(self, path: Path) -> None:
+        """Flush the directory's names to the platter."""
+        self._called()
+        self._may_fail_to_sync()
+        if any(str(path) in (str(Path(name).parent) for name in move) for move in self._moves) or any(
+            f"{path}/".startswith(old) for old, _ in self._moves
+        ):  # What is in a directory made again comes after the move of its predecessor.
+            self._apply_moves(len(self._moves))
+        for name, inode in self._renames.pop(str(path), ()):
+            _name(self._platter, name, inode)
+
+    def lock(self, path: Path) -> int | None:
+        """Lock a file until its descriptor is closed."""
+        if str(path) in self._locks.values():
+            return None
+        file = self.open(path, write=True, create=True)
+        self._locks[file] = str(path)
+        return file
+
+    def is_locked(self, path: Path) -> bool:
+        """Return whether a process holds that lock."""
+        return str(path) in self._locks.values()
+
+    def read_text(self, path: Path) -> str | None:
+        """Return the content of a small file."""
+        self._called()
+        inode = self._files.get(str(path))
+        return inode.cached.decode(errors="replace") if inode is not None else None
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a directory another name, and the files in it; on the platter once a parent is flushed."""
+        self._called()
+        old, new = f"{path}/", f"{to}/"
+        for directory in [each for each in self._renames if f"{each}/".startswith(old)]:
+            for name, inode in self._renames.pop(directory):
+                _name(self._platter, name, inode)
+        _move(self._files, old, new)
+        self._moves.append((old, new))
+        moved = {name for name in self._directories if f"{name}/".startswith(old)}
+        self._directories -= moved
+        self._directories |= {(new + f"{name}/".removeprefix(old)).rstrip("/") for name in moved}
+
+    def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
+        """Write beside, sync, keep the old one, rename: `LocalFileSystem`'s steps."""
+        self.makedirs(path.parent)
+        fresh = path.with_name(path.name + ".tmp")
+        self._set(str(fresh), Inode(modified_ms=self._time.wall_ms()))
+        file = self.open(fresh, write=True)
+        try:
+            self.pwrite(file, text.encode(), 0)
+            self.fsync(file)
+        finally:
+            self.close(file)
+        if backup and str(path) in self._files:
+            kept = str(path.with_name(path.name + BACKUP_SUFFIX))
+            self._called()
+            self._set(kept, None)
+            self._called()
+            self._set(kept, self._files[str(path)])
+        self._called()
+        inode = self._files[str(fresh)]
+        self._set(str(path), inode)
+        self._set(str(fresh), None)
+        self.sync_directory(path.parent)
+
+    def _inode(self, file: int) -> Inode:
+        try:
+            return self._open[file]
+        except KeyError:
+            raise OSError(errno.EBADF, "bad file descriptor") from None
+
+    def _existing(self, path: Path) -> Inode:
+        inode = self._files.get(str(path))
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return inode
+
+    def _set(self, name: str, inode: Inode | None) -> None:
+        _name(self._files, name, inode)
+        self._renames.setdefault(name.rpartition("/")[0] or "/", []).append((name, inode))
+
+    def _apply_moves(self, count: int) -> None:
+        for old, new in self._moves[:count]:
+            _move(self._platter, old, new)
+        del self._moves[:count]
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Let an observer outside the simulation read: its calls do not count."""
+        self._is_observed = True
+        try:
+            yield
+        finally:
+            self._is_observed = False
+
+    def _called(self) -> None:
+        """Count a call that reaches the disk; it may be the last one."""
+        if self._is_observed:
+            return
+        if self._calls_left is not None:
+            self._calls_left -= 1
+            if self._calls_left <= 0:
+                self._is_off = True
+        if self._is_off:
+            raise PowerCut
+
+    def _may_fail_to_sync(self) -> None:
+        if self.sync_error_chance and self._random.random() < self.sync_error_chance:
+            raise OSError(errno.EIO, "the disk is broken")
+
+
+def _name(names: dict[str, Inode], name: str, inode: Inode | None) -> None:
+    if inode is None:
+        names.pop(name, None)
+    else:
+        names[name] = inode
+
+
+def _move(names: dict[str, Inode], old: str, new: str) -> None:
+    for name in [name for name in names if name.startswith(old)]:
+        names[new + name.removeprefix(old)] = names.pop(name)

@@ -1,0 +1,80 @@
+"""The node clock: a machine's idea of the time. No two machines agree, and none is exact.
+
+The monotonic clock runs a little fast or slow, and restarts at an arbitrary value with the machine. The wall
+clock drifts the same, is wrong from the start, and may be set.
+"""
+
+import random
+from typing import Final
+
+from libramq.clock import MonotonicMs, WallMs
+from libramq.testing.machine.virtual_time import MONOTONIC_START_MS, WALL_START_MS, VirtualTime
+
+#: Linux: the kernel's NTP discipline corrects a clock by 500 ppm at most (MAXFREQ); quartz is better.
+DRIFT_PPM_MAX: Final = 500
+#: Ours: a clock without synchronisation.
+SKEW_MS_MAX: Final = 600_000
+_MILLION: Final = 1_000_000
+#: What the true wall clock is ahead of the true monotonic one.
+_WALL_AHEAD_MS: Final = int(WALL_START_MS) - int(MONOTONIC_START_MS)
+
+
+class NodeClock:
+    """A `Clock` of one machine; exact without randomness. drift_ppm: millionths too fast."""
+
+    def __init__(self, time: VirtualTime, randomness: random.Random | None = None) -> None:
+        self._time = time
+        self._random = randomness
+        self.drift_ppm = randomness.randint(-DRIFT_PPM_MAX, DRIFT_PPM_MAX) if randomness is not None else 0
+        self._skew_ms = randomness.randint(-SKEW_MS_MAX, SKEW_MS_MAX) if randomness is not None else 0
+        self._booted_ms = time.now_ms
+        self._boot_ms = self._begin()
+        #: The highest wall clock time ever read here.
+        self.wall_ms_max = WallMs(0)
+
+    def monotonic_ms(self) -> MonotonicMs:
+        """Return the milliseconds since a fixed moment."""
+        true_ms = self._time.now_ms - self._booted_ms  # As `_ran_ms`, inlined for the most frequent call.
+        return self._boot_ms + true_ms + true_ms * self.drift_ppm // _MILLION
+
+    def wall_ms(self) -> WallMs:
+        """Return the milliseconds since 1970, by this machine."""
+        true_ms = self._time.now_ms - self._booted_ms
+        wall_ms = (
+            WallMs(int(self._time.now_ms) + _WALL_AHEAD_MS)
+            + self._skew_ms
+            + true_ms * self.drift_ppm // _MILLION
+        )
+        if wall_ms > self.wall_ms_max:
+            self.wall_ms_max = wall_ms
+        return wall_ms
+
+    def true_ms(self, delay_ms: int) -> int:
+        """Return how long it really takes until this clock has advanced by a delay."""
+        if not self.drift_ppm:
+            return delay_ms
+        ran_ms = self._time.now_ms - self._booted_ms
+        due_ms = ran_ms + ran_ms * self.drift_ppm // _MILLION + delay_ms
+        true_ms = -(-due_ms * _MILLION // (_MILLION + self.drift_ppm)) - ran_ms
+        return true_ms if true_ms > 0 else 0
+
+    def set_wall(self, by_ms: int) -> None:
+        """Set the wall clock."""
+        self._skew_ms += by_ms
+
+    def reboot(self) -> None:
+        """Restart the machine: monotonic time starts over."""
+        self._skew_ms += self._ran_ms() - (self._time.now_ms - self._booted_ms)
+        self._booted_ms = self._time.now_ms
+        self._boot_ms = self._begin()
+
+    def _begin(self) -> MonotonicMs:
+        """Return a value above zero: a time of zero means "never" in places."""
+        if self._random is None:
+            return MONOTONIC_START_MS + self._time.elapsed_ms
+        return MonotonicMs(self._random.randint(int(MONOTONIC_START_MS), 1_000 * int(MONOTONIC_START_MS)))
+
+    def _ran_ms(self) -> int:
+        """Return how far it has advanced since the machine started."""
+        true_ms = self._time.now_ms - self._booted_ms
+        return true_ms + true_ms * self.drift_ppm // _MILLION if self.drift_ppm else true_ms

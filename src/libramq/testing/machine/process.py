@@ -1,0 +1,105 @@
+"""The process: a simulated program that can be stopped, frozen and killed.
+
+running ⇄ paused        events meanwhile wait, and happen at once when it continues (SIGSTOP)
+   │         │
+   └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
+"""
+
+from functools import partial
+
+from libramq.clock import MonotonicMs
+from libramq.testing.machine.node_clock import NodeClock
+from libramq.testing.machine.virtual_time import Action, Event, VirtualTime
+
+
+class PowerCut(BaseException):
+    """The process ended in the middle of its work. No code catches it, as none survives a power cut."""
+
+
+class Process:
+    """Runs the events of a process, one after the other.
+
+    host: the address of its connections. clock: its machine's; None: an exact one.
+    """
+
+    def __init__(
+        self, name: str, time: VirtualTime, *, host: str = "10.1.0.1", clock: NodeClock | None = None
+    ) -> None:
+        self.name = name
+        self.host = host
+        self.time = time
+        self.clock = clock or NodeClock(time)
+        self.is_alive = False
+        self.is_paused = False
+        self._life = 0
+        self._kept: list[Event] = []
+        self._on_cut: Action | None = None
+
+    def start(self, on_cut: Action | None = None) -> None:
+        """Begin a life. on_cut: called if it ends by a PowerCut in the middle of an event."""
+        assert not self.is_alive, f"{self.name} runs already"
+        self.is_alive = True
+        self._on_cut = on_cut
+
+    def kill(self) -> None:
+        """End this life: scheduled events are dropped."""
+        self.is_alive = self.is_paused = False
+        self._life += 1
+        self._kept.clear()
+
+    def pause(self) -> None:
+        """Freeze."""
+        self.is_paused = self.is_alive
+
+    def resume(self) -> None:
+        """Continue, with all waiting events in order."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        kept, self._kept = self._kept, []
+        for event in kept:
+            self.time.happen(event)
+
+    @property
+    def now_ms(self) -> MonotonicMs:
+        """Return the monotonic time by its clock."""
+        return self.clock.monotonic_ms()
+
+    def after(self, delay_ms: int, action: Action) -> Event:
+        """Schedule an event in this life, by its clock."""
+        time = self.time
+        due_ms = time.now_ms + self.clock.true_ms(delay_ms) if delay_ms else time.now_ms
+        return time.at(due_ms, partial(self._perform, self._life, action))
+
+    def reach(self, delay_ms: int, action: Action) -> None:
+        """Schedule an outside event in this life, by true time."""
+        self.time.at(self.time.now_ms + delay_ms, partial(self._perform, self._life, action))
+
+    def every(self, period_ms: int, action: Action) -> None:
+        """Repeat an event; each interval is counted from the end of the last one."""
+
+        def again() -> None:
+            action()
+            self.after(period_ms, again)
+
+        self.after(period_ms, again)
+
+    def do(self, action: Action) -> None:
+        """Run an event now; when it continues, if it is paused."""
+        if self.is_paused:
+            now_ms = self.time.now_ms
+            self._kept.append(Event((now_ms, 0, partial(self._perform, self._life, action))))
+        else:
+            self._perform(self._life, action)
+
+    def _perform(self, life: int, action: Action) -> None:
+        if life != self._life or not self.is_alive:
+            return
+        if self.is_paused:
+            self._kept.append(self.time.event)  # It may yet be cancelled by those before it.
+            return
+        try:
+            action()
+        except PowerCut:
+            assert self._on_cut is not None, f"nobody expects {self.name} to be cut off"
+            self._on_cut()

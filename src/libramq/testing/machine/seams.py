@@ -1,0 +1,68 @@
+"""The simulated seams: timers and threads of one process, in virtual time. The network's is
+`testing.dialer`.
+"""
+
+import random
+from collections.abc import Callable
+from math import ceil
+from typing import Any, Final
+
+from libramq.errors import LibraError
+from libramq.kernel.effect import Thread
+from libramq.testing.history import Violation
+from libramq.testing.machine.process import Process
+from libramq.testing.machine.virtual_time import Event
+
+#: How long threads take for a flush, a table, cold bytes, a large body.
+WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2}
+
+
+class SimulatedTimers:
+    """The timers of a process, by its clock."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def after(self, delay_ms: float, action: Callable[[], None]) -> Event:
+        """Call a function later."""
+        return self._process.after(delay_ms if type(delay_ms) is int else ceil(delay_ms), action)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call a function at this moment, after what else happens then so far."""
+        self._process.after(0, action)
+
+    def elapsed_us(self) -> int:
+        """Return the microseconds since a fixed moment: a turn takes none."""
+        return int(self._process.time.now_ms) * 1_000
+
+
+class SimulatedThreads:
+    """Threads whose work takes a while, then runs at once. failed: called with work the disk refused."""
+
+    def __init__(
+        self, process: Process, randomness: random.Random, failed: Callable[[OSError | LibraError], None]
+    ) -> None:
+        self._process = process
+        self._random = randomness
+        self._failed = failed
+
+    def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run work later; `done` gets its result or its exception."""
+
+        def happen() -> None:
+            try:
+                result = work()
+            except (OSError, LibraError) as error:
+                done(error)
+                self._failed(error)
+            else:
+                done(result)
+
+        self._process.after(self._random.randint(0, WORK_MS_MAX[thread]), happen)
+
+
+def fail_the_simulation(what: str, error: Exception) -> None:
+    """Raise an error that an engine could not handle: in a simulation that is a finding or a violation."""
+    if isinstance(error, Violation):
+        raise error
+    raise AssertionError(what) from error

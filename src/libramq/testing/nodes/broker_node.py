@@ -1,0 +1,208 @@
+"""The simulated broker: the real broker under the real performer, on virtual time, network and disk.
+
+start ─► running ─┬─► stop        everything is on the disk, the name server is informed
+                  ├─► kill        written data is in the page cache, and survives
+                  └─► cut_power   unsynced data may be lost
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from libramq.broker.broker import Broker
+from libramq.broker.config import BrokerConfig
+from libramq.errors import LibraError, SyncFailed
+from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.kernel.engine import Translator
+from libramq.replication.blocks import ReportReader
+from libramq.runtime.performer import Performer
+from libramq.testing.machine.dialer import SimulatedDialer, simulated_remotes
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.process import Process
+from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
+from libramq.testing.world import SeededSecretBits, World
+from libramq.transport.server import IDLE_MS_MAX, Handler
+
+#: How soon a broker that could not start is started again, as a supervisor would.
+START_AGAIN_MS: Final = 500
+
+
+class SimulatedBroker:
+    """One broker process, with a disk that outlives it."""
+
+    def __init__(self, world: World, name: str, ip: str, name_servers: Sequence[str], **options: Any) -> None:
+        self.name = name
+        self.process = Process(name, world.time, host=ip, clock=world.clock(name))
+        self.disk = MemoryDisk(world.time, world.stream(f"disk of {name}"))
+        defaults: dict[str, Any] = {
+            "broker_name": name,
+            "store_path": f"/{name}",
+            "commit_log_file_bytes": 1 << 16,
+            "consume_queue_file_bytes": 2_000,
+            "default_topic_queue_nums": 4,
+            "namesrv_addr": ";".join(name_servers),
+            "message_delay_level": "1s 1s 1s 2s 3s",
+        }
+        self.config = BrokerConfig(broker_ip=ip, **(defaults | options))
+        self._world = world
+        self._random = world.stream(name)
+        self._broker: Broker | None = None
+        self._cut_is_power = False
+
+    @property
+    def address(self) -> str:
+        """Return the address it listens on."""
+        return self.config.address
+
+    @property
+    def broker(self) -> Broker | None:
+        """Return the real broker; None while it does not run."""
+        return self._broker if self.process.is_alive else None
+
+    @property
+    def _running(self) -> Broker:
+        assert self._broker is not None, f"{self.name} does not run"
+        return self._broker
+
+    def entrance(self, translator: Translator) -> Handler:
+        """Return the handler for connections of another protocol, for the current run."""
+        return self._performer.entrance(translator)
+
+    # Start and stop.
+
+    def start(self) -> None:
+        """Recover from the disk, and serve; retried if the disk refuses."""
+        if self.process.is_alive:
+            return
+        self.process.start(on_cut=self._cut_off)
+        self.process.do(self._start)
+
+    def stop(self) -> None:
+        """Stop as a signal does it: name server first, then connections, then files."""
+        if self.broker is not None:
+            self.process.do(self._leave)  # Which may be cut off in the middle of it.
+
+    def _leave(self) -> None:
+        self._running.leave(self._stopped)
+        self._performer.follow()
+
+    def kill(self) -> None:
+        """Kill it, as by SIGKILL."""
+        self._end(power=False)
+
+    def cut_power(self) -> None:
+        """Cut the machine's power; it restarts with the synced data."""
+        self._end(power=True)
+
+    def cut_power_after(self, calls: int, *, is_power: bool) -> None:
+        """Cut the power, or kill, in the middle of an operation after that many calls of its disk."""
+        self._cut_is_power = is_power
+        self.disk.cut_power_after(calls)
+
+    def _cut_off(self) -> None:
+        self._end(power=self._cut_is_power)
+        self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
+
+    def _end(self, *, power: bool) -> None:
+        if not self.process.is_alive:
+            return
+        durable_to = None
+        if power:
+            durable_to = self._broker.store.flushed_offset if self._broker is not None else -1
+        self.process.kill()
+        self._world.network.died(self.process)
+        if power:
+            self.disk.power_cut()
+            self.process.clock.reboot()
+        else:
+            self.disk.process_died()
+        self._broker = None
+        self._note_end(durable_to)
+
+    def _note_end(self, durable_to: int | None) -> None:
+        self._world.history.broker_died(self.name, durable_to=durable_to)
+
+    def _start(self) -> None:
+        world = self._world
+        try:
+            self._broker = broker = Broker(
+                self.config,
+                clock=self.process.clock,
+                filesystem=self.disk,
+                randomness=random.Random(self._random.random()),
+                process_id=1,
+                recorded=self._note_rebalance,
+                secret_bits=SeededSecretBits(random.Random(self._random.random())),
+            )
+        except (OSError, LibraError) as error:
+            world.history.note(self.name, f"does not start: {error}")
+            if not self._is_transient(error):
+                raise
+            self._end(power=False)
+            world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
+            return
+        self._remotes = simulated_remotes(world.network, self.process, lost=self._lost)
+        self._performer = Performer(
+            broker.engine,
+            remotes=self._remotes,
+            timers=SimulatedTimers(self.process),
+            threads=SimulatedThreads(self.process, self._random, self._work_failed),
+            monotonic_ms=self.process.clock.monotonic_ms,
+            listen=self._listen,
+            dialer=SimulatedDialer(world.network, self.process),
+            failed=fail_the_simulation,
+        )
+        self._note_recovery(broker)
+        self.process.every(IDLE_MS_MAX // 4, self._close_idle)
+        broker.start(lambda: None)
+        self._performer.follow()
+
+    def _note_rebalance(self, event: RebalanceEvent) -> None:
+        self._world.history.rebalance_recorded(self.name, event)
+
+    def _note_recovery(self, broker: Broker) -> None:
+        self._world.history.broker_recovered(self.name, broker)
+
+    def _listen(self, listening: Callable[[], None]) -> None:
+        network, config = self._world.network, self.config
+        network.listen(self.address, self.process, self._performer)
+        if config.ha_listen_port and not config.is_slave:
+            slaves = self._performer.entrance(self._running.replication.service)
+            ha_address = f"{config.broker_ip}:{config.ha_listen_port}"
+            network.listen(ha_address, self.process, slaves, reader=ReportReader)
+        listening()
+
+    def _lost(self, address: str) -> None:
+        self._performer.lost(address)
+
+    def _is_transient(self, error: Exception) -> bool:
+        disk = self.disk
+        return bool(disk.write_error_chance or disk.sync_error_chance)
+
+    def _stopped(self) -> None:
+        if self.broker is None:
+            return
+        self._performer.stop()
+        for connection in self._world.network.connections():
+            if connection.ends[1] is self.process:
+                connection.close_by_server()
+        self._remotes.close()
+        with contextlib.suppress(OSError, LibraError):  # A refusing disk is as good as a kill.
+            self._running.close()
+        self._end(power=False)
+
+    def _work_failed(self, error: OSError | LibraError) -> None:
+        if isinstance(error, SyncFailed):
+            self._world.history.note(self.name, "cannot flush; restarts")
+            self.process.after(START_AGAIN_MS, self._restart)
+
+    def _restart(self) -> None:
+        """Restart after a failed flush, as the store requires; the cache may hold unsynced data."""
+        self.cut_power()
+        self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
+
+    def _close_idle(self) -> None:
+        for connection in self._world.network.connections():
+            if connection.ends[1] is self.process and connection.server_silent_ms > IDLE_MS_MAX:
+                connection.close_by_server()

@@ -1,0 +1,113 @@
+"""The simulated producer: the real network side of a producer, and a program that sends messages.
+
+An unacknowledged message is sent again until it is acknowledged. Some programs wait for each response, others
+send in batches.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.producing.send_result import SendResult, SendStatus
+from libramq.client.routing.publish_info import TopicPublishInfo
+from libramq.errors import LibraError
+from libramq.message import Message
+from libramq.message.ids import decode_offset_id
+from libramq.message.properties import UNIQ_KEY
+from libramq.testing.machine.dialer import SimulatedDialer
+from libramq.testing.machine.process import Process
+from libramq.testing.machine.seams import SimulatedTimers
+from libramq.testing.world import World
+
+#: How soon an unacknowledged message is sent again.
+AGAIN_MS: Final = 200
+ROUTES_MS: Final = 3_000
+SEND_TIMEOUT_MS: Final = 3_000
+#: How many messages a program that does not wait sends at once, at most.
+BURST_MAX: Final = 3
+
+
+class SimulatedProducer:
+    """One producer of one topic."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        topic: str,
+        name_servers: Sequence[str],
+        *,
+        interval_ms: int,
+        body_bytes: int,
+    ) -> None:
+        self.name = name
+        self.process = Process(name, world.time, clock=world.clock(name))
+        self.is_stopped = False
+        self.unacknowledged = 0
+        self._world = world
+        self._topic = topic
+        self._interval_ms = interval_ms
+        self._body_bytes = body_bytes
+        self._random = world.stream(name)
+        self._waits = self._random.random() < 0.5
+        self._count = 0
+        self.process.start()
+        self._network = ProducerNetwork(
+            ProducerSettings(
+                group="PRODUCERS", client_id=name, route_refresh_ms=ROUTES_MS, compress_over_bytes=1 << 30
+            ),
+            name_server_addresses=name_servers,
+            dialer=SimulatedDialer(world.network, self.process),
+            timers=SimulatedTimers(self.process),
+            clock=self.process.clock,
+            randomness=world.stream(f"name servers of {name}"),
+            next_id=lambda: f"{name}-{self._count}",
+        )
+        self._network.start()
+        self.process.after(0, self._send_next)
+
+    def stop(self) -> None:
+        """Begin no more messages; pending ones are sent until they are acknowledged."""
+        self.is_stopped = True
+
+    def _send_next(self) -> None:
+        if self.is_stopped:
+            return
+        burst = 1 if self._waits else self._random.randint(1, BURST_MAX)
+        for _ in range(burst):
+            self._count += 1
+            self.unacknowledged += 1
+            self._send(f"{self.name}-{self._count}")
+        self.process.after(burst * self._random.randint(1, 2 * self._interval_ms), self._send_next)
+
+    def _send(self, message_id: str) -> None:
+        body = message_id.encode().ljust(self._body_bytes, b".")
+        message = Message(self._topic, body, properties={UNIQ_KEY: message_id})
+        requested_ms = self._world.time.now_ms
+
+        def ended(outcome: SendResult | LibraError) -> None:
+            if isinstance(outcome, LibraError) or outcome.status is not SendStatus.SEND_OK:
+                self.process.after(AGAIN_MS, lambda: self._send(message_id))
+                return
+            self.unacknowledged -= 1
+            physical_offset = decode_offset_id(outcome.offset_message_id).physical_offset
+            stored = partial(
+                self._world.history.stored,
+                outcome.queue, outcome.queue_offset, physical_offset, message_id, requested_ms,
+            )  # fmt: skip
+            self.process.after(0, stored)  # An invariant's exception must not reach the producer.
+
+        def found(info: TopicPublishInfo | LibraError) -> None:
+            if isinstance(info, LibraError):
+                ended(info)
+            else:
+                self._network.send(message, info, sent, timeout_ms=SEND_TIMEOUT_MS)
+
+        def sent(outcome: list[SendResult] | LibraError) -> None:
+            ended(outcome if isinstance(outcome, LibraError) else outcome[0])
+
+        if self._waits:
+            self._network.routes.publish_info(self._topic, found)
+        else:
+            self._network.pipeline.send(message, ended, None, None)

@@ -1,0 +1,1 @@
+"""Scenarios: what happens to a simulated cluster, and when."""

@@ -1,0 +1,192 @@
+"""The scenario of a seed: a cluster, its load, and the faults with their times."""
+
+import random
+from dataclasses import dataclass, replace
+from typing import Final
+
+from libramq.testing.cluster import GroupPlan
+from libramq.testing.nodes.handlers import Handling
+
+#: Nothing fails in a calm scenario: members join and leave gracefully.
+CALM: Final = (
+    *("join", "join", "stop", "stop", "stop_stock", "grow", "deafen", "join_many", "set_clock") * 8,
+    "join_hundred",
+)
+ROUGH: Final = (
+    "join", "join", "join_many", "stop", "stop_stock", "kill", "kill", "pause", "pause", "flap", "bounce",
+    "bounce", "remove", "grow", "restart_broker", "kill_broker", "kill_broker", "cut_power", "cut_power",
+    "cut_off_broker", "cut_off_broker", "restart_name_server", "split_name_servers", "set_clock", "partition",
+    "partition", "partition", "reset", "reset", "deafen", "spoil_disk",
+)  # fmt: skip
+#: Drawn from separate streams, so that seeds keep their histories.
+OPERATIONS: Final = ("make_again", "make_again", "delete_group", "reset_offsets", "shrink")
+CUT_OFF: Final = ("partition", "partition", "pause")
+SPLITS: Final = ("split_brokers", "split")
+SPLITS_CHANCE: Final = 0.15
+SLAVES: Final = ("end_master", "end_master", "end_slave", "part_slave")
+SLAVES_CHANCE: Final = 0.1
+SYNC_MASTER_CHANCE: Final = 0.5
+#: So often that members find a slave while its master is away.
+ROUTE_REFRESH_MS: Final = 500
+SHORT_SESSIONS_CHANCE: Final = 0.3
+#: Handlers slower than the revoke timeout: their last commits are refused.
+SLOW_CHANCE: Final = 0.02
+SLOW_MS: Final = 1_500
+SLOW_REVOKE_MS: Final = 1_000
+CALM_SHARE: Final = 0.25
+#: How likely a member is a stock one: groups of ours, of stock members, of both.
+STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
+#: How likely stock members ask for their queues: none of the group, all of it, some.
+ASK_CHANCES: Final = (0.0, 0.0, 1.0, 1.0, 0.5)
+BROADCASTING_CHANCE: Final = 0.08
+#: If handlers fail often: after how many redeliveries a message becomes a dead letter.
+DEAD_LETTER_CHANCE: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A scenario to simulate. actions: (ms after the beginning, name of a `faults.ACTIONS`)."""
+
+    broker_count: int
+    is_sync: bool
+    topics: dict[str, int]
+    groups: tuple[GroupPlan, ...]
+    members: tuple[int, ...]
+    producer_interval_ms: int
+    body_bytes: int
+    duration_ms: int
+    actions: tuple[tuple[int, str], ...]
+    name_server_count: int = 1
+    #: How many brokers, the first ones, have a slave.
+    slave_count: int = 0
+    #: Whether these acknowledge a message only when their slaves have it, too.
+    waits_for_slaves: bool = False
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    scenario = _with_splits(_with_short_sessions(_with_operations(_draw(seed), seed), seed), seed)
+    return _with_slaves(scenario, seed)
+
+
+def _with_slaves(scenario: Scenario, seed: int) -> Scenario:
+    """Give the first broker a slave in some scenarios, and have either fail."""
+    chance = random.Random(f"{seed}/pairs of the scenario")
+    if chance.random() >= SLAVES_CHANCE:
+        return scenario
+    duration_ms = scenario.duration_ms + chance.randint(2, 6) * 1_000
+    more = [
+        (chance.randint(1_500, duration_ms - 2_000), chance.choice(SLAVES))
+        for _ in range(chance.randint(1, 4))
+    ]
+    return replace(
+        scenario,
+        slave_count=1,
+        duration_ms=duration_ms,
+        groups=tuple(replace(group, route_refresh_ms=ROUTE_REFRESH_MS) for group in scenario.groups),
+        actions=tuple(sorted([*scenario.actions, *more])),
+        waits_for_slaves=chance.random() < SYNC_MASTER_CHANCE,
+    )
+
+
+def _with_operations(scenario: Scenario, seed: int) -> Scenario:
+    """Add administrators' operations."""
+    chance = random.Random(f"{seed}/operations of the scenario")
+    count = chance.choice((0, 0, 1, 2))
+    last_ms = scenario.duration_ms - 1_000
+    more = [(chance.randint(1_000, last_ms), chance.choice(OPERATIONS)) for _ in range(count)]
+    return replace(scenario, actions=tuple(sorted([*scenario.actions, *more])))
+
+
+def _with_splits(scenario: Scenario, seed: int) -> Scenario:
+    """Separate brokers in some scenarios, or split all processes into two halves."""
+    chance = random.Random(f"{seed}/splits of the scenario")
+    if scenario.broker_count == 1 or chance.random() >= SPLITS_CHANCE:
+        return scenario
+    last_ms = scenario.duration_ms - 1_000
+    more = [(chance.randint(1_000, last_ms), chance.choice(SPLITS)) for _ in range(chance.randint(1, 2))]
+    return replace(scenario, actions=tuple(sorted([*scenario.actions, *more])))
+
+
+def _with_short_sessions(scenario: Scenario, seed: int) -> Scenario:
+    """Shorten the sessions in some scenarios: they are shorter than partitions and pauses, of which there are
+    more.
+
+    In half of these a handler sometimes takes longer than its member's revoke timeout.
+    """
+    chance = random.Random(f"{seed}/sessions of the scenario")
+    if chance.random() >= SHORT_SESSIONS_CHANCE:
+        return scenario
+    duration_ms = scenario.duration_ms + chance.randint(2, 8) * 1_000
+    last_ms = duration_ms - 2_000
+    more = [(chance.randint(1_500, last_ms), chance.choice(CUT_OFF)) for _ in range(chance.randint(1, 4))]
+    is_slow = chance.random() < 0.5
+    return replace(
+        scenario,
+        duration_ms=duration_ms,
+        groups=tuple(
+            replace(
+                group,
+                session_ms=chance.choice((1_000, 2_000, 3_000)),
+                revoke_timeout_ms=SLOW_REVOKE_MS if is_slow else group.revoke_timeout_ms,
+                handling=replace(group.handling, slow_chance=SLOW_CHANCE, slow_ms=SLOW_MS)
+                if is_slow
+                else group.handling,
+            )
+            for group in scenario.groups
+        ),
+        actions=tuple(sorted([*scenario.actions, *more])),
+    )
+
+
+def _draw(seed: int) -> Scenario:
+    chance = random.Random(f"{seed}/scenario")
+    topics = {f"T{number}": chance.randint(1, 6) for number in range(1, chance.choice((1, 1, 2)) + 1)}
+    duration_ms = chance.randint(4, 12) * 1_000
+    menu = CALM if chance.random() < CALM_SHARE else ROUGH
+    count = chance.randint(1, 8)
+    broker_count = chance.choice((1, 1, 2, 3))
+    groups = tuple(
+        _group(chance, f"G{number}", topics, chance.choice(STOCK_CHANCES))
+        for number in range(1, chance.choice((1, 1, 2)) + 1)
+    )
+    return Scenario(
+        broker_count=broker_count,
+        is_sync=chance.random() < 0.6,
+        topics=topics,
+        groups=groups,
+        members=tuple(chance.randint(1, 4) for _ in groups),
+        producer_interval_ms=chance.choice((40, 100, 300)),
+        body_bytes=chance.choice((30, 30, 2_000)),
+        duration_ms=duration_ms,
+        name_server_count=chance.choice((1, 1, 2, 3)),
+        actions=tuple(
+            sorted((chance.randint(1_000, duration_ms - 1_000), chance.choice(menu)) for _ in range(count))
+        ),
+    )
+
+
+def _group(chance: random.Random, name: str, topics: dict[str, int], stock_chance: float) -> GroupPlan:
+    everything = tuple(topics)
+    is_broadcasting = chance.random() < BROADCASTING_CHANCE
+    gives_up = chance.random() < DEAD_LETTER_CHANCE
+    # Members that allocate for themselves must have equal subscriptions, as in RocketMQ.
+    unequal = not stock_chance and len(topics) > 1 and chance.random() < 0.3
+    return GroupPlan(
+        name=name,
+        topics=(everything, everything[:1]) if unequal else (everything,),
+        orderly=not is_broadcasting and chance.random() < 0.25,
+        handling=Handling(
+            duration_ms_max=chance.choice((1, 5, 50)),
+            failure_chance=0.2 if gives_up else chance.choice((0.0, 0.0, 0.02)),
+            concurrency=chance.choice((1, 20)),
+        ),
+        route_refresh_ms=chance.choice((2_000, 5_000)),
+        stock_chance=0.0 if is_broadcasting else stock_chance,
+        ask_chance=chance.choice(ASK_CHANCES),
+        is_broadcasting=is_broadcasting,
+        max_reconsume_times=1 if gives_up else -1,
+        is_static=not is_broadcasting and chance.random() < 0.2,
+        persist_ms=chance.choice((500, 1_000)),
+        session_ms=chance.choice((3_000, 10_000, 10_000)),
+    )
