@@ -7,10 +7,9 @@ import pytest
 
 from libramq.broker.groups import client_watch, consumer_clients, group_health, observed_rebalances
 from libramq.broker.groups import notifications as notifications_module
-from libramq.broker.processor.administration import listing
+from libramq.broker.processor.administration import listing, statistics
 from libramq.broker.processor.groups import queue_lock
 from libramq.broker.processor.messages import send_message
-from libramq.broker.processor.administration import statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson

@@ -8,8 +8,8 @@ import pytest
 from libramq.cli.main import run
 from libramq.cli.simulating import simulate
 from libramq.offsets.journal import OffsetJournal
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.history import Violation
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report
 

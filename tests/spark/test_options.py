@@ -8,8 +8,8 @@ import pytest
 from libramq.client import Credentials, Tls
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
-from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.options import ACCESS, ACCESS_PREFIX
+from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.positions import Bounds
 from libramq.spark.sink_options import SinkOptions
 from libramq.spark.source_options import KNOWN, Connection, SourceOptions

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from libramq.errors import ConfigError, InvalidMessage
-from libramq.spark.writing.sending import messages_of
 from libramq.spark.sink_options import KNOWN, SinkOptions
+from libramq.spark.writing.sending import messages_of
 from libramq.spark.writing.unique_ids import unique_ids
 from libramq.sync import Admin
 

@@ -18,8 +18,8 @@ from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.store.config import FlushDiskType
-from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.machine.process import Process
+from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.world import World
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation, answer

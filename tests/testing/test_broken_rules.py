@@ -43,8 +43,6 @@ from libramq.replication.ha_client import HAClient
 from libramq.replication.ha_service import HAService
 from libramq.store.message_store import MessageStore
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.nodes.handlers import Handling
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.invariants import INVARIANTS, Invariant
 from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
@@ -63,6 +61,8 @@ from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
 from libramq.testing.machine.node_clock import NodeClock
+from libramq.testing.nodes.handlers import Handling
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 

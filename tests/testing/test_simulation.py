@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from libramq.testing.cluster import GroupPlan
-from libramq.testing.scenarios.faults import Faults
-from libramq.testing.nodes.handlers import Handling
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.machine.node_clock import NodeClock
+from libramq.testing.nodes.handlers import Handling
+from libramq.testing.scenarios.faults import Faults
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 

@@ -12,7 +12,7 @@ from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
-from libramq.timers.timers import Again, Timers
+from libramq.timers.timers import Again, TimerMessages
 from tests.store.stores import Disk
 
 
@@ -29,7 +29,7 @@ class DamagedStore:
 
 def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
     timer_log = TimerLog(Disk(), tmp_path, 1 << 10)
-    timers = Timers(
+    timers = TimerMessages(
         DamagedStore(),  # type: ignore[arg-type]
         timer_log,
         TimerWheel(),

@@ -14,17 +14,17 @@ from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.messages.reading import Pull, Reading
 from libramq.broker.metrics.throughput import Throughput
 from libramq.broker.processor.administration.broker_options import BrokerOptions
-from libramq.broker.processor.groups.client_calls import ClientCalls
-from libramq.broker.processor.groups.group_admin import GroupAdministration
-from libramq.broker.processor.cluster.ha_status import HAStatusRequests
 from libramq.broker.processor.administration.inspection import Inspection
-from libramq.broker.processor.groups.offset_admin import OffsetAdministration
-from libramq.broker.processor.messages.reply_message import ReplyMessages
-from libramq.broker.processor.groups.reset_offset import OffsetReset
-from libramq.broker.processor.messages.send_message import SendMessage
-from libramq.broker.processor.cluster.slave_tables import SlaveTables
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration
+from libramq.broker.processor.cluster.ha_status import HAStatusRequests
+from libramq.broker.processor.cluster.slave_tables import SlaveTables
+from libramq.broker.processor.groups.client_calls import ClientCalls
+from libramq.broker.processor.groups.group_admin import GroupAdministration
+from libramq.broker.processor.groups.offset_admin import OffsetAdministration
+from libramq.broker.processor.groups.reset_offset import OffsetReset
+from libramq.broker.processor.messages.reply_message import ReplyMessages
+from libramq.broker.processor.messages.send_message import SendMessage
 from libramq.clock import Clock
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection

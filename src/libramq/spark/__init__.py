@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from libramq.spark.bodies.bodies import from_message
-    from libramq.spark.writing.deduplication import deduplicated
     from libramq.spark.reading.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
+    from libramq.spark.writing.deduplication import deduplicated
 
 __all__ = ["RocketMQSource", "bootstrap", "deduplicated", "from_message", "register", "session"]
 

@@ -60,8 +60,8 @@ from typing import TYPE_CHECKING, Final
 from libramq.errors import ConfigError, InvalidName
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.names import validate_group
-from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.options import ACCESS, Options
+from libramq.spark.reading.boundary import EARLIEST, LATEST, Boundary
 from libramq.spark.reading.subscription import Subscription
 from libramq.transport.address import split_name_servers
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS

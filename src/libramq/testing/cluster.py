@@ -18,16 +18,16 @@ from libramq.message.queue import MessageQueue
 from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
+from libramq.testing.history import Commit, Watcher
+from libramq.testing.machine.dialer import simulated_remotes
+from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import MemberPlan, SimulatedConsumer
-from libramq.testing.machine.dialer import simulated_remotes
 from libramq.testing.nodes.handlers import Handling
-from libramq.testing.scenarios.happening import Happening
-from libramq.testing.history import Commit, Watcher
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
-from libramq.testing.machine.process import Process
 from libramq.testing.nodes.producer_node import SimulatedProducer
 from libramq.testing.nodes.slave_node import SimulatedSlave
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World
 
 HA_PORT = 10_912

@@ -15,8 +15,8 @@ from libramq.clock import MonotonicMs
 from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.machine.virtual_time import VirtualTime
+from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker

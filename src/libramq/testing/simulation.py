@@ -14,10 +14,10 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.testing.cluster import Cluster
-from libramq.testing.scenarios.faults import Faults
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.history import LINES_KEPT, Violation
 from libramq.testing.invariants import INVARIANTS, Invariant
+from libramq.testing.scenarios.faults import Faults
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario, draw_scenario
 from libramq.testing.survey import Survey
 from libramq.testing.world import World

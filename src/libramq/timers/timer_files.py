@@ -32,7 +32,7 @@ from libramq.timers.timer_checkpoint import (
 )
 from libramq.timers.timer_log import LogWrite, TimerLog, run_log_write
 from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, is_whole, read_wheel, write_slots
-from libramq.timers.timers import Again, Timers
+from libramq.timers.timers import Again, TimerMessages
 from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
@@ -93,7 +93,7 @@ class TimerFiles:
         except BaseException:
             self._log.close()
             raise
-        self.timers = Timers(
+        self.timers = TimerMessages(
             store,
             self._log,
             self._wheel,

@@ -1,4 +1,4 @@
-"""Timers: messages that wait in rmq_sys_wheel_timer until their time, and are then stored in their own topic.
+"""The timer messages: they wait in rmq_sys_wheel_timer until their time, and their own topics get them then.
 
     accept    a message that asks for a time goes to the timers' topic instead of its own
     collect   the topic's messages get units in the timer log, chained by the wheel's slots
@@ -67,7 +67,7 @@ class Again(NamedTuple):
         return Again(self.until, min(self.from_ms, read_ms))
 
 
-class Timers:
+class TimerMessages:
     """The timer messages of a broker. queue_offset: the next message of the topic to be collected."""
 
     def __init__(

@@ -20,7 +20,7 @@ from libramq.remoting.body.route import KVTable
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
-from libramq.timers.timers import Timers
+from libramq.timers.timers import TimerMessages
 
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
@@ -72,7 +72,13 @@ class RuntimeInfo:
     """The numbers, sampled once a second while they change."""
 
     def __init__(
-        self, store: MessageStore, timers: Timers, filesystem: FileSystem, *, version: str, kernel: Kernel
+        self,
+        store: MessageStore,
+        timers: TimerMessages,
+        filesystem: FileSystem,
+        *,
+        version: str,
+        kernel: Kernel,
     ) -> None:
         self._store = store
         self._timers = timers

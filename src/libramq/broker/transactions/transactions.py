@@ -27,7 +27,7 @@ from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.store.log.append import PROPERTIES_SIZE_EXCEEDED, AppendResult, StoreMessage
-from libramq.timers.timers import Timers
+from libramq.timers.timers import TimerMessages
 
 _NOT_KNOWN: Final = (
     "too long ago to tell whether this transaction has ended: if it has not, the next check asks about it"
@@ -45,7 +45,7 @@ class Transactions:
         topics: TopicTable,
         destinations: Destinations,
         schedule: DelaySchedule,
-        timers: Timers,
+        timers: TimerMessages,
         host: tuple[str, int],
     ) -> None:
         self._open = open_transactions

@@ -8,8 +8,8 @@ from typing import Final
 from libramq.errors import ConfigError
 from libramq.spark.reading.planner import Planner
 from libramq.spark.reading.positions import Positions, Range
-from libramq.spark.source_options import SourceOptions
 from libramq.spark.reading.worker import new_queue_reader
+from libramq.spark.source_options import SourceOptions
 
 #: Ours: a user is waiting. Once started, a run waits for brokers as long as brokerTimeout.
 RETRY_TIMEOUT_MS: Final = 3_000

@@ -1,7 +1,7 @@
 """The planner: queries the ends of queues, and decides what a query or micro-batch reads.
 
-The rules are in libramq.spark.reading.positions and boundary; this is the state between Spark's calls, and the
-queries. Spark polls every 10 ms when there is nothing to read.
+The rules are in `positions` and `boundary`; this is the state between Spark's calls, and the queries.
+Spark polls every 10 ms when there is nothing to read.
 """
 
 import logging

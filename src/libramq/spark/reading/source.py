@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from libramq.spark.reading.lag_mirror import LagMirror
     from libramq.spark.reading.planner import Planner
     from libramq.spark.reading.pushdown import ReadRange
-    from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
     from libramq.spark.sink_options import SinkOptions
+    from libramq.spark.writing.sink import MessagesStreamWriter, MessagesWriter
     from libramq.store.queues.span_cursor import Span
 
 

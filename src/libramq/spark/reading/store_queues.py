@@ -13,8 +13,8 @@ from libramq.columns.records import Records, arrow_schema
 from libramq.errors import LibraError, RouteNotFound, StoreCorrupt
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
-from libramq.spark.source_options import SourceOptions
 from libramq.spark.reading.worker import warn_of_loss
+from libramq.spark.source_options import SourceOptions
 from libramq.store.queues.span_cursor import Span
 from libramq.store.reading.reader import StoreReader
 

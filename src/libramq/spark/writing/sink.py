@@ -1,7 +1,7 @@
 """Writing to `format("rocketmq")`, in batches and in streams.
 
 Guarantee: when a batch is done, every row is stored at least once. A batch that is written again, after a
-crash or a failed task, has the same unique ids (libramq.spark.writing.unique_ids), so a reader that drops repeated
+crash or a failed task, has the same unique ids (`unique_ids`), so a reader that drops repeated
 ids gets every row exactly once: `libramq.spark.deduplicated` does, within a time; brokers themselves ignore
 ids. Messages that a failed batch has sent stay. With queueBy=key messages of one key are in order,
 unless a send had to be repeated.

@@ -7,9 +7,9 @@ from libramq.client.consuming.handling.handler_result import HandlerOutcome
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import messages_in
+from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster

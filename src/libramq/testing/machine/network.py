@@ -10,8 +10,8 @@ from collections.abc import Callable
 from libramq.remoting.connection import FrameReader
 from libramq.testing.machine.air import Air, Kept
 from libramq.testing.machine.connection import ClientHandler, Connection, Reader
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.machine.process import Process
+from libramq.testing.scenarios.happening import Happening
 from libramq.transport.server import Handler
 
 

@@ -24,9 +24,9 @@ from libramq.rpc.broker_calls import COORDINATED
 from libramq.rpc.call import Call
 from libramq.testing.machine.dialer import SimulatedDialer
 from libramq.testing.machine.disk import MemoryDisk
-from libramq.testing.nodes.handlers import Handling, SimulatedHandlers
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
+from libramq.testing.nodes.handlers import Handling, SimulatedHandlers
 from libramq.testing.nodes.server_assigned_queues import ServerAssignedQueues
 from libramq.testing.nodes.witness import Witness
 from libramq.testing.world import World

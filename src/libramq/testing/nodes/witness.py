@@ -15,9 +15,9 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupAssignment, epochs_of
 from libramq.rpc.call import Call
 from libramq.rpc.group_calls import Joined
-from libramq.testing.scenarios.happening import Happening
 from libramq.testing.history import Commit
 from libramq.testing.nodes.slave_node import is_slave, master_name
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World
 
 _FENCED = {

@@ -3,8 +3,8 @@
 import random
 from collections.abc import Callable
 
-from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World

@@ -6,9 +6,9 @@ from itertools import product
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.machine.air import Weather
 from libramq.testing.nodes.broker_node import SimulatedBroker
-from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.slave_faults import SlaveFaults

@@ -4,9 +4,9 @@ from functools import partial
 from typing import Final
 
 from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.operations import Operations
-from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.world import World
 
 #: How long a master is away: long enough for members to turn to its slave.

@@ -41,7 +41,7 @@ from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
 from libramq.store.log.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.retention.disk_space import DiskSpace
-from libramq.timers.timers import Timers
+from libramq.timers.timers import TimerMessages
 
 #: Requests whose header has whole words; the others' has letters.
 LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
@@ -73,7 +73,7 @@ class SendMessage:
         redelivery: Redelivery,
         properties: BrokerProperties,
         schedule: DelaySchedule,
-        timers: Timers,
+        timers: TimerMessages,
         transactions: Transactions,
         broker_name: str,
         reject_transactions: bool,

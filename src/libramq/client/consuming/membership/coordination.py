@@ -310,7 +310,7 @@ class MemberCoordination:
         return [*steps, *self._own.handle_each(ev.Continued(), now_ms), sg.RebalanceNow()]
 
     def _lose_all(self, now_ms: MonotonicMs) -> Steps:
-        return self._own.handle_each(ev.Lost(), now_ms)
+        return self._own.handle_each(ev.TakenByOther(), now_ms)
 
     # Handlers that run too long.
 

@@ -206,7 +206,7 @@ class MayCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class TakenByOther:
     """Another member has it, or may have it."""
 
 
@@ -239,5 +239,5 @@ Event = (
     | ListenerDone
     | ListenerTimedOut
     | MayCommit
-    | Lost
+    | TakenByOther
 )

@@ -173,7 +173,7 @@ TABLE: Final[Transitions] = {
         M: _to(offsets.begin_anew, M, Z),
         E: _to(release.leave, E, Z),
     },
-    ev.Lost: {state: _to(release.lose, Z) for state in ALL},
+    ev.TakenByOther: {state: _to(release.lose, Z) for state in ALL},
 }
 
 
