@@ -39,3 +39,36 @@ async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
         await asyncio.sleep(0)
         assert asyncio.all_tasks() <= before
     assert [ending for _, ending in reports[1:]] == [HandlerOutcome.SKIPPED] * 4
+
+
+def test_a_loop_that_ends_begins_no_further_handlers():
+    """`asyncio.run` cancels what runs at its end; tasks that began then were destroyed while pending."""
+    clock, created = SystemClock(), []
+    owned = OwnedQueue(
+        MessageQueue("T", "broker-a", 0), 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
+    )
+    owned.enter(QueueState.READING)
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handle(messages: list[MessageExt]) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        def count(loop, coroutine, **options):
+            created.append(coroutine)
+            return asyncio.Task(coroutine, loop=loop, **options)
+
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(count)
+        tasks = HandlerTasks(
+            {"T": handle}, count=1, loop=loop, report=lambda *_: None, loop_closed=lambda: None
+        )
+        tasks.put([Delivery(owned, [message(0)]) for _ in range(5)])
+        await begun.wait()
+
+    asyncio.run(main())
+    assert [each.__qualname__ for each in created if "HandlerTasks" in each.__qualname__] == [
+        "HandlerTasks._run"
+    ]

@@ -4,13 +4,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from libramq.client.awaiting import awaited, current_task, is_from_outside
 from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.message.message import MessageExt
+
+#: Ours: an event loop that ends has ended by then, and its tasks are not known to end with it before.
+CANCELLED_PAUSE_S: Final = 0.1
 
 
 class HandlerTasks:
@@ -81,6 +84,9 @@ class HandlerTasks:
             self._abandoned.discard(task)
         else:
             del self._running[delivery]
+            if task.cancelled():  # By others: a single one, or all as the loop ends, where nothing may begin.
+                self._loop.call_later(CANCELLED_PAUSE_S, self._start)
+                return
         if not task.cancelled():
             task.exception()  # Ctrl-C only, which the loop has raised already.
         self._start()
