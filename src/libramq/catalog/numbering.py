@@ -105,7 +105,7 @@ def spread(count: int, present: Mapping[str, int]) -> dict[str, int]:
 
 
 def best(numberings: Sequence[Numbering]) -> Numbering | None:
-    """Return the one to go on from: of the latest version, the longest.
+    """Return the one to continue from: of the latest version, the longest.
 
     Of two that were extended apart, while their brokers could not reach each other, all choose the same.
     """

@@ -168,7 +168,7 @@ class ServerConnection(asyncio.Protocol):
         self._server.large_reads.wait(self, number)
 
     def read_on(self) -> None:
-        """Read once more: the next part of a large frame, or the next of many requests."""
+        """Read again: the next part of a large frame, or the next of many requests."""
         self._waits_to_read_on = False
         self._read_or_not()
 

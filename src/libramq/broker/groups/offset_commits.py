@@ -126,7 +126,7 @@ class OffsetCommits:
     def remove_topic(self, topic: str) -> None:
         """Remove the offsets in a deleted topic.
 
-        They must not come back with a power cut, as other commits may: if the topic was created again, groups
+        They must not reappear after a power cut, as other commits may: if the topic was created again, groups
         would skip its new messages.
         """
         self.pull_offsets.remove_topic(topic)

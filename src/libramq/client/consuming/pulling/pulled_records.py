@@ -55,7 +55,7 @@ class PulledRecords(Sequence[MessageExt]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> MessageExt | Self:
-        """Return one message, decoded anew each time, or part of them."""
+        """Return one message, decoded again each time, or part of them."""
         if isinstance(index, slice):
             return type(self)(self._records, self._broker_name, self._rows[index])
         (message,) = decode_records(
