@@ -24,6 +24,7 @@ from opentelemetry.util.types import AttributeValue
 from libramq import __version__
 from libramq.client.consuming.handling.handlers import Handler
 from libramq.client.producing.send_result import SendResult
+from libramq.integrations.wrapped_producer import WrappedProducer
 from libramq.message.message import Message, MessageExt
 
 T = TypeVar("T")
@@ -123,49 +124,31 @@ class _Processing:
             self._span.end()
 
 
-class _TracedProducer:
+class _TracedProducer(WrappedProducer):
     """A producer with spans around what it sends."""
 
     def __init__(self, producer: Any, tracer: Tracer) -> None:
-        self._producer = producer
+        super().__init__(producer)
         self._tracer = tracer
-        self._is_asyncio = inspect.iscoroutinefunction(producer.send)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._producer, name)
-
-    async def __aenter__(self) -> "_TracedProducer":
-        await self._producer.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._producer.__aexit__(*error)
-
-    def __enter__(self) -> "_TracedProducer":
-        self._producer.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._producer.__exit__(*error)
 
     def send(self, message: Message, **options: Any) -> Any:
-        return self._send(self._producer.send, message, options)
+        return self._send(self.producer.send, message, options)
 
     def send_oneway(self, message: Message, **options: Any) -> Any:
-        return self._send(self._producer.send_oneway, message, options)
+        return self._send(self.producer.send_oneway, message, options)
 
     def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
-        return self._send(self._producer.send_batch, list(messages), options)
+        return self._send(self.producer.send_batch, list(messages), options)
 
     def send_nowait(self, message: Message, *arguments: Any, **options: Any) -> None:
         with _sending(self._tracer, "create", message) as (_, carried):
-            self._producer.send_nowait(carried, *arguments, **options)
+            self.producer.send_nowait(carried, *arguments, **options)
 
     def transaction(self, message: Message, **options: Any) -> Any:
-        return self._producer.transaction(_carrying(message), **options)
+        return self.producer.transaction(_carrying(message), **options)
 
     def _send(self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]) -> Any:
-        if self._is_asyncio:
+        if self.is_asyncio:
             return self._send_later(send, sent, options)
         with _sending(self._tracer, "send", sent) as (span, carried):
             return _noted(span, send(carried, **options))

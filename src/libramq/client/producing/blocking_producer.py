@@ -47,6 +47,16 @@ class Producer(BlockingClient):
         self._room = threading.Event()
         self._room.set()
 
+    @property
+    def group(self) -> str:
+        """Return the producer group."""
+        return self._producer.group
+
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know this client."""
+        return self._producer.client_id
+
     async def _start(self) -> None:
         await self._producer.start()
 

@@ -1,0 +1,309 @@
+"""RocketMQ's message traces: records of what was sent and handled, for `mqadmin queryMsgTraceById`.
+
+producer = traced(Producer())
+consumer.subscribe("Orders", "*", traced_handler(handle, group="kitchen", producer=producer))
+
+The records are messages of RMQ_SYS_TRACE_TOPIC, which the same producer sends, in batches. Nobody waits for
+them, and what it has no room for is left out. `libra pipeline run rebalance_report` reads them, too.
+
+Upstream: SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, AsyncTraceDispatcher.
+"""
+
+import functools
+import inspect
+import os
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, Final, TypeVar, cast
+
+from libramq.client.consuming.handling.handler_result import HandlerOutcome, ending_of
+from libramq.client.consuming.handling.handlers import Handler
+from libramq.client.producing.send_result import SendResult
+from libramq.clock import SystemClock
+from libramq.errors import ConfigError, LibraError, RemoteProtocolError
+from libramq.integrations.wrapped_producer import WrappedProducer
+from libramq.logs import get_logger
+from libramq.message import properties as p
+from libramq.message.ids import UniqueIdGenerator, decode_offset_id
+from libramq.message.message import Message, MessageExt
+from libramq.message.names import TRACE_TOPIC
+from libramq.message.trace import Pub, SubAfter, SubBefore, TraceRecord, encode_trace
+
+log = get_logger(__name__)
+
+P = TypeVar("P", bound=AbstractAsyncContextManager[Any] | AbstractContextManager[Any])
+
+#: AsyncTraceDispatcher's batchNum: messages with a record in one message of the topic.
+RECORDED_MAX: Final = 100
+#: MixAll.DEFAULT_TRACE_REGION_ID.
+REGION: Final = "DefaultRegion"
+#: MessageType.java, by number.
+NORMAL_MESSAGE: Final = 0
+DELAY_MESSAGE: Final = 3
+#: ConsumeReturnType.java, by number.
+SUCCESS: Final = 0
+EXCEPTION: Final = 2
+FAILED: Final = 4
+
+_clock: Final = SystemClock()
+
+
+def traced(producer: P) -> P:
+    """Return a producer, asyncio's or the blocking one, that records what it sends.
+
+    It records `send`, `send_batch`, and `send_nowait` with a callback, once they were answered or failed.
+    All else is the producer's own: without an answer there is nothing to record.
+    """
+    return cast(P, _RecordingProducer(producer))
+
+
+def traced_handler(handler: Handler, *, group: str, producer: Any) -> Handler:
+    """Return a handler whose calls are recorded: when each began, how long it took, and what it decided.
+
+    group: the consumer group. producer: sends the records; it is started before the consumer and stopped
+    after it. Raises ConfigError for a plain handler, which runs on a thread, with asyncio's producer.
+    """
+    records = _records_of(producer)
+    if inspect.iscoroutinefunction(handler):
+
+        @functools.wraps(handler)
+        async def recorded_coroutine(messages: list[MessageExt]) -> Any:
+            call = _Call(records, group, messages)
+            return await call.until(handler(messages))
+
+        return recorded_coroutine
+    if records.is_asyncio:
+        raise ConfigError(
+            "traced_handler: a plain handler runs on a thread, where asyncio's producer may not be used; "
+            "give it a libramq.sync.Producer, or make the handler a coroutine function"
+        )
+
+    def recorded_call(messages: list[MessageExt]) -> Any:
+        call = _Call(records, group, messages)
+        try:
+            returned = handler(messages)
+        except BaseException:
+            call.failed()
+            raise
+        if inspect.isawaitable(returned):
+            return call.until(returned)
+        call.returned(returned)
+        return returned
+
+    return recorded_call
+
+
+class _Records:
+    """Writes records to the trace topic by a producer."""
+
+    def __init__(self, producer: Any) -> None:
+        self.is_asyncio = inspect.iscoroutinefunction(producer.send)
+        self._producer = producer
+        self._has_lost = False
+
+    def write(self, records: Sequence[TraceRecord]) -> None:
+        """Send records, as many as fit into a message together; none is waited for."""
+        for start in range(0, len(records), RECORDED_MAX):
+            some = records[start : start + RECORDED_MAX]
+            # Not the messages' own keys: ids are what is looked for, and a message's keys are bounded.
+            keys = [record.unique_id for record in some if record.unique_id]
+            try:
+                self._producer.send_nowait(Message(TRACE_TOPIC, encode_trace(some), keys=keys), self._sent)
+            except LibraError as error:
+                self._lost(error)
+
+    def _sent(self, outcome: SendResult | LibraError) -> None:
+        if isinstance(outcome, LibraError):
+            self._lost(outcome)
+        else:
+            self._has_lost = False
+
+    def _lost(self, error: LibraError) -> None:
+        if not self._has_lost:  # Once, until one was stored again.
+            log.warning(
+                "message traces are not stored; messages are sent and handled without", error=str(error)
+            )
+        self._has_lost = True
+
+
+def _records_of(producer: Any) -> _Records:
+    return producer.records if isinstance(producer, _RecordingProducer) else _Records(producer)
+
+
+class _RecordingProducer(WrappedProducer):
+    """A producer that records what it sends."""
+
+    def __init__(self, producer: Any) -> None:
+        super().__init__(producer)
+        self.records = _Records(producer)
+
+    def send(self, message: Message, **options: Any) -> Any:
+        return self._send(self.producer.send, message, options)
+
+    def send_batch(self, messages: Sequence[Message], **options: Any) -> Any:
+        return self._send(self.producer.send_batch, list(messages), options)
+
+    def send_nowait(
+        self,
+        message: Message,
+        callback: Callable[[SendResult | LibraError], object] | None = None,
+        **options: Any,
+    ) -> None:
+        if callback is None:  # Its error is raised by the next flush, which another callback would prevent.
+            self.producer.send_nowait(message, **options)
+            return
+        sending = _Sending(self, message)
+
+        def answered(outcome: SendResult | LibraError) -> None:
+            sending.ended(None if isinstance(outcome, LibraError) else outcome)
+            callback(outcome)
+
+        self.producer.send_nowait(message, answered, **options)
+
+    def _send(self, send: Callable[..., Any], sent: Message | list[Message], options: dict[str, Any]) -> Any:
+        sending = _Sending(self, sent)
+        if self.is_asyncio:
+            return sending.until(send(sent, **options))
+        try:
+            result = send(sent, **options)
+        except LibraError:
+            sending.ended(None)
+            raise
+        sending.ended(result)
+        return result
+
+
+class _Sending:
+    """A send of one message or of several, until it is answered."""
+
+    def __init__(self, producer: _RecordingProducer, sent: Message | list[Message]) -> None:
+        self._producer = producer
+        self._messages = sent if isinstance(sent, list) else [sent]
+        self._at_ms = int(_clock.wall_ms())
+        self._began_ms = _clock.monotonic_ms()
+
+    async def until(self, answer: Awaitable[Any]) -> Any:
+        """Wait for the answer, record it and return it."""
+        try:
+            result = await answer
+        except LibraError:
+            self.ended(None)
+            raise
+        self.ended(result)
+        return result
+
+    def ended(self, results: SendResult | list[SendResult] | None) -> None:
+        """Record the messages. results: None if they were not stored, as far as is known."""
+        if results is None:
+            each: Iterable[SendResult | None] = [None] * len(self._messages)
+        else:
+            each = [results] if isinstance(results, SendResult) else results
+        cost_ms = _clock.monotonic_ms() - self._began_ms
+        self._producer.records.write([
+            self._record(message, result, cost_ms)
+            for message, result in zip(self._messages, each, strict=False)
+            if isinstance(message, Message) and message.topic != TRACE_TOPIC
+        ])  # fmt: skip
+
+    def _record(self, message: Message, result: SendResult | None, cost_ms: int) -> Pub:
+        return Pub(
+            at_ms=self._at_ms,
+            region=REGION,
+            group=self._producer.group,
+            topic=message.topic,
+            unique_id=result.message_id if result else None,
+            tags=message.tags or "",
+            keys=_keys_text(message.keys),
+            store_host=_store_host(result.offset_message_id) if result else None,
+            body_size=len(message.body),
+            cost_ms=cost_ms,
+            message_type=DELAY_MESSAGE if message.is_delayed else NORMAL_MESSAGE,
+            offset_id=result.offset_message_id if result else None,
+            is_success=result is not None,
+            client_host=self._producer.client_id.partition("@")[0],
+        )
+
+
+class _Call:
+    """A call of a handler: its messages' records before it and after it."""
+
+    def __init__(self, records: _Records, group: str, messages: Sequence[MessageExt]) -> None:
+        self._records = records
+        self._group = group
+        self._messages = [each for each in messages if each.topic != TRACE_TOPIC]
+        self._request_id = _next_request_id()
+        self._began_ms = _clock.monotonic_ms()
+        at_ms = int(_clock.wall_ms())
+        records.write([
+            SubBefore(
+                at_ms, each.properties.get(p.MSG_REGION), group, self._request_id, each.message_id,
+                each.reconsume_times, _keys_text(each.keys),
+            )
+            for each in self._messages
+        ])  # fmt: skip
+
+    async def until(self, returned: Awaitable[Any]) -> Any:
+        """Wait for what the handler returned, record its end, and return the final result."""
+        try:
+            result = await returned
+        except BaseException:
+            self.failed()
+            raise
+        self.returned(result)
+        return result
+
+    def failed(self) -> None:
+        """Record that the handler raised."""
+        self._ended(dict.fromkeys(map(id, self._messages), EXCEPTION))
+
+    def returned(self, result: object) -> None:
+        """Record what the handler decided about each message."""
+        if not self._messages:
+            return
+        try:
+            ending = ending_of(result, self._messages)
+        except LibraError:  # The consumer reports it.
+            self.failed()
+            return
+        if isinstance(ending, HandlerOutcome):
+            done = self._messages if ending is HandlerOutcome.SUCCESS else []
+        else:
+            done = ending.done(self._messages)
+        codes = dict.fromkeys(map(id, self._messages), FAILED)
+        self._ended(codes | dict.fromkeys(map(id, done), SUCCESS))
+
+    def _ended(self, codes: dict[int, int]) -> None:
+        cost_ms = (_clock.monotonic_ms() - self._began_ms) // max(1, len(self._messages))
+        at_ms = int(_clock.wall_ms())
+        self._records.write([
+            SubAfter(
+                self._request_id, each.message_id, cost_ms, codes[id(each)] == SUCCESS, _keys_text(each.keys),
+                codes[id(each)], at_ms, self._group,
+            )
+            for each in self._messages
+        ])  # fmt: skip
+
+
+@functools.cache
+def _request_ids(process_id: int) -> UniqueIdGenerator:
+    return UniqueIdGenerator("127.0.0.1", process_id, _clock, random.Random())
+
+
+def _next_request_id() -> str:
+    return _request_ids(os.getpid())()
+
+
+def _keys_text(keys: Any) -> str:
+    """Return keys in the form of their property: separated by spaces."""
+    if not keys:
+        return ""
+    return keys if isinstance(keys, str) else " ".join(map(str, keys))
+
+
+def _store_host(offset_id: str) -> str | None:
+    try:
+        host, port = decode_offset_id(offset_id).host
+    except RemoteProtocolError:
+        return None
+    return f"{host}:{port}"

@@ -1,0 +1,29 @@
+"""The wrapped producer: a producer, asyncio's or the blocking one, some of whose methods do more."""
+
+import inspect
+from typing import Any, Self
+
+
+class WrappedProducer:
+    """Passes on everything that a subclass does not define. producer: the wrapped one."""
+
+    def __init__(self, producer: Any) -> None:
+        self.producer = producer
+        self.is_asyncio = inspect.iscoroutinefunction(producer.send)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.producer, name)
+
+    async def __aenter__(self) -> Self:
+        await self.producer.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.producer.__aexit__(*error)
+
+    def __enter__(self) -> Self:
+        self.producer.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.producer.__exit__(*error)
