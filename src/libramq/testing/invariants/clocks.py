@@ -34,7 +34,7 @@ class ClocksChangeNothing(Invariant):
         self._is_disturbed = False
         self._abandoned = ""
         self._looked_ms = cluster.now_ms
-        self._levels: dict[tuple[str, int], _Level] = {}
+        self._levels: dict[tuple[str, int], tuple[_Ends, _Ends]] = {}
 
     def disturbed(self, what: str) -> None:
         self._is_disturbed = True
@@ -69,31 +69,44 @@ class ClocksChangeNothing(Invariant):
 
     def _look_at_delays(self, name: str, broker: "Broker", now_ms: MonotonicMs) -> None:
         for number, delay_ms in enumerate(broker.config.delay_levels_ms, 1):
-            end = broker.store.max_offset(SCHEDULE_TOPIC, number - 1)
+            stored_end = broker.store.next_offset(SCHEDULE_TOPIC, number - 1)
+            readable_end = broker.store.max_offset(SCHEDULE_TOPIC, number - 1)
             done = broker.schedule.offsets.get(number, 0)
-            level = self._levels.get((name, number))
-            if level is None:
-                self._levels[name, number] = _Level(end)
+            ends = self._levels.get((name, number))
+            if ends is None:
+                self._levels[name, number] = _Ends(stored_end), _Ends(readable_end)
                 continue
-            if end > level.end:
-                level.grew(end, self._looked_ms)
-            while level.waiting and level.waiting[0][0] <= done:
-                _, stored_ms = level.waiting.popleft()
+            stored, readable = ends
+            stored.reached(stored_end, self._looked_ms)
+            readable.reached(readable_end, self._looked_ms)
+            for stored_ms in stored.passed(done):
                 if now_ms - stored_ms < delay_ms // EARLY_SHARE:
                     self.broken(f"{name} delivers after {now_ms - stored_ms} ms what waits {delay_ms} ms")
-            if level.waiting and now_ms - level.waiting[0][1] > delay_ms + LATE_MS_MAX:
-                waited_ms = now_ms - level.waiting[0][1]
+            readable.passed(done)
+            if readable.waiting and now_ms - readable.waiting[0][1] > delay_ms + LATE_MS_MAX:
+                waited_ms = now_ms - readable.waiting[0][1]
                 self.broken(f"{name} has not delivered after {waited_ms} ms what waits {delay_ms} ms")
 
 
-class _Level:
-    """The waiting messages of a level: the end after each step, and when it was not reached yet."""
+class _Ends:
+    """The ends of a level's messages after each step, and when each was not reached yet.
+
+    A message waits from when it is stored on; that it may be read may take as long as its slave is away.
+    """
 
     def __init__(self, end: int) -> None:
-        self.end = end
+        self._end = end
         self.waiting: deque[tuple[int, MonotonicMs]] = deque()
 
-    def grew(self, end: int, looked_ms: MonotonicMs) -> None:
+    def reached(self, end: int, looked_ms: MonotonicMs) -> None:
         """Note new messages since the last check."""
-        self.end = end
-        self.waiting.append((end, looked_ms))
+        if end > self._end:
+            self._end = end
+            self.waiting.append((end, looked_ms))
+
+    def passed(self, done: int) -> list[MonotonicMs]:
+        """Remove the ends up to which everything is delivered; return when each was not reached yet."""
+        times = []
+        while self.waiting and self.waiting[0][0] <= done:
+            times.append(self.waiting.popleft()[1])
+        return times
