@@ -1,18 +1,19 @@
 """The Kafka endpoint of `libra broker`: if it cannot be opened, one sentence says why."""
 
-import asyncio
 import builtins
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from libramq.broker.config import BrokerConfig
-from libramq.cli.options import LogLevel
-from libramq.cli.servers import commands
 from libramq.cli.servers.commands import broker_server
 from libramq.cli.servers.kafka import kafka_servers
 from libramq.errors import ConfigError
+from tests.cli.commands import SECONDS_MAX, end, start
+from tests.interop.ports import free_broker_port, free_port
 
 
 def test_a_slave_has_no_kafka_port(tmp_path: Path):
@@ -27,22 +28,22 @@ def test_a_slave_has_no_kafka_port(tmp_path: Path):
         kafka_servers(broker_server(config), config)
 
 
-def test_several_brokers_have_no_kafka_port(tmp_path: Path):
-    up = commands.up(
-        nameserver_port=None,
-        broker_port=None,
-        brokers=2,
-        metrics_port=None,
-        kafka_port=9092,
-        host="127.0.0.1",
-        data=tmp_path,
-        advertise=None,
-        allow_public=False,
-        damaged=None,
-        log_level=LogLevel.WARNING,
-    )
-    with pytest.raises(ConfigError, match="drop --brokers"):
-        asyncio.run(up)
+def test_several_brokers_serve_kafkas_clients_together(tmp_path: Path):
+    nameserver, kafka = free_port(), free_port(1)
+    options = ("--brokers", "2", "--nameserver-port", str(nameserver), "--kafka-port", str(kafka))
+    process = start(["up", *options, "--broker-port", str(free_broker_port(2)), "--data", str(tmp_path)])
+    try:
+        assert process.stdout is not None
+        expected = f"127.0.0.1:{kafka},127.0.0.1:{kafka + 1}"
+        while f"Kafka's clients connect to {expected}" not in process.stdout.readline():
+            assert process.poll() is None
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{kafka}"})
+        deadline = time.monotonic() + SECONDS_MAX
+        while len(brokers := admin.list_topics(timeout=SECONDS_MAX).brokers) < 2:
+            assert time.monotonic() < deadline
+        assert {broker.port for broker in brokers.values()} == {kafka, kafka + 1}
+    finally:
+        end(process)
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

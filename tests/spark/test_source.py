@@ -338,7 +338,7 @@ class TestStream:
             writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
             return writer.trigger(**trigger).start()
 
-        with pytest.raises(Exception, match=r"queue T:broker-a:3 is gone.*failOnDataLoss=false goes on"):
+        with pytest.raises(Exception, match=r"queue T:broker-a:3 is gone.*failOnDataLoss=false continues"):
             start(failed).awaitTermination(WAIT_SECONDS)
         query = start(after, failOnDataLoss="false")
         try:

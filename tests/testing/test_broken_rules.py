@@ -327,7 +327,7 @@ def test_sessions_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
 
     def judged(self: Coordination, now_ms: int) -> None:
         nonlocal ahead_ms
-        ahead_ms = set_by_ms[id(self._clock)]
+        ahead_ms = set_by_ms[id(self._now_ms.__self__)]
         tick(self, now_ms)
 
     monkeypatch.setattr(Coordination, "tick", judged)

@@ -264,9 +264,10 @@ class Consumer(Positions):
             raise LocalProtocolError("this consumer was stopped")
         run = self._running()
         assert waiting is not None, "a run has a receiver"
-        if run.problem is not None:
+        problem = run.problem  # The network's thread may end it between two looks.
+        if problem is not None:
             waiting.buffer.finish()
-            raise run.problem
+            raise problem
         return waiting
 
     def _finish(self, *, is_done: bool) -> None:
