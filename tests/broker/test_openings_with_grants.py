@@ -35,8 +35,9 @@ class Member:
         self.member = ""
         self.held: dict[int, QueueGrant] = {}
 
-    def join(self) -> Command:
-        self.talk.beat(self.peer, self.name, stock=False)
+    def join(self, *, beats: bool = True) -> Command:
+        if beats:
+            self.talk.beat(self.peer, self.name, stock=False)
         header = h.GroupJoinHeader(
             consumer_group="G",
             client_id=self.name,
@@ -122,6 +123,15 @@ def test_one_answer_brings_a_new_member_its_queues_opened(talk):
     assert alice.commit(0, 1) == C.SUCCESS
 
 
+def test_a_queue_opened_with_an_answer_has_its_owner_before_any_heartbeat(talk):
+    """A member may know its coordinator, and not as a broker that is in its routes."""
+    alice = Member(talk, "alice")
+    request = alice.join(beats=False)
+    talk.advance(COLLECT_MS)
+    assert len(alice.opened(request)) == 4
+    assert set(talk.broker.consumers.rebalances.owners("G").values()) == {"alice"}
+
+
 def test_an_opening_after_that_is_a_repetition(talk):
     """A member that missed the answer, or forgot it, opens the queue again under the same grant."""
     alice, _ = joined(talk)
@@ -196,7 +206,9 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
     talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue: claim}))
     talk.flush()
     answers: list[Openings] = []
-    talk.broker.opening.open_granted("G", {queue: claim}, FakePeer(), answers.append)
+    talk.broker.opening.open_granted(
+        "G", {queue: claim}, FakePeer(), answers.append, client_of=lambda _: None
+    )
     assert talk.broker.fences.claims("G") == {queue: claim}
     talk.tick()
     assert answers == []

@@ -115,6 +115,10 @@ class Coordination:
         """Return a view of a group; None if it is not coordinated here."""
         return self._coordinator.group(name)
 
+    def client_of(self, group: str, member: str) -> str | None:
+        """Return the client id of a member of a group that is coordinated here."""
+        return self._coordinator.client_of(group, member)
+
     def instances(self, group: str) -> dict[str, str]:
         """Return the names of a group's static members, by client id."""
         view = self._coordinator.group(group)

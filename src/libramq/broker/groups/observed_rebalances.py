@@ -96,14 +96,26 @@ class ObservedRebalances:
         """Return the observer of a group's rebalances, if there is one."""
         return self._rebalances.get(group_name)
 
-    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
-        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before."""
+    def opened(
+        self,
+        peer: Connection,
+        group_name: str,
+        topic: str,
+        queue_id: int,
+        client: Callable[[], str | None],
+        *,
+        was_open: bool,
+    ) -> None:
+        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before.
+
+        client: returns its client id, as far as it is known without a heartbeat on this connection.
+        """
         if topic.startswith(RETRY_PREFIX):
             return
         member = self._member(group_name, peer, topic)
         self._rebalance(group_name).opened(
             MessageQueue(topic, self.broker_name, queue_id),
-            member.client_id if member is not None else None,
+            member.client_id if member is not None else client(),
             was_open=was_open,
             now_ms=self._clock.monotonic_ms(),
         )

@@ -9,6 +9,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
@@ -41,6 +42,14 @@ class QueueToOpen(NamedTuple):
     topic: str
     queue_id: int
     claim: Claim
+
+
+#: Returns the client id of a member, None if it is unknown.
+ClientOf = Callable[[str], str | None]
+
+
+def _first_pull_names_it(_: str) -> None:
+    """Return None: the member has opened the queue itself, and its heartbeat has come, or will."""
 
 
 class QueueOpening:
@@ -81,7 +90,13 @@ class QueueOpening:
             self._journals.when_synced(lambda is_synced: _answer(waiter, opened, is_synced=is_synced))
 
     def open_granted(
-        self, group: str, claims: Claims, connection: Connection, then: Callable[[Openings], None]
+        self,
+        group: str,
+        claims: Claims,
+        connection: Connection,
+        then: Callable[[Openings], None],
+        *,
+        client_of: ClientOf,
     ) -> None:
         """Open those of a member's new queues that are here, and continue once that is durable.
 
@@ -93,7 +108,7 @@ class QueueOpening:
             to_open = QueueToOpen(group, queue.topic, queue.queue_id, claims[queue])
             try:
                 with self._offsets.without_waiting():
-                    openings[queue] = self._open(to_open, connection)
+                    openings[queue] = self._open(to_open, connection, client_of)
             except (BrokerError, ColdRead):
                 continue
         if self._journals.is_synced or not openings:
@@ -101,7 +116,9 @@ class QueueOpening:
         else:
             self._journals.when_synced(lambda is_synced: then(openings if is_synced else {}))
 
-    def _open(self, queue: QueueToOpen, connection: Connection) -> Opened:
+    def _open(
+        self, queue: QueueToOpen, connection: Connection, client_of: ClientOf = _first_pull_names_it
+    ) -> Opened:
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)
         # Before anything changes: it may look at the queue's first message, and the caller may not wait.
@@ -116,7 +133,8 @@ class QueueOpening:
             was_open = former != NOBODY
             if not was_open:  # Its group may have been deleted meanwhile, and made again.
                 former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
-            self._rebalances.opened(connection, group, topic, queue_id, was_open=was_open)
+            client = partial(client_of, claim.member)
+            self._rebalances.opened(connection, group, topic, queue_id, client, was_open=was_open)
             self._end_pulls(queue)
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
         return Opened(offset, _former_epoch(former, claim), recovered_end, self._topic_start(topic))

@@ -336,6 +336,12 @@ class Coordinator(Generic[P, T]):
         group = self._groups.get(name)
         return view_of(group) if group is not None else None
 
+    def client_of(self, group_name: str, member_id: str) -> str | None:
+        """Return the client id of a member."""
+        group = self._groups.get(group_name)
+        member = group.members.get(member_id) if group is not None else None
+        return member.profile.client_id if member is not None else None
+
     def _begin(self, now_ms: MonotonicMs) -> None:
         """Begin the sessions of restored members: the first call brings the time."""
         if self._is_begun:

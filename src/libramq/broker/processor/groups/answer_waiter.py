@@ -36,10 +36,11 @@ class AssignmentWaiter(RequestWaiter):
     """A waiter for an assignment, whose new queues are opened with the answer.
 
     member: None for one that joins; the answer names it. listed: the queues that it has. They are not opened
-    here: pulls and commits under its last claim may be on their way, and would be fenced.
+    here: pulls and commits under its last claim may be on their way, and would be fenced. client_of: returns
+    a member's client id, for the records: it may not have sent this broker a heartbeat yet.
     """
 
-    __slots__ = ("_group", "_listed", "_member", "_opening")
+    __slots__ = ("_client_of", "_group", "_listed", "_member", "_opening")
 
     def __init__(
         self,
@@ -49,8 +50,10 @@ class AssignmentWaiter(RequestWaiter):
         group: str,
         member: str | None,
         listed: Container[MessageQueue],
+        client_of: Callable[[str], str | None],
     ) -> None:
         super().__init__(request, answer, _reply)
+        self._client_of = client_of
         self._opening = opening
         self._group = group
         self._member = member
@@ -65,7 +68,9 @@ class AssignmentWaiter(RequestWaiter):
             for queue, epoch in queues.items()
             if member is not None and queue not in self._listed
         }
-        self._opening.open_granted(self._group, claims, self.connection, partial(self._opened, result))
+        self._opening.open_granted(
+            self._group, claims, self.connection, partial(self._opened, result), client_of=self._client_of
+        )
 
     def _opened(self, result: Answer[Any], openings: Openings) -> None:
         self._answer(self._request, _reply(result, openings))

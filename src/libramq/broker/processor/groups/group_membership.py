@@ -159,7 +159,9 @@ class GroupRequests:
         """Return the waiter for an assignment; listed: the queues that the member has."""
         if not header.lb_takes_openings:
             return AnswerWaiter(request, self._answer)
-        return AssignmentWaiter(request, self._answer, self._opening, header.consumer_group, member, listed)
+        group = header.consumer_group
+        client_of = partial(self._coordination.client_of, group)
+        return AssignmentWaiter(request, self._answer, self._opening, group, member, listed, client_of)
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
