@@ -372,6 +372,24 @@ def test_the_queues_a_member_reports_are_believed():
     assert group.loads() == {"alice": 4, "bob": 4}
 
 
+def test_queues_opened_with_an_answer_are_held_before_their_member_lists_them():
+    """Else an inquiry that begins before its next poll takes them for released, and others get them."""
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    before = dict(alice.held)
+    alice.is_silent = True
+    group.tell("T", queues_of("T", 12))
+    group.run(100)
+    claims = {queue: Claim(alice.member, epoch) for queue, epoch in alice.held.items()}
+    assert len(claims) == 12
+    group.coordinator.opened(GROUP, {queue: claim for queue, claim in claims.items() if queue not in before})
+    group.fences["b"] = FenceReport(epoch=group.view.epoch, openings=claims)
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    assert {queue: (held.member, held.epoch) for queue, held in group.view.owners.items()} == {
+        queue: (claim.member, claim.epoch) for queue, claim in claims.items()
+    }
+
+
 def test_a_release_under_an_earlier_epoch_is_ignored():
     group = group_of("alice")
     alice = group.consumers["alice"]

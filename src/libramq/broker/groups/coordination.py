@@ -18,7 +18,7 @@ from libramq.broker.groups.rebalance_reports import RebalanceReports
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
+from libramq.fencing import MODE_CLIENT, Claims, FenceGrant, FenceReport
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator import group_request as rq
@@ -118,6 +118,10 @@ class Coordination:
     def client_of(self, group: str, member: str) -> str | None:
         """Return the client id of a member of a group that is coordinated here."""
         return self._coordinator.client_of(group, member)
+
+    def opened(self, group: str, claims: Claims) -> None:
+        """Note queues that were opened with the answer that grants them: their members have them."""
+        self._coordinator.opened(group, claims)
 
     def instances(self, group: str) -> dict[str, str]:
         """Return the names of a group's static members, by client id."""

@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeVar
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
-from libramq.fencing import FenceReport
+from libramq.fencing import Claims, FenceReport
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Effect, Grant
@@ -335,6 +335,17 @@ class Coordinator(Generic[P, T]):
         """Return a view of the group as it is now."""
         group = self._groups.get(name)
         return view_of(group) if group is not None else None
+
+    def opened(self, group_name: str, claims: Claims) -> None:
+        """Note queues that were opened with the answer that grants them, before their members list them.
+
+        Else an inquiry would take openings for remnants of released queues, and grant these to others.
+        """
+        group = self._groups.get(group_name)
+        for queue, claim in claims.items():
+            member = group.members.get(claim.member) if group is not None else None
+            if member is not None:
+                member.held = member.held | {queue: claim.epoch}
 
     def client_of(self, group_name: str, member_id: str) -> str | None:
         """Return the client id of a member."""

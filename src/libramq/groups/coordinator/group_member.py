@@ -47,7 +47,7 @@ class Sent(Generic[P]):
 
 @dataclass(slots=True)
 class GroupMember(Generic[P, T]):
-    """One member. held: the queues it reported in its last request that listed them."""
+    """One member. held: the queues that it listed last, and those that were opened with an answer since."""
 
     id: str
     profile: MemberProfile

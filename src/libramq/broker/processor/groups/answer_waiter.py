@@ -11,8 +11,9 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
+from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.opening import Openings, QueueOpening
-from libramq.fencing import Claim
+from libramq.fencing import Claim, Claims
 from libramq.formats.document import encode_body
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group_assignment import Assignment
@@ -36,11 +37,10 @@ class AssignmentWaiter(RequestWaiter):
     """A waiter for an assignment, whose new queues are opened with the answer.
 
     member: None for one that joins; the answer names it. listed: the queues that it has. They are not opened
-    here: pulls and commits under its last claim may be on their way, and would be fenced. client_of: returns
-    a member's client id, for the records: it may not have sent this broker a heartbeat yet.
+    here: pulls and commits under its last claim may be on their way, and would be fenced.
     """
 
-    __slots__ = ("_client_of", "_group", "_listed", "_member", "_opening")
+    __slots__ = ("_coordination", "_group", "_listed", "_member", "_opening")
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class AssignmentWaiter(RequestWaiter):
         group: str,
         member: str | None,
         listed: Container[MessageQueue],
-        client_of: Callable[[str], str | None],
+        coordination: Coordination,
     ) -> None:
         super().__init__(request, answer, _reply)
-        self._client_of = client_of
+        self._coordination = coordination
         self._opening = opening
         self._group = group
         self._member = member
@@ -68,11 +68,15 @@ class AssignmentWaiter(RequestWaiter):
             for queue, epoch in queues.items()
             if member is not None and queue not in self._listed
         }
-        self._opening.open_granted(
-            self._group, claims, self.connection, partial(self._opened, result), client_of=self._client_of
-        )
+        # For the records: the member may not have sent this broker a heartbeat yet.
+        client_of = partial(self._coordination.client_of, self._group)
+        then = partial(self._opened, result, claims)
+        self._opening.open_granted(self._group, claims, self.connection, then, client_of=client_of)
 
-    def _opened(self, result: Answer[Any], openings: Openings) -> None:
+    def _opened(self, result: Answer[Any], claims: Claims, openings: Openings) -> None:
+        opened = {queue: claims[queue] for queue in openings}
+        if opened:
+            self._coordination.opened(self._group, opened)
         self._answer(self._request, _reply(result, openings))
 
 

@@ -159,9 +159,8 @@ class GroupRequests:
         """Return the waiter for an assignment; listed: the queues that the member has."""
         if not header.lb_takes_openings:
             return AnswerWaiter(request, self._answer)
-        group = header.consumer_group
-        client_of = partial(self._coordination.client_of, group)
-        return AssignmentWaiter(request, self._answer, self._opening, group, member, listed, client_of)
+        group, coordination = header.consumer_group, self._coordination
+        return AssignmentWaiter(request, self._answer, self._opening, group, member, listed, coordination)
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
