@@ -186,6 +186,42 @@ def test_large_messages_are_not_all_read_before_their_time(tmp_path, peer, monke
     talk.close()
 
 
+def test_properties_count_among_what_is_read_before_its_time(tmp_path, peer, monkeypatch):
+    """10,000 messages with 32 KiB of properties each took more than a GiB."""
+    monkeypatch.setattr(slot_reader, "PREPARED_BYTES_MAX", 2_000)
+    talk = Conversation(tmp_path)
+    for number in range(10):
+        send_at(talk, peer, NOW_MS + 3_000, body=b"%d" % number, note="x" * 1_000)
+    talk.advance(2_999)
+    read: list[int] = []
+    record_at = MessageStore.record_at
+    monkeypatch.setattr(
+        MessageStore, "record_at", lambda store, offset: read.append(offset) or record_at(store, offset)
+    )
+    talk.advance(1)
+    assert len(read) == 8
+    assert bodies(talk) == [b"%d" % number for number in range(10)]
+    talk.close()
+
+
+@pytest.mark.parametrize(("count", "body_bytes", "together"), [(300, 1, 128), (40, 1 << 20, 8)])
+def test_what_was_not_read_before_its_time_is_delivered_in_small_rounds(
+    tmp_path, peer, count, body_bytes, together
+):
+    """A round is a turn of the broker: 512 messages of 4 MiB in one would be two GiB."""
+    talk = Conversation(tmp_path, commit_log_file_bytes=1 << 24)
+    for number in range(count):
+        send_at(talk, peer, NOW_MS + 60_000, body=b"%d" % number * body_bytes)
+    talk.advance(1_000)
+    talk.clock.set_wall(by_ms=60_000)
+    timers, stored = talk.broker._files.timers.timers, [0]
+    while sum(stored) < count:
+        timers.advance(talk.clock.wall_ms())
+        stored.append(timers.delivered - sum(stored))
+    assert max(stored) <= together
+    talk.close()
+
+
 def test_recalls_are_refused_unless_they_are_allowed(talk, peer):
     handle = send_at(talk, peer, NOW_MS + 3_000).ext["recallHandle"]
     assert recall(talk, peer, handle).code == C.NO_PERMISSION

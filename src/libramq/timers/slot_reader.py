@@ -34,7 +34,8 @@ WALKED_PER_ROUND: Final = 1_000
 READ_COST: Final = 4
 #: Ours: the bytes of a body that cost as much as one prepared message.
 BODY_COST_BYTES: Final = 16 << 10
-#: Ours: messages, and the bytes of their bodies, that are in memory before their slot is due.
+#: Ours: messages, and the bytes of their records, that are in memory before their slot is due. A message may
+#: have 32 KiB of properties beside its body.
 PREPARED_MAX: Final = 10_000
 PREPARED_BYTES_MAX: Final = 8 << 20
 
@@ -53,7 +54,7 @@ class SlotReader:
         roll_window_ms: int,
     ) -> None:
         self._roll_window_ms = roll_window_ms
-        #: What was read before the slot was due, by physical offset; the bytes of its bodies, and its units.
+        #: What was read before the slot was due, by physical offset; the bytes of its records, and its units.
         self._prepared: dict[int, DueMessage] = {}
         self._prepared_bytes = self._prepared_units = 0
         self._is_left_out = is_left_out
@@ -76,6 +77,8 @@ class SlotReader:
         #: The keys of messages that the topic may have again, as they were rolled on (`rolled_key`).
         self._rolled: set[str] = set()
         self._read_count = 0
+        #: What the last call of `next_messages` cost.
+        self.read_cost = 0
         #: Where messages should be that the log does not have.
         self._missing: set[int] = set()
 
@@ -111,7 +114,7 @@ class SlotReader:
             self._prepared_units += 1
             if message is not None:
                 self._prepared[unit.physical_offset] = prepare(message, unit, self._roll_window_ms)
-                self._prepared_bytes += len(message.body)
+                self._prepared_bytes += message.store_size
         return self._prepared_units == len(self._units)
 
     def begin(self) -> None:
@@ -125,22 +128,22 @@ class SlotReader:
     def next_messages(self, cost_max: int) -> list[DueMessage]:
         """Return the next messages; none if more units have to be walked. They count as read with `taken`.
 
-        cost_max: a prepared message costs 1, another READ_COST. Raises ColdRead only if the first of them is
-        not in memory.
+        cost_max: a prepared message costs 1, another READ_COST, and a large body more; `read_cost` has what
+        these cost. Raises ColdRead only if the first of them is not in memory.
         """
-        self._read_count = 0
+        self._read_count = self.read_cost = 0
         if not self._walk() or not self._read_deletions():
             return []
         due: list[DueMessage] = []
         rolled: set[str] = set()
         kept = 0  # Units in front that lead to no message, or to a deleted one, are skipped.
         for unit in reversed(self._units[-cost_max:]):
-            if cost_max <= 0:
+            if self.read_cost >= cost_max:
                 break
             each = self._prepared.get(unit.physical_offset)
-            cost_max -= 1
+            self.read_cost += 1
             if each is None:
-                cost_max -= READ_COST - 1
+                self.read_cost += READ_COST - 1
                 try:
                     message = self._message(unit)
                 except ColdRead:
@@ -151,7 +154,7 @@ class SlotReader:
             kept += 1
             if each is None or self._is_deleted(each) or self._is_left_out(each.message):
                 continue
-            cost_max -= len(each.stored.body) // BODY_COST_BYTES
+            self.read_cost += len(each.stored.body) // BODY_COST_BYTES
             key = each.rolled_key
             if key is None or not (key in self._rolled or key in rolled):
                 due.append(each)

@@ -201,12 +201,13 @@ class TimerMessages:
 
     def _deliver(self, wall_ms: WallMs) -> bool:
         """Store messages of due slots again; return whether none is left."""
-        delivered = 0
-        while delivered < DELIVERED_PER_ROUND:
+        cost = 0
+        while cost < DELIVERED_PER_ROUND:
             slot = self._due_slot(wall_ms)
             if slot is None:
                 return self._due_tick(wall_ms) is None
-            due = slot.next_messages(DELIVERED_PER_ROUND - delivered)
+            due = slot.next_messages(DELIVERED_PER_ROUND - cost)
+            cost += slot.read_cost
             if slot.broken_at is not None and slot.broken_at >= self._collected_again_end:
                 self._collect_again(slot)
                 return False
@@ -223,7 +224,6 @@ class TimerMessages:
                 self.version += 1
             elif stored < len(due) or not due:
                 break
-            delivered += stored
         return False
 
     def _collect_again(self, slot: SlotReader) -> None:
