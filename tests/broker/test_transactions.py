@@ -463,6 +463,42 @@ def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer,
     assert len(checks(producer)) == 1
 
 
+def test_a_commit_that_a_full_disk_refused_is_taken_when_it_is_repeated(talk, peer, producer):
+    """A check has passed the half message before; what is known of its copy is kept."""
+    place = prepare(talk, peer)
+    talk.advance(INTERVAL_MS)
+    talk.disk.bytes_left = 0
+    assert end(talk, peer, place).code != C.SUCCESS
+    talk.disk.bytes_left = None
+    talk.advance(10_000)
+    assert end(talk, peer, place).code == C.SUCCESS
+    assert bodies(talk) == [b"order"]
+    checks(producer)
+    talk.advance(3 * INTERVAL_MS)
+    assert checks(producer) == []
+
+
+def test_what_ends_while_a_start_still_reads_does_not_hide_what_ended_before(tmp_path, peer, monkeypatch):
+    """An open message keeps rounds at the begin; the ends that it was read with were forgotten."""
+    monkeypatch.setattr(loading, "STRETCHES_AT_START", 0)
+    monkeypatch.setattr(loading, "REMEMBERED", 0)
+    talk = Conversation(tmp_path)
+    places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
+    for place in places[1:]:
+        end(talk, peer, place)
+    talk.kill()
+    again = Conversation(tmp_path, clock=talk.clock, transaction_timeout_ms=10 * INTERVAL_MS)
+    assert end(again, peer, prepare(again, peer, b"new")).code == C.SUCCESS
+    again.advance(2 * INTERVAL_MS)
+    assert not progress(again)[1]
+    again.kill()
+    last = Conversation(tmp_path, clock=talk.clock)
+    last.advance(100)
+    assert [end(last, peer, place).code for place in places[1:]] == [C.SUCCESS] * 2
+    assert bodies(last) == [b"1", b"2", b"new"]
+    last.close()
+
+
 def test_open_transactions_keep_operations_until_their_messages_are_passed():
     open_transactions = OpenTransactions(0, 10)
     open_transactions.ended(10, [1])

@@ -69,7 +69,7 @@ class Loading:
                     self._open.was_renewed(first, message.queue_offset)
             self._half_next = max(read.next_offset, self._half_next + 1)
         if self._op_next >= self._op_end and self._half_next >= self._half_end:
-            self._open.unread_before = 0
+            self._open.all_read()
 
 
 def first_open(store: MessageStore, offsets: OffsetCommits) -> OpenTransactions:

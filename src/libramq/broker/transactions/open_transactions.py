@@ -36,7 +36,7 @@ class OpenTransactions:
     def __init__(self, half_offset: int, op_offset: int) -> None:
         self.half_offset = half_offset
         self.unread_before = self.held_before = 0
-        self._op_end = op_offset
+        self._op_start = self._op_end = op_offset
         self._ops: deque[tuple[int, int]] = deque()  # Its offset, and the last half message that it names.
         self._ended: dict[int, None] = {}
         self._copies: dict[int, int] = {}
@@ -44,6 +44,8 @@ class OpenTransactions:
     @property
     def op_offset(self) -> int:
         """Return the first operation message that names a half message behind `half_offset`."""
+        if self.unread_before:
+            return self._op_start
         return self._ops[0][0] if self._ops else self._op_end
 
     def ended(self, op_offset: int, half_offsets: Iterable[int]) -> None:
@@ -51,9 +53,15 @@ class OpenTransactions:
         named = list(half_offsets)
         for half_offset in named:
             self._ended[half_offset] = None
+            self._copies.pop(half_offset, None)
         self._ops.append((op_offset, max(named, default=-1)))
         self._op_end = max(self._op_end, op_offset + 1)
         self._forget()
+
+    def all_read(self) -> None:
+        """Note that both topics are read; what ended meanwhile was noted before what had ended earlier."""
+        self.unread_before = 0
+        self._ops = deque(sorted(self._ops))
 
     def remember(self, half_offsets: Iterable[int]) -> None:
         """Note half messages that have ended: their producers may repeat themselves."""
@@ -68,7 +76,7 @@ class OpenTransactions:
 
     def to_end(self, half_offset: int, first_offset: int) -> list[int]:
         """Return all offsets by which a half message may be named, without repetitions."""
-        newest = self._copies.pop(first_offset, half_offset)
+        newest = self._copies.get(first_offset, half_offset)
         return list(dict.fromkeys((newest, half_offset, first_offset)))
 
     def has_ended(self, half_offset: int) -> bool:
