@@ -93,3 +93,32 @@ def test_messages_whose_copies_lie_in_a_cold_file_are_delivered_once(talk: Conve
     again.disk.is_cold = False
     assert len(bodies(again)) == 100
     again.close()
+
+
+def test_what_was_delivered_before_a_kill_is_forgotten_once_all_of_it_was_passed(talk: Conversation) -> None:
+    """One message took a KiB for as long as the process ran: 300 MB where 20,000 a second are delayed."""
+    for level in ("1", "3"):
+        for number in range(5):
+            send(talk, b"%d" % number, level=level)
+    talk.advance(1_500)
+    again = killed(talk)
+    again.advance(500)
+    copies = again.broker._files.schedule.copies
+    assert copies.count == 5
+    again.advance(1_000)
+    assert copies.count == 0
+    send(again, b"new")
+    again.advance(20_000)
+    assert len(bodies(again)) == 11
+    again.close()
+
+
+def test_a_clock_that_was_set_back_keeps_what_was_delivered_in_mind(talk: Conversation) -> None:
+    send(talk, b"one", level="3")
+    talk.advance(10_000)
+    assert bodies(talk) == [b"one"]
+    talk.clock.set_wall(by_ms=-5_000)
+    again = killed(talk)
+    again.advance(60_000)
+    assert bodies(again) == [b"one"]
+    again.close()

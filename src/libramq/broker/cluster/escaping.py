@@ -90,6 +90,8 @@ class Escaping:
         if self._is_copying():
             self._paused_until_ms = now_ms  # The master that asked has registered.
         if not self._is_acting() or now_ms < self._paused_until_ms:
+            if self._was_acting:
+                self._schedule.copies.end()
             self._was_acting = False
             self._windows = {level: each for level, each in self._windows.items() if each.awaited}
             return

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Final
 
 from libramq.broker.messages.stored_records import undamaged
+from libramq.clock import WallMs
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.store.message_store import MessageStore
@@ -46,6 +47,27 @@ class DeliveredCopies:
         self._log_end, self._last_ms = self._store.end, self._store.copy.last_stored_ms()
         self._queues.clear()
         self._found.clear()
+
+    @property
+    def count(self) -> int:
+        """Return how many copies are in memory, or were found to be of a message."""
+        waiting = sum(len(places) for queue in self._queues.values() for places in queue.copies.values())
+        return waiting + len(self._found)
+
+    @property
+    def is_looking(self) -> bool:
+        """Return whether copies are looked for: from `begin` to `end`."""
+        return self._log_end > 0
+
+    def end(self) -> None:
+        """Look for none any more, and forget those that were found."""
+        self._log_end = 0
+        self._queues.clear()
+        self._found.clear()
+
+    def passed_in_ms(self, wall_ms: WallMs) -> int:
+        """Return after what time all that may have a copy was due before."""
+        return self._last_ms + SLACK_MS + 1 - int(wall_ms)
 
     def has(self, message: MessageExt, topic: str, queue_id: int, due_ms: int) -> bool | None:
         """Return whether the log has a message's copy in a queue; None: call again, there is more to read.

@@ -61,8 +61,8 @@ class DelaySchedule:
         self.copies = DeliveredCopies(store)
         self.copies.begin()
         self._moments = StoredMoments(read_clock(clock))
-        #: None: the level has grown since it was looked at.
-        self._head_due_ms: dict[int, MonotonicMs | None] = {}
+        #: None: the level has grown since it was looked at, or was not yet. Empty ones are not in it.
+        self._head_due_ms: dict[int, MonotonicMs | None] = dict.fromkeys(self.levels)
 
     @property
     def levels(self) -> range:
@@ -82,10 +82,11 @@ class DelaySchedule:
             self.version += 1
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return when the next level is due; None: all are empty."""
-        return min(
-            (now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()), default=None
-        )
+        """Return when the next level is due, or copies are to be forgotten; None: all are empty."""
+        dues = [now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()]
+        if self.copies.is_looking:
+            dues.append(now_ms + max(0, self.copies.passed_in_ms(self._clock.wall_ms())))
+        return min(dues, default=None)
 
     def delay(self, message: StoreMessage, level_text: str) -> None:
         """Redirect a message that is stored next to its level; without a level do nothing.
@@ -117,7 +118,14 @@ class DelaySchedule:
             head_due_ms = self._head_due_ms.get(level)
             if head_due_ms is None or head_due_ms <= now_ms:
                 delivered += self._deliver_level(level, delay_ms, now_ms)
+        self._forget_copies(now_ms)
         return delivered
+
+    def _forget_copies(self, now_ms: MonotonicMs) -> None:
+        """Forget what was delivered before the start once every level has passed what was due then."""
+        is_passed = self.copies.is_looking and self.copies.passed_in_ms(self._clock.wall_ms()) <= 0
+        if is_passed and all(due and due > now_ms for due in self._head_due_ms.values()):
+            self.copies.end()
 
     def _deliver_level(self, level: int, delay_ms: int, now_ms: MonotonicMs) -> int:
         queue_id, offset = level - 1, self._next_offset(level)
