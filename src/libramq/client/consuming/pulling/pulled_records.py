@@ -28,12 +28,20 @@ _ADDED = (names.MIN_OFFSET, names.MAX_OFFSET)
 class PulledRecords(Sequence[MessageExt]):
     """Messages of one queue, in order. rows: which of the records they are; all by default."""
 
-    __slots__ = ("_broker_name", "_records", "_rows")
+    __slots__ = ("_broker_name", "_made", "_records", "_rows")
 
-    def __init__(self, records: "Records", broker_name: str, rows: "Positions | range | None" = None) -> None:
+    def __init__(
+        self,
+        records: "Records",
+        broker_name: str,
+        rows: "Positions | range | None" = None,
+        made: "list[pa.RecordBatch] | None" = None,
+    ) -> None:
         self._records = records
         self._broker_name = broker_name
         self._rows = range(len(records)) if rows is None else rows
+        #: The columns of all records, once they were made: its parts share them.
+        self._made = [] if made is None else made
 
     @classmethod
     def of(cls, data: bytes, broker_name: str) -> Self:
@@ -57,7 +65,7 @@ class PulledRecords(Sequence[MessageExt]):
     def __getitem__(self, index: int | slice) -> MessageExt | Self:
         """Return one message, decoded again each time, or part of them."""
         if isinstance(index, slice):
-            return type(self)(self._records, self._broker_name, self._rows[index])
+            return type(self)(self._records, self._broker_name, self._rows[index], self._made)
         (message,) = decode_records(
             self._records.record(int(self._rows[index])), broker_name=self._broker_name
         )
@@ -74,15 +82,16 @@ class PulledRecords(Sequence[MessageExt]):
 
         found = self._records.tags().to_pylist()
         rows = [row for row in self._rows if found[row] in tags]
-        return type(self)(self._records, self._broker_name, np.array(rows, dtype=np.int64))
+        return type(self)(self._records, self._broker_name, np.array(rows, dtype=np.int64), self._made)
 
     def batch(self, schema: "pa.Schema") -> "pa.RecordBatch":
         """Return them as a record batch with the columns of the schema."""
-        whole = self._records.batch([(self._broker_name, self._records.size)], schema)
-        rows = self._rows
+        rows, made = self._rows, self._made
+        if not made or not made[0].schema.equals(schema):
+            made[:] = [self._records.batch([(self._broker_name, self._records.size)], schema)]
         if isinstance(rows, range):
-            return whole if len(rows) == len(whole) else whole.slice(rows.start, len(rows))
-        return whole.take(rows)
+            return made[0] if len(rows) == len(made[0]) else made[0].slice(rows.start, len(rows))
+        return made[0].take(rows)
 
 
 def schema_of(columns: Sequence[str] | None) -> "pa.Schema":
