@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 
 import libramq.sync
-from libramq import ConfigError, LibraError, Message, MessageExt, Producer, PushConsumer, Reject, Retry
+from libramq import (
+    ConfigError,
+    InvalidMessage,
+    LibraError,
+    Message,
+    MessageExt,
+    Producer,
+    PushConsumer,
+    Reject,
+    Retry,
+)
 from libramq.integrations import message_traces
 from libramq.integrations.message_traces import traced, traced_handler
+from libramq.message.message import validate
 from libramq.message.names import TRACE_TOPIC
 from libramq.message.trace import Pub, SubAfter, SubBefore, TraceRecord, decode_trace
 from libramq.testing import Broker
@@ -172,6 +183,34 @@ async def test_records_that_cannot_be_sent_disturb_nobody():
     handler = traced_handler(as_coroutine(lambda: None), group="kitchen", producer=kept)
     assert await handler([message(0)]) is None
     assert kept.records == []
+
+
+class Refusing(Kept):
+    """A blocking producer that checks messages, as ours do, and stores none."""
+
+    group, client_id = "cooks", "10.0.0.1@1"
+
+    def send(self, sent: Message, **_: object) -> None:  # type: ignore[override]
+        validate(sent)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Message("Orders", None),  # type: ignore[arg-type]
+        Message("Orders", b"tea", keys=5),  # type: ignore[arg-type]
+        Message("Orders", b"tea", tags="\ud800"),
+        Message("Orders", b"tea", keys=["\ud800"]),
+        Message("Orders", b"tea", delay_ms="soon"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_message_that_cannot_be_recorded_raises_what_it_raises_without_traces(refused: Message):
+    producer = Refusing()
+    with pytest.raises(InvalidMessage):
+        traced(producer).send(refused)
+    with pytest.raises(InvalidMessage):
+        traced(producer).send(Message("Orders", b""))
+    assert len(producer.records) <= 2
 
 
 async def test_consuming_the_traces_themselves_is_not_recorded():

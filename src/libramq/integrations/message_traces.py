@@ -102,16 +102,20 @@ class _Records:
         self._producer = producer
         self._has_lost = False
 
-    def write(self, records: Sequence[TraceRecord]) -> None:
-        """Send records, as many as fit into a message together; none is waited for."""
-        for start in range(0, len(records), RECORDED_MAX):
-            some = records[start : start + RECORDED_MAX]
-            # Not the messages' own keys: ids are what is looked for, and a message's keys are bounded.
-            keys = [record.unique_id for record in some if record.unique_id]
-            try:
+    def write(self, records: Iterable[TraceRecord]) -> None:
+        """Send records, as many as fit into a message together; none is waited for.
+
+        They are made here: a message that the producer has refused may be none of which a record can be made.
+        """
+        try:
+            made = list(records)
+            for start in range(0, len(made), RECORDED_MAX):
+                some = made[start : start + RECORDED_MAX]
+                # Not the messages' own keys: ids are what is looked for, and a message's keys are bounded.
+                keys = [record.unique_id for record in some if record.unique_id]
                 self._producer.send_nowait(Message(TRACE_TOPIC, encode_trace(some), keys=keys), self._sent)
-            except LibraError as error:
-                self._lost(error)
+        except (LibraError, TypeError, ValueError) as error:
+            self._lost(error)
 
     def _sent(self, outcome: SendResult | LibraError) -> None:
         if isinstance(outcome, LibraError):
@@ -119,7 +123,7 @@ class _Records:
         else:
             self._has_lost = False
 
-    def _lost(self, error: LibraError) -> None:
+    def _lost(self, error: Exception) -> None:
         if not self._has_lost:  # Once, until one was stored again.
             log.warning(
                 "message traces are not stored; messages are sent and handled without", error=str(error)
@@ -200,11 +204,11 @@ class _Sending:
         else:
             each = [results] if isinstance(results, SendResult) else results
         cost_ms = _clock.monotonic_ms() - self._began_ms
-        self._producer.records.write([
+        self._producer.records.write(
             self._record(message, result, cost_ms)
             for message, result in zip(self._messages, each, strict=False)
             if isinstance(message, Message) and message.topic != TRACE_TOPIC
-        ])  # fmt: skip
+        )
 
     def _record(self, message: Message, result: SendResult | None, cost_ms: int) -> Pub:
         return Pub(
