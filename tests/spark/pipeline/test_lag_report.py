@@ -16,10 +16,10 @@ from libramq.errors import BrokerError, ConfigError
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import OffsetWrapper
-from libramq.spark.pipeline.lag_page import lag_page
-from libramq.spark.pipeline.lag_report import LagReport, LagReportConfig
-from libramq.spark.pipeline.lag_samples import groups_to_sample, sample
-from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
+from libramq.spark.pipeline.lag.page import lag_page
+from libramq.spark.pipeline.lag.report import LagReport, LagReportConfig
+from libramq.spark.pipeline.lag.samples import groups_to_sample, sample
+from libramq.spark.pipeline.lag.tables import SAMPLES, TABLES, lag_tables
 from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Producer, PushConsumer
 

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from libramq.message.trace import Pub, SubAfter, SubBefore, TraceRecord, encode_trace
-from libramq.spark.pipeline.deliveries import CLOCKS_APART_MS, client_of, deliveries
-from libramq.spark.pipeline.lag_tables import SAMPLES
-from libramq.spark.pipeline.rebalance_page import rebalance_page
-from libramq.spark.pipeline.rebalance_periods import AFTER_MS, CALM_MS, CAUSED_MS, period_rows, periods
+from libramq.spark.pipeline.lag.tables import SAMPLES
+from libramq.spark.pipeline.rebalances.deliveries import CLOCKS_APART_MS, client_of, deliveries
+from libramq.spark.pipeline.rebalances.page import rebalance_page
+from libramq.spark.pipeline.rebalances.periods import AFTER_MS, CALM_MS, CAUSED_MS, period_rows, periods
+from libramq.spark.pipeline.rebalances.trace_tables import DUPLICATES, TABLES, TraceTables, trace_tables
 from libramq.spark.pipeline.small_table import table_ddl
-from libramq.spark.pipeline.trace_tables import DUPLICATES, TABLES, TraceTables, trace_tables
 
 from .test_rebalance_report import Balanced
 

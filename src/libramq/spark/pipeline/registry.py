@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: Module, class and configuration; imported on use.
 PIPELINES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
-        "ingest": ("ingest", "Ingest", "IngestConfig"),
-        "rebalance_report": ("rebalance_report", "RebalanceReport", "RebalanceReportConfig"),
-        "lag_report": ("lag_report", "LagReport", "LagReportConfig"),
+        "ingest": ("ingest.ingest", "Ingest", "IngestConfig"),
+        "rebalance_report": ("rebalances.report", "RebalanceReport", "RebalanceReportConfig"),
+        "lag_report": ("lag.report", "LagReport", "LagReportConfig"),
     }
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from libramq.groups.rebalance import SETTLE_MS_MAX
-from libramq.spark.pipeline.deliveries import CLOCKS_APART_MS
+from libramq.spark.pipeline.rebalances.deliveries import CLOCKS_APART_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

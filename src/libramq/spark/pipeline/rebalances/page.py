@@ -9,8 +9,8 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from libramq.clock import WallMs
-from libramq.spark.pipeline.hours import by_hour
-from libramq.spark.pipeline.trace_page import trace_sections
+from libramq.spark.pipeline.rebalances.hours import by_hour
+from libramq.spark.pipeline.rebalances.trace_page import trace_sections
 from libramq.spark.report import svg
 from libramq.spark.report.page import html_table, note, page, section, tiles, written
 

@@ -14,9 +14,9 @@ import msgspec
 
 from libramq.errors import ConfigError
 from libramq.spark.options import ACCESS_PREFIX
-from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
+from libramq.spark.pipeline.ingest.checkpoint import Checkpoint
 from libramq.spark.pipeline.messages import waiting
 from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.schema import COLUMNS
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from libramq.spark.pipeline.delta_table import DeltaTable
-    from libramq.spark.pipeline.parquet_table import ParquetTable
+    from libramq.spark.pipeline.ingest.delta_table import DeltaTable
+    from libramq.spark.pipeline.ingest.parquet_table import ParquetTable
 
 #: Ours: 20 MB of small messages, which Spark's driver can hold for Delta; 0.5 s of reading.
 BATCH_MESSAGES: Final = 200_000
@@ -138,7 +138,7 @@ class Ingest:
             f"{self._rows_written:,} rows written to {self._path}"
         )
         if self._config.compact:
-            from libramq.spark.pipeline.delta_table import DeltaTable
+            from libramq.spark.pipeline.ingest.delta_table import DeltaTable
 
             count = DeltaTable(self._path).compact()
             sentence += f"; {count} small files were merged"
@@ -157,7 +157,7 @@ class Ingest:
 
     def _write(self, batch: "DataFrame", number: int) -> None:
         """Write one batch to the table, unless it is there."""
-        from libramq.spark.pipeline.duplicates import without_duplicates
+        from libramq.spark.pipeline.ingest.duplicates import without_duplicates
 
         table = self._table(self._checkpoint.query_id())
         if table.has_batch(number):
@@ -192,10 +192,10 @@ class Ingest:
 
     def _table(self, query_id: str = "") -> "ParquetTable | DeltaTable":
         if self._config.format == "delta":
-            from libramq.spark.pipeline.delta_table import DeltaTable
+            from libramq.spark.pipeline.ingest.delta_table import DeltaTable
 
             return DeltaTable(self._path, query_id=query_id)
-        from libramq.spark.pipeline.parquet_table import ParquetTable
+        from libramq.spark.pipeline.ingest.parquet_table import ParquetTable
 
         return ParquetTable(self._path)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from libramq.spark.pipeline.hours import HOURS_MAX, by_hour
+from libramq.spark.pipeline.rebalances.hours import HOURS_MAX, by_hour
 from libramq.spark.report import svg
 from libramq.spark.report.page import html_table, note, section, tiles
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from libramq.errors import RouteNotFound
-from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest.ingest import Ingest, IngestConfig
 from libramq.spark.pipeline.plan import OnProgress, Plan
 
 if TYPE_CHECKING:

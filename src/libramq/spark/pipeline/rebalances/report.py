@@ -19,19 +19,19 @@ from libramq.clock import Clock, SystemClock, WallMs
 from libramq.errors import ConfigError
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.deliveries import deliveries
 from libramq.spark.pipeline.failure import failures_in_one_line
-from libramq.spark.pipeline.ingest import IngestConfig
-from libramq.spark.pipeline.kept_topic import KeptTopic
-from libramq.spark.pipeline.lag_tables import SAMPLES
+from libramq.spark.pipeline.ingest.ingest import IngestConfig
+from libramq.spark.pipeline.lag.tables import SAMPLES
 from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
-from libramq.spark.pipeline.rebalance_page import rebalance_page
-from libramq.spark.pipeline.rebalance_periods import period_rows, periods
-from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
-from libramq.spark.pipeline.rebalance_tables import rebalance_tables
+from libramq.spark.pipeline.rebalances.deliveries import deliveries
+from libramq.spark.pipeline.rebalances.kept_topic import KeptTopic
+from libramq.spark.pipeline.rebalances.page import rebalance_page
+from libramq.spark.pipeline.rebalances.periods import period_rows, periods
+from libramq.spark.pipeline.rebalances.tables import TABLES as OF_EVENTS
+from libramq.spark.pipeline.rebalances.tables import rebalance_tables
+from libramq.spark.pipeline.rebalances.trace_tables import DUPLICATES, TraceTables, trace_tables
+from libramq.spark.pipeline.rebalances.trace_tables import TABLES as OF_TRACES
 from libramq.spark.pipeline.small_table import replace_table, table_ddl
-from libramq.spark.pipeline.trace_tables import DUPLICATES, TraceTables, trace_tables
-from libramq.spark.pipeline.trace_tables import TABLES as OF_TRACES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from libramq.spark.pipeline.rebalance_periods import with_periods
+from libramq.spark.pipeline.rebalances.periods import with_periods
 
 if TYPE_CHECKING:
     import pyarrow as pa

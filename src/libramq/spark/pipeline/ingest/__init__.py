@@ -1,0 +1,1 @@
+"""The ingest pipeline: a topic's messages in a table, each once."""

@@ -1,0 +1,1 @@
+"""The lag report: samples of groups' offsets as tables and a page."""
