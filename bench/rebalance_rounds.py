@@ -1,6 +1,6 @@
 """Rounds of rebalances under load: A consumes, B joins, C joins, B stops, C is killed; what each event cost.
 
-With a freeze, D joins, is stopped (SIGSTOP) for longer than its session, and goes on (SIGCONT).
+With a freeze, D joins, is stopped (SIGSTOP) for longer than its session, and continues (SIGCONT).
 Every message carries its number and when it was sent; every consumer appends to a file of its own what it was
 given and when. Both clocks are the machine's. An event's window reaches to the next event. The delay of a
 message is that of its first delivery; what comes again counts as a duplicate.
@@ -27,7 +27,7 @@ from tests.interop.process import Process
 
 #: What a round does after A consumes: who, and what happens to it.
 EVENTS: Final = (("B", "joins"), ("C", "joins"), ("B", "stops"), ("C", "killed"))
-FREEZE: Final = (("D", "joins"), ("D", "frozen"), ("D", "goes on"))
+FREEZE: Final = (("D", "joins"), ("D", "frozen"), ("D", "continues"))
 QUEUES: Final = 16
 ENTRY: Final = struct.Struct(">qqqq")  # Number, sent and delivered in µs since 1970, queue.
 READY_S: Final = 60.0
@@ -106,7 +106,7 @@ def play(
         "stops": lambda name: running[name].tell("stop"),
         "killed": lambda name: running.pop(name).kill(),
         "frozen": lambda name: os.kill(running[name].pid, signal.SIGSTOP),
-        "goes on": lambda name: os.kill(running[name].pid, signal.SIGCONT),
+        "continues": lambda name: os.kill(running[name].pid, signal.SIGCONT),
     }
     lasting_s = {"killed": after_kill_s, "frozen": frozen_s}
     events = EVENTS + (FREEZE if frozen_s else ())

@@ -1,4 +1,4 @@
-"""Consumes in order: the steps of each parcel, one after the other, although parcels go on side by side.
+"""Consumes in order: the steps of each parcel, one after the other, although parcels are handled side by side.
 
     libra up                    # in another terminal
     python examples/ordered.py

@@ -45,7 +45,7 @@ _DROPPED: Final = (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARE
 
 
 class Escaping:
-    """Delivers for a slave's master. name_server: whom to ask.
+    """Delivers for a slave's master. name_server: where to ask for other masters.
 
     is_acting: whether the slave acts; is_copying: whether the master is there, and its log is copied.
     """

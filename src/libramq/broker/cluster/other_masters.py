@@ -68,7 +68,7 @@ class Outgoing(NamedTuple):
 
 
 class OtherMasters:
-    """Sends windows. name_server: whom to ask for routes; ready: called when a route has come."""
+    """Sends windows. name_server: where to ask for routes; ready: called when a route arrives."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ class RebalanceReports:
 
 
 def named(who: Sequence[str]) -> str | None:
-    """Return the causers of a rebalance as text; of many, some."""
+    """Return who caused a rebalance, as text; not all, if there are many."""
     if len(who) <= NAMED_MAX:
         return ", ".join(who) or None
     return f"{', '.join(who[:NAMED_MAX])} and {len(who) - NAMED_MAX} more"

@@ -116,7 +116,7 @@ class TorturedPair:
             end, damage = check_files(Path(broker.config.store_path))
             ends.append(end)
             wrong += damage
-        if ends[0] < ends[1]:  # The master went on for a moment: it checks open transactions.
+        if ends[0] < ends[1]:  # A master writes a moment longer: it checks open transactions.
             wrong.append(f"the master's log ends at {ends[0]} and the slave's at {ends[1]}")
         self._equal_end = 0
         return wrong + self._compare_bytes(min(ends))

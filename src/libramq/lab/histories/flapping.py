@@ -5,10 +5,10 @@ from typing import Final
 from libramq.lab.crew import Crew
 from libramq.lab.history import Departure, History, Step
 
-#: Ours: one of so many.
+#: Ours: one member in this many flaps.
 EVERY: Final = 25
 ROUNDS: Final = 6
-#: Ours: how often each of them is killed in a round.
+#: Ours: how likely each of them is killed in a round.
 CHANCE: Final = 0.7
 #: Ours: until a killed container runs again.
 DOWN_MS: Final = 15_000
@@ -16,7 +16,7 @@ ROUND_MS: Final = 60_000
 
 
 def flapping(group: str, crew: Crew) -> History:
-    """Each round some of the same few go and come."""
+    """In each round some of the same few members are killed and restarted."""
     members = crew.hire(crew.size.members)
     weak = crew.some(members, max(1, len(members) // EVERY))
     steps: list[Step] = []

@@ -30,7 +30,7 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
         section(
             "Redelivered messages",
             "Deliveries of messages that their group had been given before, each hour, by why they came "
-            "again. Those of a rebalance began while it went on or soon after.",
+            "again. Those of a rebalance began during it or soon after.",
             svg.bars(*by_hour(hours, names, _of_causes), label="Redelivered messages each hour by cause")
             if _sum(hours, "duplicates")
             else note("None."),
