@@ -25,14 +25,16 @@ _DELIVERED_BYTES_MAX: Final = len(p.TIMER_DEQUEUE_MS) + 22
 class DueMessage(NamedTuple):
     """A message of a slot.
 
-    stored: for its own queue, or for the timers' again; complete after `stored_at`. queue_id: the one that it
-    was sent to; None if it waits in a later slot again. text: its properties without the time of delivery.
-    has_room: for that one too. rolled_key: as of the function.
+    physical_offset: of its record among those that wait. stored: for its own queue, or for the timers' again;
+    complete after `stored_at`. queue_id: the one that it was sent to; None if it waits in a later slot again.
+    text: its properties without the time of delivery. has_room: for that one too. rolled_key: as of the
+    function.
     """
 
-    message: MessageExt
+    physical_offset: int
     stored: StoreMessage
     real_topic: str | None
+    unique_key: str | None
     queue_id: int | None
     text: bytes
     has_room: bool
@@ -41,7 +43,7 @@ class DueMessage(NamedTuple):
     @property
     def deletion_key(self) -> str:
         """Return what a deletion of it names."""
-        return f"{self.real_topic}+{self.message.properties.get(p.UNIQ_KEY)}"
+        return f"{self.real_topic}+{self.unique_key}"
 
     def stored_at(self, delivered_at: bytes, destinations: Destinations) -> StoreMessage:
         """Return what is stored at a time. delivered_at: the property that has it."""
@@ -81,8 +83,9 @@ def prepare(message: MessageExt, unit: TimerUnit, roll_window_ms: int) -> DueMes
         message.reconsume_times,
     )
     return DueMessage(
-        message, stored, real_topic, queue_id, text, has_room, rolled_key(message, roll_window_ms)
-    )
+        message.physical_offset, stored, real_topic, properties.get(p.UNIQ_KEY), queue_id, text, has_room,
+        rolled_key(message, roll_window_ms),
+    )  # fmt: skip
 
 
 def delivered_at(wall_ms: WallMs) -> bytes:

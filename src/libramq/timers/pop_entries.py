@@ -7,9 +7,6 @@ own, so its timers leave them out.
 
 from typing import Protocol
 
-from libramq.message import properties as p
-from libramq.message.message import MessageExt
-
 
 class PopEntries(Protocol):
     """The part of POP that the timers use."""
@@ -28,8 +25,8 @@ class PopEntries(Protocol):
         """Return the offset after the entries that this process wrote at an offset."""
         ...
 
-    def owns(self, message: MessageExt) -> bool:
-        """Return whether a message of the timers' topic is an entry that no timer delivers."""
+    def owns(self, real_topic: str | None) -> bool:
+        """Return whether timer messages for a topic are entries, which no timer delivers."""
         ...
 
 
@@ -43,11 +40,6 @@ class NoPop:
         """Skip nothing."""
         return offset
 
-    def owns(self, message: MessageExt) -> bool:
+    def owns(self, real_topic: str | None) -> bool:
         """Return False."""
         return False
-
-
-def leads_to(message: MessageExt, topic: str) -> bool:
-    """Return whether a timer message is to be delivered to a topic."""
-    return message.properties.get(p.REAL_TOPIC) == topic

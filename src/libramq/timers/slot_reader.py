@@ -41,7 +41,7 @@ PREPARED_BYTES_MAX: Final = 8 << 20
 
 
 class SlotReader:
-    """Reads one slot. tick: its time / precision. is_left_out: whether nobody is to get a message."""
+    """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SlotReader:
         timer_log: TimerLog,
         wheel: TimerWheel,
         tick: int,
-        is_left_out: Callable[[MessageExt], bool],
+        is_left_out: Callable[[str | None], bool],
         *,
         roll_window_ms: int,
     ) -> None:
@@ -152,7 +152,7 @@ class SlotReader:
                     raise
                 each = prepare(message, unit, self._roll_window_ms) if message is not None else None
             kept += 1
-            if each is None or self._is_deleted(each) or self._is_left_out(each.message):
+            if each is None or self._is_deleted(each) or self._is_left_out(each.real_topic):
                 continue
             self.read_cost += len(each.stored.body) // BODY_COST_BYTES
             key = each.rolled_key
@@ -166,13 +166,13 @@ class SlotReader:
     def taken(self, count: int, due: list[DueMessage]) -> None:
         """Note that the first messages of the last read were stored; the others will be read again."""
         for each in due[:count]:
-            self._prepared.pop(each.message.physical_offset, None)
+            self._prepared.pop(each.physical_offset, None)
             if each.rolled_key is not None:
                 self._rolled.add(each.rolled_key)
         if count == len(due):
             del self._units[len(self._units) - self._read_count :]
             return
-        position = due[count].message.physical_offset
+        position = due[count].physical_offset
         while self._units[-1].physical_offset != position:
             self._units.pop()
 

@@ -272,10 +272,12 @@ class TimerMessages:
         if not messages:
             return 0
         for position, result in enumerate(self._store.append_batch(messages)):
+            if result.status is AppendStatus.PUT_OK:
+                continue
             if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
                 # It will never be accepted; those behind it must not wait for it.
                 log.error("due message dropped", topic=messages[position].topic, reason=result.status.name)
-            elif not result.is_ok:
+            else:
                 log.warning("timer messages wait: the store accepts no messages")
                 self.is_refused = True
                 return position
@@ -294,7 +296,7 @@ class TimerMessages:
             return self.queue_offset == offset
         messages = _decoded(result.data)
         for message in messages:
-            if not self._pop.owns(message) and not self._was_delivered(message):
+            if not self._pop.owns(message.properties.get(p.REAL_TOPIC)) and not self._was_delivered(message):
                 self._add(message, wall_ms)
         end = result.next_offset
         self.collected += end - offset

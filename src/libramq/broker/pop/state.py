@@ -14,12 +14,10 @@ from libramq.clock import Clock, read_clock
 from libramq.errors import BrokerError, StoreError
 from libramq.logs import get_logger
 from libramq.message import names
-from libramq.message.message import MessageExt
 from libramq.offsets import OffsetLedger
 from libramq.pop import InFlight
 from libramq.pop.positions import Positions
 from libramq.store.message_store import MessageStore
-from libramq.timers.pop_entries import leads_to
 from libramq.timers.timer_checkpoint import FoundCheckpoint
 
 log = get_logger(__name__)
@@ -79,9 +77,9 @@ class PopState:
         """Return the offset behind the entries that this process wrote at an offset."""
         return self.journal.skip(offset)
 
-    def owns(self, message: MessageExt) -> bool:
-        """Return whether a timer message is an entry; what was not taken over goes to the revive topic."""
-        return self._is_taken_over and leads_to(message, self._revive_topic)
+    def owns(self, real_topic: str | None) -> bool:
+        """Return whether timer messages for a topic are entries; those not taken over are delivered."""
+        return self._is_taken_over and real_topic == self._revive_topic
 
     def close(self) -> None:
         """Write again what is in flight, for a short start of either broker."""
