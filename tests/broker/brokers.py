@@ -260,8 +260,8 @@ def subscription(
     data = SubscriptionData(
         topic=topic,
         sub_string=expression,
-        tags_set=sorted(parsed.tags),
-        code_set=sorted(parsed.codes or ()),
+        tags_set=tuple(sorted(parsed.tags)),
+        code_set=tuple(sorted(parsed.codes or ())),
         sub_version=version,
     )
     return (

@@ -400,21 +400,21 @@ def share_groups(talk, count: int) -> list[FakePeer]:
 
 def drain(talk) -> None:
     """Send all waiting notifications."""
-    while talk.broker.consumers.notifications.has_unsent:
+    while talk.broker.consumers.notifications.outbox:
         talk.tick()
 
 
 def count_taken(talk, monkeypatch) -> list[int]:
     """Return a list that records how many notifications are sent at a time."""
     sizes: list[int] = []
-    take = talk.broker.consumers.notifications.take
+    take = talk.broker.consumers.notifications.outbox.take
 
     def counted(count: int):
         taken = take(count)
         sizes.append(len(taken))
         return taken
 
-    monkeypatch.setattr(talk.broker.consumers.notifications, "take", counted)
+    monkeypatch.setattr(talk.broker.consumers.notifications.outbox, "take", counted)
     return sizes
 
 

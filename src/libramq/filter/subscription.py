@@ -20,13 +20,16 @@ CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
 CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
 
 
-class SubscriptionData(Document, frozen=True, kw_only=True):
-    """Which messages of a topic a group receives."""
+class SubscriptionData(Document, frozen=True, kw_only=True, gc=False):
+    """Which messages of a topic a group receives.
+
+    The garbage collector does not look at it: brokers have thousands, none in a cycle.
+    """
 
     topic: str
     sub_string: str = "*"
-    tags_set: list[str] = []
-    code_set: list[int] = []
+    tags_set: tuple[str, ...] = ()
+    code_set: tuple[int, ...] = ()
     sub_version: int = 0
     expression_type: str | None = "TAG"
     class_filter_mode: bool = False

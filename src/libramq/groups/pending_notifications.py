@@ -11,8 +11,9 @@ Upstream: RebalanceService.java, DefaultConsumerIdsChangeListener.java.
 """
 
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+import msgspec
 
 from libramq.clock import MonotonicMs
 
@@ -28,8 +29,7 @@ PENDING_MS_MAX: Final = 60_000
 ROUND_GAP_MS: Final = 200
 
 
-@dataclass(slots=True)
-class _Notified:
+class _Notified(msgspec.Struct, gc=False):
     """One member: when it last fetched the list, and when it was last notified."""
 
     fetched_at_ms: MonotonicMs

@@ -8,8 +8,9 @@ Upstream waits 120 s and sends no probe (ClientHousekeepingService, BrokerConfig
 Members of a coordinated group also have a session at their coordinator.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from libramq.clock import MonotonicMs
 
@@ -19,8 +20,7 @@ SILENCE_MS_MAX: Final = 75_000
 ANSWER_MS_MAX: Final = 3_000
 
 
-@dataclass(slots=True)
-class Session:
+class Session(msgspec.Struct, gc=False):
     """One member's session. probe_number: of the probe that is open. Times are monotonic."""
 
     seen_at_ms: MonotonicMs

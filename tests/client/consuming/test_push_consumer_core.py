@@ -32,9 +32,9 @@ def test_the_heartbeat_has_group_subscriptions_and_start_position():
     assert heartbeat.data.client_id == "me"
     assert (consumer.group_name, consumer.consume_from_where) == ("g", "CONSUME_FROM_FIRST_OFFSET")
     topic, retry = consumer.subscription_data_set
-    assert (topic.topic, topic.sub_string, topic.tags_set) == ("T", "b || a", ["a", "b"])
-    assert (topic.code_set, topic.sub_version) == ([97, 98], WALL_MS)
-    assert (retry.topic, retry.sub_string, retry.tags_set) == (RETRY, "*", [])
+    assert (topic.topic, topic.sub_string, topic.tags_set) == ("T", "b || a", ("a", "b"))
+    assert (topic.code_set, topic.sub_version) == ((97, 98), WALL_MS)
+    assert (retry.topic, retry.sub_string, retry.tags_set) == (RETRY, "*", ())
 
 
 def test_every_broker_gets_a_heartbeat_including_slaves():

@@ -59,7 +59,7 @@ class ClientWatch:
     def settle(self) -> None:
         """Send notices, the first ones at once, and set the deadlines."""
         consumers = self._consumers
-        if consumers.notifications.has_unsent and self._sending.due_ms is None:
+        if consumers.notifications.outbox and self._sending.due_ms is None:
             self._send()
         if consumers.notifications.is_looking:
             self._repeat.by(self._clock.monotonic_ms())
@@ -113,7 +113,7 @@ class ClientWatch:
 
     def _send(self) -> None:
         """Send a slice of the notices, and the others after everything else was served."""
-        notifications = self._consumers.notifications
-        self._notify(notifications.take(NOTIFIED_PER_STEP))
-        if notifications.has_unsent:
+        outbox = self._consumers.notifications.outbox
+        self._notify(outbox.take(NOTIFIED_PER_STEP))
+        if outbox:
             self._sending.at(self._clock.monotonic_ms())

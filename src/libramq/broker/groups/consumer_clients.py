@@ -177,7 +177,7 @@ class ConsumerClients:
         """Probe silent members, and remove those that did not answer; yields where others may be served."""
         for members in self._groups.in_slices(CHECKED_PER_STEP):
             probes, expired = self._groups.look(members, now_ms=self._clock.monotonic_ms())
-            self.notifications.send(probes)
+            self.notifications.outbox.probe(probes)
             for start in range(0, len(expired), EXPIRED_PER_STEP):
                 now = read_clock(self._clock)
                 for group_name, peer in expired[start : start + EXPIRED_PER_STEP]:

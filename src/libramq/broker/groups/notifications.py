@@ -1,18 +1,17 @@
 """The notifications: which members have to be notified of a change, repeated until they have fetched the
 list.
 
-Whom to notify now is in the outbox, once for each connection and group, and is sent a slice at a time.
+Whom to notify now is in the outbox, and is sent a slice at a time.
 Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from libramq.broker.groups.outbox import Outbox
 from libramq.clock import Clock, MonotonicMs
 from libramq.groups.consumer_group import ConsumerGroup
-from libramq.groups.notice import GroupChanged, Notice
 from libramq.groups.pending_notifications import REPEAT_MS, PendingNotifications
 from libramq.kernel.connection import Connection
 
@@ -27,13 +26,8 @@ class Notifications:
         self._clock = clock
         self._pending: dict[str, PendingNotifications[Connection]] = {}
         self._unfinished: set[str] = set()
-        self._outbox: dict[Notice[Connection], None] = {}
+        self.outbox = Outbox()
         self._to_look_at: deque[str] = deque()
-
-    @property
-    def has_unsent(self) -> bool:
-        """Return whether the outbox has notices."""
-        return bool(self._outbox)
 
     @property
     def has_unfinished(self) -> bool:
@@ -45,17 +39,6 @@ class Notifications:
         """Return whether `repeat` has checked some of the groups only, and has to be called again."""
         return bool(self._to_look_at)
 
-    def take(self, count: int) -> list[Notice[Connection]]:
-        """Take the oldest notices out of the outbox, at most so many."""
-        taken = list(islice(self._outbox, count))
-        for notice in taken:
-            del self._outbox[notice]
-        return taken
-
-    def send(self, notices: Iterable[Notice[Connection]]) -> None:
-        """Put notices into the outbox; one that is there already is sent once."""
-        self._outbox.update(dict.fromkeys(notices))
-
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
         """Notify members of a group's change now; the others are due within wait_ms.
 
@@ -66,7 +49,7 @@ class Notifications:
         pending = self._pending.setdefault(group.name, PendingNotifications())
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
         self._unfinished.add(group.name)
-        self.send(GroupChanged(peer, group.name) for peer in peers)
+        self.outbox.change(group.name, peers)
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
         """Notify clients again, each after its delay in milliseconds."""
@@ -113,7 +96,7 @@ class Notifications:
             if not allocates(name):
                 self._unfinished.discard(name)
                 continue
-            self.send(GroupChanged(peer, name) for peer in pending.due(now_ms=now_ms))
+            self.outbox.change(name, pending.due(now_ms=now_ms))
             if pending.is_current:
                 self._unfinished.discard(name)
 

@@ -39,10 +39,10 @@ _ELSEWHERE: Final = ("192.0.2.1", 9)
 _LOOPBACK: Final = "127.0.0.1"
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 #: Ours: the collector stops the loop, for 0.3 to 0.5 µs an object. It looks at 5,000 new ones at a time
-#: (2 ms), at 25,000 that survived (10 ms), and at all of them only after 20 million: where twenty clients
+#: (2 ms), at 15,000 that survived (7 ms), and at all of them only after 20 million: where twenty clients
 #: have a thousand groups each, that takes 80 to 120 ms, and found 4 objects. What a request leaves behind in
 #: cycles (an exception and its frames) dies young; the rest is freed by reference counts.
-_COLLECTION_THRESHOLDS: Final = (5_000, 4, 1_000)
+_COLLECTION_THRESHOLDS: Final = (5_000, 2, 1_400)
 
 
 async def up(

@@ -1,5 +1,8 @@
 """The heartbeat, in which a client describes itself to brokers.
 
+The garbage collector does not look at these: a client may have 1,000 groups, and 25,000 objects stop the
+loop for 20 ms.
+
 Upstream: remoting/protocol/heartbeat/HeartbeatData.java, ConsumerData.java.
 """
 
@@ -14,13 +17,13 @@ from libramq.filter.subscription import (
 from libramq.formats.document import Document
 
 
-class ProducerData(Document, frozen=True, kw_only=True):
+class ProducerData(Document, frozen=True, kw_only=True, gc=False):
     """One producer group of a client."""
 
     group_name: str
 
 
-class ConsumerData(Document, frozen=True, kw_only=True):
+class ConsumerData(Document, frozen=True, kw_only=True, gc=False):
     """One consumer group of a client."""
 
     group_name: str
@@ -31,7 +34,7 @@ class ConsumerData(Document, frozen=True, kw_only=True):
     unit_mode: bool = False
 
 
-class HeartbeatData(Document, frozen=True, kw_only=True):
+class HeartbeatData(Document, frozen=True, kw_only=True, gc=False):
     """A heartbeat. fingerprint ≠ 0 and without_sub are version 2 of it."""
 
     client_id: str = msgspec.field(name="clientID", default="")

@@ -51,7 +51,7 @@ def _subscription(topic: str, selector: Selector, version: int) -> SubscriptionD
     return SubscriptionData(
         topic=topic,
         sub_string=selector.expression,
-        tags_set=sorted(selector.tags),
-        code_set=sorted(selector.codes or ()),
+        tags_set=tuple(sorted(selector.tags)),
+        code_set=tuple(sorted(selector.codes or ())),
         sub_version=version,
     )

@@ -1,0 +1,40 @@
+"""Notices that wait: each once, and no connection behind all those of another."""
+
+import gc
+
+from libramq.broker.groups.outbox import CHANGES_PER_TURN, Outbox
+from libramq.groups.notice import AreYouThere, GroupChanged
+from tests.fakes import FakePeer
+
+
+def test_a_member_of_one_group_does_not_wait_behind_one_of_a_thousand():
+    outbox, busy, single = Outbox(), FakePeer(), FakePeer()
+    for number in range(1_000):
+        outbox.change(f"G{number}", [busy])
+    outbox.change("Mine", [single])
+    taken = outbox.take(CHANGES_PER_TURN + 1)
+    assert [notice.peer for notice in taken] == [busy] * CHANGES_PER_TURN + [single]
+    rest = outbox.take(1_000)
+    assert [notice.group for notice in taken[:-1] + rest] == [f"G{number}" for number in range(1_000)]
+    assert not outbox
+
+
+def test_a_change_is_sent_once_and_a_probe_before_it():
+    outbox, peer = Outbox(), FakePeer()
+    outbox.change("G", [peer])
+    outbox.change("G", [peer])
+    probe = AreYouThere(peer, "G", "c", 1)
+    outbox.probe([probe])
+    assert outbox.take(10) == [probe, GroupChanged(peer, "G")]
+    assert outbox.take(10) == []
+
+
+def test_changes_that_wait_are_no_objects_of_the_garbage_collector():
+    """20,000 of them were, and the loop stood still for 20 ms while the collector looked at them."""
+    outbox, peers = Outbox(), [FakePeer() for _ in range(20)]
+    names = [f"G{number}" for number in range(1_000)]
+    gc.collect()
+    before = len(gc.get_objects())
+    for name in names:
+        outbox.change(name, peers)
+    assert len(gc.get_objects()) - before < 100
