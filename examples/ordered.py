@@ -1,4 +1,4 @@
-"""Consumes in order: the steps of each parcel, one after the other, although parcels are handled side by side.
+"""Consumes in order: each parcel's steps one after the other, and parcels side by side.
 
     libra up                    # in another terminal
     python examples/ordered.py
