@@ -90,9 +90,8 @@ class Cluster(Surroundings):
                 case Started():
                     self.flushes.add(effect.epoch)
                 case Settled():
-                    moved = len(effect.moves)
-                    assert moved >= effect.minimum
-                    assert moved == effect.minimum or len(self.flushes) > 1 or self.liars, effect
+                    assert effect.moved >= effect.minimum
+                    assert effect.moved == effect.minimum or len(self.flushes) > 1 or self.liars, effect
                     self.flushes.clear()
             super().do([effect])
 

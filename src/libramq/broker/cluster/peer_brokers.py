@@ -120,7 +120,7 @@ class PeerBrokers:
         """Report to all others that every queue of a group is granted to its target."""
         uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
         body = bodies.PeerRebalanceBody(
-            group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
+            group=effect.group, members=list(effect.members), uncommitted=uncommitted, is_complete=True
         )
         self._say_to_all(peer_calls.report_rebalance(body))
 

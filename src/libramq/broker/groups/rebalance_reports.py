@@ -45,7 +45,7 @@ class RebalanceReports:
         observed = self._consumers.rebalances.observed(settled.group)
         if observed is not None:
             observed.completed(
-                settled.loads,
+                settled.members,
                 holders=own,
                 uncommitted=settled.uncommitted,
                 duplicates=settled.duplicates,

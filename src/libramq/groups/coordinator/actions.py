@@ -81,7 +81,7 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
     member, profile, publication = admission.member, event.profile, group.publication
     publication.effects += map(WatchTopic, group.topics.add(profile.subscriptions, now_ms=now_ms))
     if admission.replaced is not None:  # A static member has restarted.
-        group.balance.rename(admission.replaced.id, member.id, now_ms=now_ms)
+        group.balance.rename(admission.replaced.id, member.id)
         publication.is_changed = True
         remark = group.members.fenced(admission.replaced.profile.instance or "").remark
         publication.refuse(admission.replaced, ResponseCode.FENCED, remark)
@@ -131,14 +131,14 @@ def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
     group.members.seen(event.member, event.peer, now_ms=now_ms)
     for queue in event.queues:
         event.member.held.pop(queue, None)
-    group.balance.queues.release(event.member.id, event.queues, event.committed, now_ms=now_ms)
+    group.balance.queues.release(event.member.id, event.queues, event.committed)
     group.balance.hand_over(now_ms=now_ms)
 
 
 def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
     """Remove a member that leaves; its queues are free at once."""
     group.publication.effects.append(Answer(event.ticket))
-    group.balance.queues.release(event.member.id, event.committed, event.committed, now_ms=now_ms)
+    group.balance.queues.release(event.member.id, event.committed, event.committed)
     _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
 
 
@@ -166,7 +166,7 @@ def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: Monot
     is_known = reason is Reason.MEMBER_LEFT and member.id in group.members.leaving
     group.balance.touch(None if is_known else reason, who, now_ms=now_ms)
     group.members.remove(member)
-    group.balance.queues.expel(member.id, now_ms=now_ms)
+    group.balance.queues.expel(member.id)
     remark = f"no member of {group.name} any more: {reason}"
     group.publication.refuse(member, ResponseCode.UNKNOWN_MEMBER, remark)
     if group.inquiry is not None:
@@ -201,7 +201,7 @@ def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, no
 
 def _hand_over_unlisted(group: Group, member: Member, now_ms: MonotonicMs) -> None:
     """Free the revoked queues that a member no longer lists."""
-    group.balance.queues.release_unlisted(member.id, member.held, now_ms=now_ms)
+    group.balance.queues.release_unlisted(member.id, member.held)
     group.balance.hand_over(now_ms=now_ms)
 
 

@@ -89,7 +89,7 @@ class CoordinatedGroup(GroupCore[P, T]):
                     self.assignment(member), self.mode_epoch, now_ms=now_ms
                 ):
                     self.answer(member, now_ms)
-            settled = self.balance.settle(now_ms=now_ms) if self.inquiry is None else None
+            settled = self.balance.settle() if self.inquiry is None else None
             if settled is not None:
                 publication.effects.append(settled)
         for member in changed:

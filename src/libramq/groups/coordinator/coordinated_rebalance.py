@@ -1,15 +1,14 @@
 """The rebalance of a coordinated group: from the first change until every queue is at its target.
 
-A coordinator knows the holders before, so it can count the moves and the fewest that were possible.
+It has what brokers cannot observe: the causes, the fewest moves that were possible, and which queues were
+given up without a commit. What moved, and when, `groups.rebalance` records at each broker.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libramq.balance.group import counts
-from libramq.clock import MonotonicMs
-from libramq.groups.coordinator.effect import HandedOver, Settled, Started
+from libramq.groups.coordinator.effect import Settled, Started
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.target_assignment import fewest_moves
@@ -31,7 +30,6 @@ class CoordinatedRebalance:
     recorded. Retry topics carry no load and are left out of all figures.
     """
 
-    started_at_ms: MonotonicMs
     before: dict[MessageQueue, str]
     names: dict[str, str] = field(default_factory=dict)
     causes: dict[Reason, dict[str, None]] = field(default_factory=dict)
@@ -64,48 +62,25 @@ class CoordinatedRebalance:
         profiles: Sequence[MemberProfile],
         queues: Sequence[MessageQueue],
         handover: QueueHandover,
-        *,
-        now_ms: MonotonicMs,
     ) -> Settled:
         """Return the outcome of the rebalance."""
         self.know(profiles)
-        loads = Counter({profile.client_id: 0 for profile in profiles})
-        holders = {
-            queue: self._name(held.member) for queue, held in handover.holdings.items() if counts(queue.topic)
-        }
-        loads.update(holders.values())
-        moves = tuple(self._moves(handover))
+        held = handover.holdings
+        members = {queue: held[queue].member for queue in sorted(held) if counts(queue.topic)}
+        holders = {queue: self.names.get(member, member) for queue, member in members.items()}
         committed = handover.take_committed()
+        moved = [queue for queue, member in members.items() if self.before.get(queue) != member]
         return Settled(
             group=group,
             epoch=handover.epoch,
-            moves=moves,
-            minimum=fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before),
-            time_to_stable_ms=now_ms - self.started_at_ms,
-            uncommitted=tuple(move.queue for move in moves if move.queue not in committed),
-            unheld=sum(queue not in handover.holdings for queue in queues if counts(queue.topic)),
-            duplicates=self.duplicates,
-            loads=loads,
+            members=tuple(dict.fromkeys([*(each.client_id for each in profiles), *holders.values()])),
             holders=holders,
+            moved=len(moved),
+            minimum=fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before),
+            uncommitted=tuple(queue for queue in moved if queue not in committed),
+            duplicates=self.duplicates,
         )
 
     def know(self, profiles: Sequence[MemberProfile]) -> None:
         """Remember client ids, so that members that leave can still be named at the end."""
         self.names.update({profile.member: profile.client_id for profile in profiles})
-
-    def _moves(self, handover: QueueHandover) -> list[HandedOver]:
-        return [
-            HandedOver(
-                queue=queue,
-                from_=self._name(self.before[queue]) if queue in self.before else None,
-                to=self._name(holding.member),
-                freed_at_ms=handover.freed.get(queue),
-                granted_at_ms=holding.granted_at_ms,
-                epoch=holding.epoch,
-            )
-            for queue, holding in sorted(handover.holdings.items())
-            if counts(queue.topic) and self.before.get(queue) != holding.member
-        ]
-
-    def _name(self, member: str) -> str:
-        return self.names.get(member, member)

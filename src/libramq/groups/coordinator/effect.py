@@ -9,10 +9,9 @@ A grant precedes the answers that mention it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.fencing import FenceGrant
 from libramq.groups.coordinator.group_assignment import Assignment
@@ -68,40 +67,24 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
-    """A queue has a new holder. Holders are client ids, or None for no holder. Times are monotonic.
-
-    freed_at_ms: when the previous holder released or lost it.
-    """
-
-    queue: MessageQueue
-    from_: str | None
-    to: str
-    freed_at_ms: MonotonicMs | None
-    granted_at_ms: MonotonicMs
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """A rebalance has ended: every queue is held by the member it is meant for.
 
-    minimum: the fewest queues that had to change hands for even loads, given who held what before.
-    unheld: queues that no member may hold. uncommitted: queues that were lost, or released before everything
-    handled was committed: messages may be redelivered. duplicates: as reported by the members meanwhile.
-    loads: by client id. holders: client ids by queue.
+    It has what brokers cannot observe; `groups.rebalance` records which queues moved, and how long it took.
+    members: client ids. holders: client ids by queue. moved: how many queues have changed hands, over all
+    brokers; minimum: the fewest that had to for even loads, given who held what before. uncommitted: queues
+    that were lost, or released before everything handled was committed: messages may be redelivered.
+    duplicates: as reported by the members meanwhile.
     """
 
     group: str
     epoch: int
-    moves: tuple[HandedOver, ...]
+    members: tuple[str, ...]
+    holders: Mapping[MessageQueue, str]
+    moved: int
     minimum: int
-    time_to_stable_ms: int
-    unheld: int = 0
     uncommitted: tuple[MessageQueue, ...] = ()
     duplicates: int = 0
-    loads: Mapping[str, int] = field(default_factory=dict)
-    holders: Mapping[MessageQueue, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

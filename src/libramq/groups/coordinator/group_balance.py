@@ -65,7 +65,7 @@ class GroupBalance:
     def touch(self, reason: Reason | None, who: str, *, now_ms: MonotonicMs) -> CoordinatedRebalance:
         """Note a change that may need another target assignment, which is computed soon."""
         if self._rebalance is None:
-            self._rebalance = CoordinatedRebalance(now_ms, holders_of(self.queues.holdings))
+            self._rebalance = CoordinatedRebalance(holders_of(self.queues.holdings))
             self._rebalance.know(self._members.profiles)
         if reason is not None:
             self._rebalance.add(reason, who)
@@ -90,9 +90,9 @@ class GroupBalance:
         """Drop the collected changes: the coordinator does not decide who owns the queues."""
         self._rebalance = self.flush_at_ms = None
 
-    def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
+    def rename(self, old: str, new: str) -> None:
         """Replace a member by its successor; no queue moves."""
-        self.queues.rename(old, new, now_ms=now_ms)
+        self.queues.rename(old, new)
         if self._rebalance is not None:
             self._rebalance.rename(old, new)
 
@@ -175,11 +175,11 @@ class GroupBalance:
         self._grant_at_ms, self._granted_at_ms = None, now_ms
         self.queues.grant_free(now_ms=now_ms)
 
-    def settle(self, *, now_ms: MonotonicMs) -> Settled | None:
+    def settle(self) -> Settled | None:
         """Return the end of the rebalance, if it has come."""
         rebalance = self._rebalance
         if rebalance is None or not rebalance.is_started or not self.is_settled:
             return None
         self._rebalance = None
         profiles, queues = self._members.staying, self.existing_queues()
-        return rebalance.settled(self._group, profiles, queues, self.queues, now_ms=now_ms)
+        return rebalance.settled(self._group, profiles, queues, self.queues)

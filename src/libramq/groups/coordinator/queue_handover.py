@@ -112,35 +112,22 @@ class QueueHandover(HandoverLedger):
             self.to_notify[self.target[queue]] = None
 
     def release(
-        self,
-        member: str,
-        queues: Mapping[MessageQueue, int],
-        committed: Container[MessageQueue] = (),
-        *,
-        now_ms: MonotonicMs,
-    ) -> list[MessageQueue]:
-        """Release a member's queues, each under that epoch, and return those that are free now.
+        self, member: str, queues: Mapping[MessageQueue, int], committed: Container[MessageQueue] = ()
+    ) -> None:
+        """Release a member's queues, each under that epoch; others than its own are ignored.
 
         committed: those whose handled messages are all committed.
         """
-        freed = []
         for queue, epoch in queues.items():
             holding = self.holdings.get(queue)
             if holding is not None and holding.member == member and holding.epoch == epoch:
-                self._free_queue(queue, now_ms, is_committed=queue in committed)
-                freed.append(queue)
-        return freed
+                self._free_queue(queue, is_committed=queue in committed)
 
-    def release_unlisted(
-        self, member: str, held: Container[MessageQueue], *, now_ms: MonotonicMs
-    ) -> list[MessageQueue]:
+    def release_unlisted(self, member: str, held: Container[MessageQueue]) -> None:
         """Release the revoked queues that a member does not list as held."""
-        unlisted = {
-            queue: holding.epoch
-            for queue, holding in self.of(member).items()
-            if queue in self.revoked and queue not in held
-        }
-        return self.release(member, unlisted, now_ms=now_ms)
+        for queue in list(self.of(member)) if self.revoked else ():
+            if queue in self.revoked and queue not in held:
+                self._free_queue(queue)
 
     def take_overdue(
         self, spared: Container[str] = (), *, now_ms: MonotonicMs
@@ -162,7 +149,7 @@ class QueueHandover(HandoverLedger):
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
             self.to_notify[holding.member] = None
-            self._free_queue(queue, now_ms)
+            self._free_queue(queue)
         return taken
 
     def postpone(self, by_ms: int) -> None:
@@ -179,13 +166,13 @@ class QueueHandover(HandoverLedger):
         """Note that a member is leaving: what it releases is not granted to it again."""
         self._gone.add(member)
 
-    def expel(self, member: str, *, now_ms: MonotonicMs) -> None:
+    def expel(self, member: str) -> None:
         """Remove a member: the queues it held are free, and none is meant for it."""
         self._gone.add(member)
         for queue in list(self.of(member)):
-            self._free_queue(queue, now_ms)
+            self._free_queue(queue)
 
-    def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
+    def rename(self, old: str, new: str) -> None:
         """Give a member's queues to its successor, under a new epoch, so that the predecessor is fenced.
 
         Revoked queues are free: the successor is a new process that never had them open.
@@ -193,7 +180,7 @@ class QueueHandover(HandoverLedger):
         self.epoch += 1
         for queue in list(self.of(old)):
             if queue in self.revoked:
-                self._free_queue(queue, now_ms)
+                self._free_queue(queue)
                 continue
             since_ms = self.holdings[queue].granted_at_ms
             self.drop(queue)
@@ -211,7 +198,6 @@ class QueueHandover(HandoverLedger):
                 self.to_notify[self.holdings[queue].member] = None
                 self.drop(queue)
             self._floor = max(self._floor, self._last.pop(queue, 0))
-            self.freed.pop(queue, None)
             self._committed.pop(queue, None)
 
     def vanish_at(self, topic: str, broker_name: str) -> None:
@@ -237,8 +223,8 @@ class QueueHandover(HandoverLedger):
         self._committed = {queue: it for queue, it in self._committed.items() if queue not in self.holdings}
         return committed
 
-    def _free_queue(self, queue: MessageQueue, now_ms: MonotonicMs, *, is_committed: bool = False) -> None:
-        self.free(queue, now_ms)
+    def _free_queue(self, queue: MessageQueue, *, is_committed: bool = False) -> None:
+        self.drop(queue)
         self._committed[queue] = is_committed and self._committed.get(queue, True)
         if queue in self.target:
             self._free[queue] = None
