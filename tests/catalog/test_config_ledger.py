@@ -215,3 +215,18 @@ def test_nothing_is_lost_by_any_sequence_of_changes_folds_and_crashes(tmp_path_f
             assert topics.content() == before
     before = topics.content()
     assert Topics(root).content() == before
+
+
+def test_a_new_journal_does_not_list_the_directory(tmp_path, monkeypatch):
+    """Each of five tables begins one after each fold, while a client waits for what it changes."""
+    topics = Topics(tmp_path)
+    topics.put("T")
+    listed: list[Path] = []
+    monkeypatch.setattr(topics.disk, "listdir", lambda path: listed.append(path) or [])
+    plan = topics.ledger.plan_fold(topics.table.file)
+    run_fold(plan)
+    topics.put("U")
+    topics.ledger.complete_fold(plan)
+    assert listed == []
+    assert names(tmp_path) == ["topics.json", "topics.json.journal.0000000002"]
+    assert Topics(tmp_path).content() == topics.content()

@@ -61,3 +61,22 @@ def test_the_end_of_a_short_queue_is_found_by_one_read(tmp_path: Path):
     again.load(clean=True)
     assert again.max_offset == 1
     assert len(disk.reads) == 2, "one for the end, one for the last unit"
+
+
+def test_the_age_of_a_queue_takes_one_read_until_its_first_message_changes(tmp_path: Path):
+    """A member that joins asks for each of its queues, and must not wait for the disk."""
+    disk = Disk()
+    queue = queue_on(tmp_path, filesystem=disk)
+    assert queue.is_young(1_000), "nothing can be missed"
+    queue.append(UNIT.pack(500, 100, 0), 1, 600)
+    queue.write_out()
+    queue.visible_max = 1
+    disk.reads.clear()
+    assert [queue.is_young(physical) for physical in (500, 501, -1)] == [True, False, True]
+    assert len(disk.reads) == 1
+    queue.truncate(0)
+    queue.append(UNIT.pack(700, 100, 0), 1, 800)
+    queue.visible_max = 1
+    assert queue.is_young(700)
+    queue.min_offset = 1
+    assert not queue.is_young(0), "message 0 is gone"

@@ -71,7 +71,8 @@ class ConfigLedger(Generic[C]):
         self._config_file = ConfigFile(filesystem, path)
         self._decoder = msgspec.json.Decoder(ConfigChange[kind])  # type: ignore[valid-type]
         self._prefix = path.name + ".journal."
-        self._number = 0
+        self._numbers = self._numbers_on_disk()
+        self._number = max(self._numbers, default=0)
         self._file: int | None = None
         self._end = 0
         self._has_changes = False
@@ -83,7 +84,7 @@ class ConfigLedger(Generic[C]):
 
     def replay(self, apply: Callable[[ConfigChange[C]], None]) -> None:
         """Apply the changes since then; a line that a crash cut off was never acknowledged."""
-        for number in self._numbers():
+        for number in self._numbers:
             text = self._filesystem.read_text(self._journal(number)) or ""
             for line in text.split("\n"):  # Not splitlines(): names may have U+2028 or U+0085 in them.
                 try:
@@ -91,7 +92,6 @@ class ConfigLedger(Generic[C]):
                 except msgspec.DecodeError:
                     continue
                 apply(change)
-            self._number = number
             self._note_change()
             self._journals.wrote(self._journal(number))  # It may be in the page cache only.
 
@@ -116,16 +116,15 @@ class ConfigLedger(Generic[C]):
         if not self._has_changes:
             return None
         self._has_changes = False
-        before = max([self._number, *self._numbers()])
         self._close()
-        return FoldPlan(self._config_file, value(), before)
+        return FoldPlan(self._config_file, value(), self._number)
 
     def complete_fold(self, plan: FoldPlan) -> None:
         """Remove the older journals: the table is written."""
         self.is_failing = False
-        for number in self._numbers():
-            if number <= plan.journals_through:
-                self._filesystem.unlink(self._journal(number))
+        for number in [each for each in self._numbers if each <= plan.journals_through]:
+            self._filesystem.unlink(self._journal(number))
+            self._numbers.remove(number)
 
     def fail_fold(self) -> None:
         """Keep the journals: the table was not written, and the next fold is due."""
@@ -149,7 +148,8 @@ class ConfigLedger(Generic[C]):
 
     def _begin(self) -> None:
         self._filesystem.makedirs(self._path.parent)
-        self._number = max([self._number, *self._numbers()]) + 1
+        self._number += 1
+        self._numbers.append(self._number)
         self._file = self._filesystem.open(self._journal(self._number), write=True, create=True)
         self._end = 0
         self._journals.created(self._journal(self._number))
@@ -159,7 +159,7 @@ class ConfigLedger(Generic[C]):
             self._filesystem.close(self._file)
             self._file = None
 
-    def _numbers(self) -> list[int]:
+    def _numbers_on_disk(self) -> list[int]:
         names = self._filesystem.listdir(self._path.parent)
         ends = [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
         return sorted(int(end) for end in ends if end.isascii() and end.isdecimal())

@@ -40,8 +40,8 @@ class ConsumeQueue:
     """The units of one queue, by queue offset."""
 
     __slots__ = (
-        "_pending", "_written", "last_physical_end", "max_offset", "min_offset", "queue_id", "segments",
-        "synced", "topic", "visible_max",
+        "_first_physical", "_pending", "_written", "last_physical_end", "max_offset", "min_offset",
+        "queue_id", "segments", "synced", "topic", "visible_max",
     )  # fmt: skip
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
@@ -55,6 +55,8 @@ class ConsumeQueue:
         self.synced = 0
         self._pending = bytearray()
         self._written = 0
+        #: Where message 0 lies, once somebody has asked: that may take a read of the disk.
+        self._first_physical: int | None = None
 
     @property
     def first_offset(self) -> int:
@@ -189,6 +191,7 @@ class ConsumeQueue:
             self.synced = min(self.synced, max_offset)
         self.max_offset = max_offset
         self.visible_max = min(self.visible_max, max_offset)
+        self._first_physical = None
         self._read_last()
 
     def truncate_physical(self, physical_end: int) -> None:
@@ -204,8 +207,14 @@ class ConsumeQueue:
         """Return whether the queue is empty, or its first message is not older than that offset."""
         if not self.visible_max:
             return True
-        unit = self.unit(0) if self.min_offset == 0 else None
-        return unit is not None and unit[0] >= physical_offset
+        if self.min_offset:
+            return False
+        if self._first_physical is None:
+            unit = self.unit(0)
+            if unit is None:
+                return False
+            self._first_physical = unit[0]
+        return self._first_physical >= physical_offset
 
     def unsynced_paths(self) -> list[Path]:
         """Return the files with units that are written and not yet flushed."""
