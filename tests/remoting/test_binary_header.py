@@ -36,3 +36,12 @@ def test_few_layouts_are_remembered_and_none_of_large_headers():
         assert decoded({"a": "x" * (size + 1)}) == {"a": "x" * (size + 1)}
     assert 0 < len(binary_header._LAYOUTS) <= binary_header.LAYOUTS_MAX
     assert max(binary_header._LAYOUTS) <= binary_header.LAYOUT_BYTES_MAX
+
+
+def test_no_layout_of_very_many_fields_is_remembered():
+    """One of 128 takes 20 KB."""
+    ext = {f"k{number}": "v" for number in range(100)}
+    for _ in range(3):
+        assert decoded(ext) == ext
+    fields = [len(layout.fields) for layout in binary_header._LAYOUTS.values()]
+    assert max(fields, default=0) <= binary_header.LAYOUT_FIELDS_MAX

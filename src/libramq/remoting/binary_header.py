@@ -18,9 +18,11 @@ from libramq.remoting.command import Command, Serialization
 _FIXED = Struct(">hBhiii")
 _FIXED_BYTES: Final = _FIXED.size  # 17, the remark's length included
 _KEY = Struct(">h")
-#: Ours: layouts of ext fields that are remembered, each of at most so many bytes: 2 MB in all.
+#: Ours: layouts of ext fields that are remembered, each of at most so many bytes and fields: 3 MB in all. It
+#: would be 10 with fields of two bytes, 128 of them, as no client's requests have.
 LAYOUTS_MAX: Final = 512
 LAYOUT_BYTES_MAX: Final = 1_024
+LAYOUT_FIELDS_MAX: Final = 32
 #: Ours: a layout costs as much to find out as three headers without one.
 LAYOUT_MISSES_MAX: Final = 8
 
@@ -131,7 +133,7 @@ _LAYOUTS: dict[int, _Layout] = {}
 
 
 def _remember(octets: bytes, fields: list[tuple[str, int, int]]) -> None:
-    if len(octets) > LAYOUT_BYTES_MAX:
+    if len(octets) > LAYOUT_BYTES_MAX or len(fields) > LAYOUT_FIELDS_MAX:
         return
     if len(_LAYOUTS) >= LAYOUTS_MAX:
         _LAYOUTS.clear()
