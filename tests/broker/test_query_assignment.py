@@ -250,12 +250,10 @@ class Elsewhere:
             peers=broker.assigner._peers,
         )
         processor = QueryAssignment(
+            tables=broker.tables,
             clients=broker.consumers,
-            topics=broker.topics,
-            groups=broker.groups,
             queues=self.queues,
             assigner=assigner,
-            modes=broker.tables.request_modes,
             answer=broker._responder.answer,
         )
         broker._processors[R.QUERY_ASSIGNMENT] = processor.query

@@ -60,10 +60,8 @@ def administration_services(
         GroupAdministration(groups=groups, offsets=offsets, coordination=parts.coordination, held=held),
         OffsetReset(
             store=store,
-            topics=topics,
-            groups=groups,
+            tables=tables,
             offsets=offsets,
-            fences=tables.fences,
             clients=parts.consumers,
             coordination=parts.coordination,
             held=held,

@@ -260,8 +260,7 @@ class Broker:
             is_slave=config.is_slave,
         )
         self.opening = QueueOpening(
-            fences=self.fences,
-            journals=self.tables.journals,
+            tables=self.tables,
             offsets=self.offsets,
             requirements=requirements,
             held=self.held,
@@ -291,12 +290,10 @@ class Broker:
             GroupRequests(self.coordination, self.opening, groups, topics, answer=answer),
             OpenQueue(self.opening, answer=answer),
             QueryAssignment(
+                tables=self.tables,
                 clients=self.consumers,
-                topics=self.topics,
-                groups=self.groups,
                 queues=self.coordination.queues,
                 assigner=self.assigner,
-                modes=self.tables.request_modes,
                 answer=self._responder.answer,
             ),
         ]

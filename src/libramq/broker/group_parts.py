@@ -43,14 +43,11 @@ class GroupParts:
         self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
         self.consumers = ConsumerClients(
             broker_name=name,
-            topics=tables.topics,
-            groups=tables.groups,
-            record=record,
+            tables=tables,
+            offsets=offsets,
             locks=self.locks,
             clock=clock,
-            fences=tables.fences,
-            offsets=offsets,
-            is_popped=tables.request_modes.is_popped,
+            record=record,
         )
         self.filters = PullFilters(
             self.consumers,
@@ -67,7 +64,6 @@ class GroupParts:
             locks=self.locks,
             kernel=kernel,
             secret_bits=secret_bits,
-            view=view,
             peers=peers,
         )
         queues = self.coordination.queues

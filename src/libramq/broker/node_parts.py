@@ -38,16 +38,12 @@ class NodeParts:
         self._clock = kernel.clock
         topics, peers = files.tables.topics, groups.peers
         ask = signing(kernel.effects.ask, config.credentials)
-        self.nodes = Nodes(
-            config.broker_name, topics, peers, kernel, ask, files.filesystem, config.store_path
-        )
+        self.nodes = Nodes(topics, peers, kernel, ask, files.filesystem, config.store_path)
         self.topics = ClusterTopics(self.nodes, topics, removal, peers, kernel.clock, ask)
         self.offsets = GroupOffsets(
-            config.broker_name,
+            files.tables,
             committing,
             offsets,
-            files.tables.groups,
-            topics,
             kernel.clock,
             OffsetExchanges(config.broker_name, peers, ask),
             self._group_deleted,

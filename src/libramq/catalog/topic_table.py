@@ -63,6 +63,7 @@ class TopicTable:
         self, rules: TopicRules, loaded: TopicsFile | None = None, *, record: Record = lambda *_: None
     ) -> None:
         self._rules = rules
+        self.broker_name = rules.broker_name
         self._topics: dict[str, TopicConfig] = dict(loaded.topic_config_table) if loaded else {}
         self._record = record
         self._record_by_use = RecordByUse()
@@ -99,7 +100,7 @@ class TopicTable:
         """Return the topic's readable queues here, in order; none if there is no such topic."""
         config = self._topics.get(topic)
         count = config.read_queue_nums if config is not None else 0
-        return [MessageQueue(topic, self._rules.broker_name, queue_id) for queue_id in range(count)]
+        return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
 
     def names(self) -> list[str]:
         """Return the names of all topics."""

@@ -50,7 +50,6 @@ class Nodes:
 
     def __init__(
         self,
-        broker_name: str,
         topics: TopicTable,
         peers: PeerBrokers,
         kernel: Kernel,
@@ -58,7 +57,7 @@ class Nodes:
         filesystem: FileSystem,
         store_path: str,
     ) -> None:
-        self.broker_name = broker_name
+        self.broker_name = topics.broker_name
         self._topics = topics
         self._peers = peers
         self._kernel = kernel

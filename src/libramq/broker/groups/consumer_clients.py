@@ -6,10 +6,10 @@ Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.j
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.notifications import Notifications
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.fencing import MODE_CLIENT
 from libramq.filter.subscription import BROADCASTING
@@ -21,7 +21,6 @@ from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.roster import MemberList, Roster
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
-from libramq.offsets import Fences
 
 log = get_logger(__name__)
 
@@ -38,7 +37,7 @@ QUEUES_ANNOUNCED_MS: Final = 200
 class ConsumerClients:
     """Groups and members; `rebalances` are observed beside them, `record` takes their events.
 
-    fences: know a group's mode. Changes of members of a coordinated group are announced and recorded by the
+    Changes of members of a coordinated group are announced and recorded by the
     coordinator (`ObservedRebalances.started`), unless their group allocates for itself.
     roster: the members of groups, here and at other brokers. notifications: members to notify again.
     """
@@ -47,36 +46,30 @@ class ConsumerClients:
         self,
         *,
         broker_name: str,
-        topics: TopicTable,
-        groups: GroupTable,
-        record: Callable[[RebalanceEvent], None],
+        tables: Tables,
+        offsets: OffsetCommits,
         locks: QueueLocks,
         clock: Clock,
-        fences: Fences,
-        offsets: OffsetCommits,
-        is_popped: Callable[[str, str], bool] = lambda topic, group: False,
+        record: Callable[[RebalanceEvent], None],
     ) -> None:
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
-        self._configs = groups
+        self._configs = tables.groups
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
         self.rebalances = ObservedRebalances(
             self._groups,
-            broker_name=broker_name,
-            topics=topics,
-            fences=fences,
+            tables=tables,
             offsets=offsets,
             clock=clock,
             record=record,
             allocates=self.allocates,
-            is_popped=is_popped,
         )
         self._locks = locks
         self._clock = clock
-        self._fences = fences
+        self._fences = tables.fences
 
     def observe_stock(self, observer: Callable[[str, list[str]], None]) -> None:
         """Set a function to be called with a group and its members here that allocate for themselves."""

@@ -19,7 +19,6 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, Claims, FenceGrant, FenceReport
-from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
@@ -52,10 +51,9 @@ class Coordination:
         locks: QueueLocks,
         kernel: Kernel,
         secret_bits: SecretBits,
-        view: ClusterView,
         peers: GroupPeers,
     ) -> None:
-        self._view = view
+        view = self._view = peers.view
         self._peers = peers
         self._broker_name = view.own_name
         self._address = view.own_address

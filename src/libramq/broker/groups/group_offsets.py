@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
@@ -76,20 +76,17 @@ class GroupOffsets:
 
     def __init__(
         self,
-        broker_name: str,
+        tables: Tables,
         committing: Committing,
         offsets: OffsetCommits,
-        groups: GroupTable,
-        topics: TopicTable,
         clock: Clock,
         others: Exchanges,
         deleted: Callable[[str], None],
     ) -> None:
-        self._name = broker_name
+        self._name = tables.topics.broker_name
         self._committing = committing
         self._offsets = offsets
-        self._groups = groups
-        self._topics = topics
+        self._groups, self._topics = tables.groups, tables.topics
         self._clock = clock
         self._others = others
         self._deleted = deleted

@@ -1,12 +1,13 @@
 """The other brokers of the cluster, as coordinated groups need them: requests of a coordinator to them.
 
-`Cluster` is the only implementation; a broker that is alone has none.
+`PeerBrokers` is the only implementation; for a broker that is alone it has nobody to ask.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from libramq.fencing import FenceGrant, FenceReport
+from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
 from libramq.message.queue import MessageQueue
 
@@ -18,7 +19,9 @@ Gathered = Callable[[str, Sequence[FenceReport], Sequence[str]], None]
 
 
 class GroupPeers(Protocol):
-    """The other brokers of the cluster."""
+    """The other brokers of the cluster. view: which there are."""
+
+    view: ClusterView
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
         """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""

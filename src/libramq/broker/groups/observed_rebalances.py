@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.catalog import TopicTable
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
@@ -17,7 +17,6 @@ from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.connection import Connection
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.offsets import Fences
 
 #: Ours: groups whose rebalances are checked before others are served, each in 10 µs.
 SETTLED_PER_STEP: Final = 128
@@ -26,29 +25,25 @@ SETTLED_PER_STEP: Final = 128
 class ObservedRebalances:
     """The rebalances of all groups with members here. record: takes their events as they happen.
 
-    allocates: returns whether a group's members allocate for themselves. is_popped: whether a topic is popped
-    by a group, so that its queues have no owners.
+    allocates: returns whether a group's members allocate for themselves. Queues of a topic that a group pops
+    have no owners.
     """
 
     def __init__(
         self,
         groups: ConsumerGroups[Connection],
         *,
-        broker_name: str,
-        topics: TopicTable,
-        fences: Fences,
+        tables: Tables,
         offsets: OffsetCommits,
         clock: Clock,
         record: Callable[[RebalanceEvent], None],
         allocates: Callable[[str], bool],
-        is_popped: Callable[[str, str], bool],
     ) -> None:
-        self.broker_name = broker_name
-        self.is_popped = is_popped
+        self.broker_name = tables.topics.broker_name
+        self.is_popped = tables.request_modes.is_popped
         self.allocates = allocates
         self._groups = groups
-        self._topics = topics
-        self._fences = fences
+        self._topics, self._fences = tables.topics, tables.fences
         self._offsets = offsets
         self._clock = clock
         self._record = record

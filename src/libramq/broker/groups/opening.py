@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
-from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
@@ -23,7 +23,7 @@ from libramq.fencing import Claims, Opened
 from libramq.kernel.connection import Connection
 from libramq.kernel.waiter import Waiter
 from libramq.message.queue import MessageQueue
-from libramq.offsets import Claim, Fences
+from libramq.offsets import Claim
 from libramq.offsets.group_fence import NOBODY
 from libramq.store.log.segments import ColdRead
 from libramq.waits import HeldPulls
@@ -55,23 +55,20 @@ def _first_pull_names_it(_: str) -> None:
 class QueueOpening:
     """Opens queues.
 
-    journals: those of the fences and others. topic_start: returns the offset in the log before which records
-    are of a deleted topic of the same name.
+    topic_start: returns the offset in the log before which records are of a deleted topic of the same name.
     """
 
     def __init__(
         self,
         *,
-        fences: Fences,
-        journals: JournalSync,
+        tables: Tables,
         offsets: OffsetCommits,
         requirements: Requirements,
         held: HeldPulls[Pull],
         rebalances: ObservedRebalances,
         topic_start: Callable[[str], int],
     ) -> None:
-        self._fences = fences
-        self._journals = journals
+        self._fences, self._journals = tables.fences, tables.journals
         self._offsets = offsets
         self._requirements = requirements
         self._held = held

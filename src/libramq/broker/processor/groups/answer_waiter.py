@@ -9,7 +9,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Container, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.opening import Openings, QueueOpening
@@ -33,50 +33,55 @@ class AnswerWaiter(RequestWaiter):
         super().__init__(request, answer, _reply)
 
 
-class AssignmentWaiter(RequestWaiter):
-    """A waiter for an assignment, whose new queues are opened with the answer.
+class AskingMember(NamedTuple):
+    """The member that joins or polls. member: None for one that joins; the answer names it.
 
-    member: None for one that joins; the answer names it. listed: the queues that it has. They are not opened
-    here: pulls and commits under its last claim may be on their way, and would be fenced.
+    listed: the queues that it has. They are not opened with the answer: pulls and commits under its last
+    claim may be on their way, and would be fenced.
     """
 
-    __slots__ = ("_coordination", "_group", "_listed", "_member", "_opening")
+    group: str
+    member: str | None
+    listed: Container[MessageQueue]
+
+
+class AssignmentWaiter(RequestWaiter):
+    """A waiter for an assignment, whose new queues are opened with the answer."""
+
+    __slots__ = ("_asking", "_coordination", "_opening")
 
     def __init__(
         self,
         request: Request,
         answer: Callable[[Request, Outcome], None],
+        asking: AskingMember,
         opening: QueueOpening,
-        group: str,
-        member: str | None,
-        listed: Container[MessageQueue],
         coordination: Coordination,
     ) -> None:
         super().__init__(request, answer, _reply)
-        self._coordination = coordination
+        self._asking = asking
         self._opening = opening
-        self._group = group
-        self._member = member
-        self._listed = listed
+        self._coordination = coordination
 
     def answer(self, result: Answer[Any]) -> None:
         """Open the queues that are new to the member, and reply."""
-        member = result.member or self._member
+        group, member, listed = self._asking
+        member = result.member or member
         queues = result.assignment.queues if result.assignment is not None else {}
         claims = {
             queue: Claim(member, epoch)
             for queue, epoch in queues.items()
-            if member is not None and queue not in self._listed
+            if member is not None and queue not in listed
         }
         # For the records: the member may not have sent this broker a heartbeat yet.
-        client_of = partial(self._coordination.client_of, self._group)
+        client_of = partial(self._coordination.client_of, group)
         then = partial(self._opened, result, claims)
-        self._opening.open_granted(self._group, claims, self.connection, then, client_of=client_of)
+        self._opening.open_granted(group, claims, self.connection, then, client_of=client_of)
 
     def _opened(self, result: Answer[Any], claims: Claims, openings: Openings) -> None:
         opened = {queue: claims[queue] for queue in openings}
         if opened:
-            self._coordination.opened(self._group, opened)
+            self._coordination.opened(self._asking.group, opened)
         self._answer(self._request, _reply(result, openings))
 
 

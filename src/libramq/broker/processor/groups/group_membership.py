@@ -9,7 +9,7 @@ from functools import partial
 
 from libramq.broker.groups.coordination import Coordination, MemberWaiter
 from libramq.broker.groups.opening import QueueOpening
-from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AssignmentWaiter
+from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AskingMember, AssignmentWaiter
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
 from libramq.groups.coordinator import group_request as rq
@@ -159,8 +159,8 @@ class GroupRequests:
         """Return the waiter for an assignment; listed: the queues that the member has."""
         if not header.lb_takes_openings:
             return AnswerWaiter(request, self._answer)
-        group, coordination = header.consumer_group, self._coordination
-        return AssignmentWaiter(request, self._answer, self._opening, group, member, listed, coordination)
+        asking = AskingMember(header.consumer_group, member, listed)
+        return AssignmentWaiter(request, self._answer, asking, self._opening, self._coordination)
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:

@@ -10,10 +10,9 @@ from typing import Final
 
 from libramq.balance import averagely, by_circle
 from libramq.balance.pop_share import Allocate, pop_share
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.assigner import Assigner, QueueQuestion, Queues
 from libramq.broker.groups.consumer_clients import ConsumerClients
-from libramq.catalog import GroupTable, TopicTable
-from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError
 from libramq.filter.subscription import BROADCASTING
@@ -44,20 +43,16 @@ class QueryAssignment:
     def __init__(
         self,
         *,
+        tables: Tables,
         clients: ConsumerClients,
-        topics: TopicTable,
-        groups: GroupTable,
         queues: Callable[[str], Sequence[MessageQueue] | None],
         assigner: Assigner,
-        modes: RequestModes,
         answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._clients = clients
-        self._topics = topics
-        self._groups = groups
+        self._topics, self._groups, self._modes = tables.topics, tables.groups, tables.request_modes
         self._queues = queues
         self._assigner = assigner
-        self._modes = modes
         self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:

@@ -15,19 +15,18 @@ from functools import partial
 
 import msgspec
 
+from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
 from libramq.broker.processor.messages.cold_lookups import WARMINGS_MAX
-from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.requirements import require_not_own
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_EPOCHS
 from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
-from libramq.offsets import Fences
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
 from libramq.rpc.outcome import Notify, Outcome, Reply, WaitForDisk
@@ -51,19 +50,15 @@ class OffsetReset:
         self,
         *,
         store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
+        tables: Tables,
         offsets: OffsetCommits,
-        fences: Fences,
         clients: ConsumerClients,
         coordination: Coordination,
         held: HeldPulls[Pull],
     ) -> None:
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._topics, self._groups, self._fences = tables.topics, tables.groups, tables.fences
         self._offsets = offsets
-        self._fences = fences
         self._clients = clients
         self._coordination = coordination
         self._held = held
