@@ -59,6 +59,10 @@ class KafkaClients:
         """Close a consumer."""
         self._ask("close", name=name)
 
+    def remove(self, group: str, instance: str) -> None:
+        """Have a static member removed from its group, as an operator does."""
+        self._ask("remove", group=group, instance=instance)
+
     def _ask(self, what: str, **fields: Any) -> dict[str, Any]:
         answer = self.program.ask("answer", {"do": what, **fields}, within_s=PATIENCE_S)
         assert "error" not in answer, answer

@@ -7,7 +7,6 @@ import pytest
 
 from libramq.groups.classic import state as limits
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.groups import ClassicGroups
 from libramq.groups.classic.state import INITIAL_DELAY_MS, NEW_MEMBER_MS, NEXT, Status
 from libramq.groups.classic.values import (
     Answer,
@@ -20,6 +19,7 @@ from libramq.groups.classic.values import (
     Sync,
     Synced,
 )
+from libramq.groups.protocol_groups import Groups
 
 SESSION_MS, REBALANCE_MS = 10_000, 60_000
 RANGE = Protocol("range", b"topics")
@@ -416,7 +416,7 @@ def test_a_process_that_stood_still_blames_nobody(world: World):
 
 
 def test_groups_without_members_are_forgotten():
-    groups = ClassicGroups()
+    groups: Groups[ClassicGroup] = Groups(ClassicGroup)
     group = groups.get_or_create("G")
     assert group is groups.get("G")
     assert groups.forget_unused("G")

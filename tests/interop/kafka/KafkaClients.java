@@ -18,7 +18,9 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.MemberToRemove;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -35,7 +37,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
  * lines, until "stop".
  *
  * <p>Properties: servers; "producer.X" is the producer's setting X. Questions: create (topic, partitions), produce (topic, partition, values),
- * subscribe (name, topic, settings), close (name).
+ * subscribe (name, topic, settings), close (name), remove (group, instance).
  */
 public final class KafkaClients {
     private static final PrintStream OUT =
@@ -81,6 +83,13 @@ public final class KafkaClients {
                 Member member = new Member(question);
                 MEMBERS.put(question.get("name").asText(), member);
                 member.thread.start();
+            }
+            case "remove" -> {
+                try (Admin admin = Admin.create(common())) {
+                    admin.removeMembersFromConsumerGroup(question.get("group").asText(),
+                        new RemoveMembersFromConsumerGroupOptions(
+                            List.of(new MemberToRemove(question.get("instance").asText())))).all().get();
+                }
             }
             case "close" -> MEMBERS.remove(question.get("name").asText()).end();
             default -> throw new IllegalArgumentException(question.toString());
@@ -162,6 +171,7 @@ public final class KafkaClients {
                     }
                     if (isAny) {
                         consumer.commitSync();
+                        print(event("committed").put("name", name));
                     }
                 }
                 consumer.close();

@@ -72,9 +72,22 @@ def librdkafka(address: str) -> None:
     admin.list_consumer_groups().result(TIMEOUT_S)
     admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
     consumer.close()
+    modern(address, admin)
     administer(admin)
     admin.delete_topics(["orders"])["orders"].result(TIMEOUT_S)
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(TIMEOUT_S)
+
+
+def modern(address: str, admin: AdminClient) -> None:
+    """Read as a member of a group of KIP-848, and describe that."""
+    options = {"group.id": "m", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": address, **options})
+    consumer.subscribe(["orders"])
+    message = consumer.poll(TIMEOUT_S)
+    assert message is not None, "nothing was consumed"
+    consumer.commit(asynchronous=False)
+    admin.describe_consumer_groups(["m"])["m"].result(TIMEOUT_S)
+    consumer.close()
 
 
 def administer(admin: AdminClient) -> None:

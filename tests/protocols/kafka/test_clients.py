@@ -202,8 +202,9 @@ class Members:
             "client.id": name,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "heartbeat.interval.ms": 200,
         }
+        if "group.protocol" not in self._options:
+            settings["heartbeat.interval.ms"] = 200
         consumer = Consumer(settings | self._options | options)
         consumer.subscribe(["orders"], on_revoke=lambda *_: self.revoked.append(name))
         self.members[name] = consumer
@@ -248,6 +249,61 @@ def readers(kafka: Kafka) -> Iterator[Members]:
     readers = Members(kafka)
     yield readers
     readers.close()
+
+
+@pytest.fixture
+def modern(kafka: Kafka) -> Iterator[Members]:
+    """Members of a group of KIP-848."""
+    create(kafka, "orders", partitions=4)
+    modern = Members(kafka, **{"group.protocol": "consumer"})
+    yield modern
+    modern.close()
+
+
+@pytest.mark.parametrize("assignor", ["range", "uniform"])
+def test_librdkafkas_members_are_assigned_partitions_by_the_coordinator(modern: Members, assignor: str):
+    option = {"group.remote.assignor": assignor}
+    modern.join("alice", **option)
+    modern.wait_shared(4)
+    modern.join("bob", **option)
+    modern.wait_shared(2, 2)
+    before = modern.assignments()
+    modern.join("carol", **option)
+    modern.wait_shared(2, 1, 1)
+    if assignor == "uniform":
+        moved = set(modern.assignments()["carol"])
+        assert all(set(before[name]) - set(modern.assignments()[name]) <= moved for name in before)
+    modern.leave("alice")
+    modern.wait_shared(2, 2)
+    modern.leave("bob")
+    modern.wait_shared(4)
+
+
+def test_a_modern_group_continues_where_it_committed(kafka: Kafka, modern: Members):
+    produced(kafka, 20)
+    modern.join("alice")
+    modern.poll_until(lambda: len(modern.values) == 20)
+    modern.members["alice"].commit(asynchronous=False)
+    modern.leave("alice")
+    modern.values.clear()
+    modern.join("bob")
+    modern.wait_shared(4)
+    produced(kafka, 2)
+    modern.poll_until(lambda: len(modern.values) >= 2)
+    assert sorted(modern.values) == [b"0 " * 100, b"1 " * 100], "nothing of before"
+
+
+def test_a_static_member_of_a_modern_group_that_returns_moves_nothing(modern: Members):
+    modern.join("alice", **{"group.instance.id": "a"})
+    modern.join("bob", **{"group.instance.id": "b"})
+    modern.wait_shared(2, 2)
+    before = modern.assignments()
+    modern.revoked.clear()
+    modern.leave("bob")  # For a while, being static.
+    modern.join("bob", **{"group.instance.id": "b"})
+    modern.wait_shared(2, 2)
+    assert modern.assignments() == before
+    assert "alice" not in modern.revoked
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])

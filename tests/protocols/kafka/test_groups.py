@@ -220,7 +220,7 @@ def test_a_broker_that_stood_still_keeps_its_members(endpoint: KafkaEndpoint):
 
 
 def test_the_memory_of_groups_is_bounded(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("libramq.groups.classic.groups.COST_BYTES_MAX", 10_000)
+    monkeypatch.setattr("libramq.groups.protocol_groups.COST_BYTES_MAX", 10_000)
     large = (JoinGroupProtocol(name="range", metadata=bytes(20_000)),)
     peer = endpoint.peer()
     peer.tell(join_request("large", protocols=large), 3)

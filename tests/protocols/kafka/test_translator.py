@@ -67,7 +67,7 @@ def test_a_too_new_api_versions_is_answered_in_version_0(endpoint: KafkaEndpoint
 
 @pytest.mark.parametrize(
     "frame",
-    [raw(0, 2), raw(1, 13), raw(3, 10), raw(3, -1), raw(18, -1), raw(24, 0), raw(999, 0), raw(-1, 0)],
+    [raw(0, 2), raw(1, 13), raw(3, 14), raw(3, -1), raw(18, -1), raw(24, 0), raw(999, 0), raw(-1, 0)],
 )
 def test_what_is_not_served_ends_the_connection(endpoint: KafkaEndpoint, frame: bytes):
     peer = endpoint.peer()

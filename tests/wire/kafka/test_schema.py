@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from types import UnionType
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
@@ -31,9 +32,9 @@ MODULES = {
     "produce": (3, 9, 9),
     "fetch": (4, 12, 12),
     "list_offsets": (1, 6, 6),
-    "metadata": (0, 9, 9),
-    "offset_commit": (2, 8, 8),
-    "offset_fetch": (1, 8, 6),
+    "metadata": (0, 13, 9),
+    "offset_commit": (2, 9, 8),
+    "offset_fetch": (1, 9, 6),
     "find_coordinator": (0, 4, 3),
     "join_group": (0, 9, 6),
     "heartbeat": (0, 4, 4),
@@ -52,6 +53,8 @@ MODULES = {
     "delete_groups": (0, 2, 2),
     "incremental_alter_configs": (0, 1, 1),
     "offset_delete": (0, 0, 1),
+    "consumer_group_heartbeat": (0, 1, 0),
+    "consumer_group_describe": (0, 1, 0),
 }
 
 
@@ -107,6 +110,8 @@ def random_value(hint: Any, rng: random.Random) -> Any:
             return timedelta(milliseconds=rng.randrange(1 << 30))
         if issubclass(hint, datetime):
             return datetime.fromtimestamp(rng.randrange(1 << 32), UTC)
+        if issubclass(hint, UUID):
+            return UUID(bytes=rng.randbytes(16), version=4)
         if issubclass(hint, str):
             return "".join(rng.choice("abcß漢") for _ in range(rng.choice((0, 1, 5, 200))))
         if issubclass(hint, bytes):

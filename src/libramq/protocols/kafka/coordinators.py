@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.find_coordinator import (
     GROUP,
@@ -22,8 +23,9 @@ _KEYS_FROM: Final = 4
 class Coordinators:
     """Answers FindCoordinator."""
 
-    def __init__(self, groups: GroupRequests, nodes: KafkaNodes) -> None:
+    def __init__(self, groups: GroupRequests, modern_groups: ModernGroupRequests, nodes: KafkaNodes) -> None:
         self._groups = groups
+        self._modern_groups = modern_groups
         self._nodes = nodes
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -34,6 +36,7 @@ class Coordinators:
         """Answer with the brokers that coordinate groups."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
         self._groups.client_arrived(slot, keys)
+        self._modern_groups.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:
             slot.each(keys, partial(self._coordinator, key_type=request.key_type), partial(_answer, slot))
             return

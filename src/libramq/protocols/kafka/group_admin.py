@@ -19,6 +19,8 @@ from libramq.broker.broker import Broker
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.protocol_groups import Groups
 from libramq.message.names import SYSTEM_GROUPS, retry_topic
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
@@ -54,8 +56,9 @@ STATES: Final[Mapping[Status, str]] = {
 DEAD: Final = "Dead"
 #: The protocol type of groups with members of RocketMQ's protocol.
 ROCKETMQ: Final = "rocketmq"
-#: The type of every group here, as a filter names it.
+#: The types of groups, as filters name them.
 CLASSIC: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
 #: The first version of DescribeGroups with an error for a group that does not exist.
 _NOT_FOUND_FROM: Final = 6
 #: Ours: groups that are listed in one step, at some microseconds each.
@@ -65,10 +68,17 @@ GROUPS_PER_STEP: Final = 500
 class GroupAdministration:
     """Answers requests about groups."""
 
-    def __init__(self, broker: Broker, groups: GroupRequests, nodes: KafkaNodes) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        groups: GroupRequests,
+        modern_groups: Groups[ModernGroup],
+        nodes: KafkaNodes,
+    ) -> None:
         self._nodes = nodes
         self._group_offsets = broker.other_nodes.offsets
         self._groups = groups
+        self._modern_groups = modern_groups
         self._table = broker.groups
         self._topics = broker.topics
         self._removal = broker.removal
@@ -92,7 +102,7 @@ class GroupAdministration:
         """Answer with the groups that fit the filters; of many, some in each turn."""
         states = {state.lower() for state in request.states_filter}
         types = {kind.lower() for kind in request.types_filter}
-        names = self._names() if not types or CLASSIC in types else []
+        names = [name for name in self._names() if not types or self._type(name).lower() in types]
         found: list[ListedGroup] = []
 
         def look(some: Iterable[str]) -> None:
@@ -101,7 +111,10 @@ class GroupAdministration:
                 if (not states or state.lower() in states) and self._groups.refusal(name) is None:
                     found.append(
                         ListedGroup(
-                            group_id=name, protocol_type=protocol_type, group_state=state, group_type=CLASSIC
+                            group_id=name,
+                            protocol_type=protocol_type,
+                            group_state=state,
+                            group_type=self._type(name),
                         )
                     )
 
@@ -119,15 +132,32 @@ class GroupAdministration:
 
     def _names(self) -> Sequence[str]:
         ours = (name for name in self._table.names() if name not in SYSTEM_GROUPS)
-        return sorted(filter(self._nodes.is_coordinator, {*ours, *self._groups.groups.names()}))
+        return sorted(
+            filter(
+                self._nodes.is_coordinator,
+                {*ours, *self._groups.groups.names(), *self._modern_groups.names()},
+            )
+        )
 
     def _exists(self, name: str) -> bool:
-        return self._groups.groups.get(name) is not None or (
-            name in self._table and name not in SYSTEM_GROUPS
+        return (
+            self._groups.groups.get(name) is not None
+            or self._has_epochs(name)
+            or (name in self._table and name not in SYSTEM_GROUPS)
         )
+
+    def _has_epochs(self, name: str) -> bool:
+        """Return whether a group has members of KIP-848's protocol."""
+        return self._modern_groups.get(name) is not None
+
+    def _type(self, name: str) -> str:
+        return CONSUMER_TYPE if self._has_epochs(name) else CLASSIC
 
     def _state(self, name: str) -> tuple[str, str]:
         """Return the state of a group, and its protocol type."""
+        epochs = self._modern_groups.get(name)
+        if epochs is not None:
+            return epochs.state, CONSUMER
         found = self._groups.groups.get(name)
         if found is not None:
             return STATES[found.status], found.protocol_type or ""
@@ -152,10 +182,13 @@ class GroupAdministration:
         refusal = self._groups.member_refusal(name)
         if refusal is not None:
             return DescribedGroup(group_id=name, error_code=refusal)
-        if not self._exists(name):
+        if not self._exists(name) or self._has_epochs(name):
             code = ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.NONE
             return DescribedGroup(
-                group_id=name, error_code=code, error_message=f"there is no group {name}", group_state=DEAD
+                group_id=name,
+                error_code=code,
+                error_message=f"there is no classic group {name}",
+                group_state=DEAD,
             )
         state, protocol_type = self._state(name)
         found = self._groups.groups.get(name)
@@ -188,7 +221,11 @@ class GroupAdministration:
             return refusal
         if not self._exists(name):
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if self._groups.groups.get(name) is not None or self._groups.has_foreign_members(name):
+        if (
+            self._groups.groups.get(name) is not None
+            or self._groups.has_foreign_members(name)
+            or self._has_epochs(name)
+        ):
             return ErrorCode.NON_EMPTY_GROUP
         self._table.delete(name, self._clock.wall_ms())
         self._offsets.remove_group(name)
@@ -225,7 +262,10 @@ class GroupAdministration:
     ) -> OffsetDeleteResponseTopic:
         queues = {each.partition_index for each in wanted.partitions}
         code = ErrorCode.NONE
-        if found is not None and any(wanted.name in _topics(found, each) for each in found.members.values()):
+        epochs = self._modern_groups.get(name)
+        if (epochs is not None and wanted.name in epochs.topics) or (
+            found is not None and any(wanted.name in _topics(found, each) for each in found.members.values())
+        ):
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             places = [self._nodes.place(wanted.name, index) for index in queues]

@@ -17,9 +17,10 @@ from libramq.broker.broker import Broker
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.groups import ClassicGroups
 from libramq.groups.classic.state import Status
 from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol, Refusal, Sync
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.protocol_groups import Groups
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
@@ -47,7 +48,7 @@ log = get_logger(__name__)
 
 #: Characters of an instance's id (JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH) and, ours, of a client's.
 #: Both are parts of members' ids, which are in the answers to other members, too.
-_NAME_CHARACTERS_MAX: Final = 249
+NAME_CHARACTERS_MAX: Final = 249
 #: Bytes of a member's id that cannot be guessed.
 _ID_BYTES: Final = 16
 #: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
@@ -60,7 +61,13 @@ _MEMBERS_FROM: Final = 3
 class GroupRequests:
     """Answers the requests of groups' members."""
 
-    def __init__(self, broker: Broker, nodes: KafkaNodes, secret_bits: SecretBits) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        nodes: KafkaNodes,
+        secret_bits: SecretBits,
+        modern_groups: Groups[ModernGroup],
+    ) -> None:
         self._nodes = nodes
         self._clock = broker.kernel.clock
         self._effects = broker.kernel.effects
@@ -70,7 +77,8 @@ class GroupRequests:
         self._coordination = broker.coordination
         self._table = broker.groups
         self._secret_bits = secret_bits
-        self.groups = ClassicGroups()
+        self._modern_groups = modern_groups
+        self.groups: Groups[ClassicGroup] = Groups(ClassicGroup)
         self._rebalances = Rebalances(
             self.groups, nodes, broker.groups, broker.foreign, broker.kernel, broker.events.record
         )
@@ -97,9 +105,9 @@ class GroupRequests:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
         refusal = self.member_refusal(name)
-        if refusal is None and self.has_foreign_members(name):
+        if refusal is None and (self.has_foreign_members(name) or self._modern_groups.get(name) is not None):
             refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if len(request.group_instance_id or "") > _NAME_CHARACTERS_MAX:
+        if len(request.group_instance_id or "") > NAME_CHARACTERS_MAX:
             refusal = ErrorCode.INVALID_REQUEST
         if refusal is not None:
             slot.answer(JoinGroupResponse(error_code=refusal, member_id=request.member_id))
@@ -113,7 +121,7 @@ class GroupRequests:
             slot.answer(JoinGroupResponse(error_code=code, member_id=request.member_id))
             return
         version = slot.version
-        client_id = _client_id(slot)
+        client_id = client_id_of(slot)
         join = Join(
             key=slot,
             member_id=request.member_id,
@@ -126,13 +134,14 @@ class GroupRequests:
             protocols=[Protocol(each.name, each.metadata) for each in request.protocols],
             must_come_back=version >= _COMES_BACK_FROM,
             may_skip=version >= _SKIPS_FROM,
-            client_host="/" + _host(slot.connection),
+            client_host="/" + host_of(slot.connection),
         )
         answers = group.join(join, self._clock.monotonic_ms())
         self.groups.charge(name)
         member_id = request.member_id or join.fresh_id
         self._heard(slot, name, member_id)
-        self._keep(name)
+        if group.members:
+            self.keep(name)
         self._finish(name, answers)
         self._rebalances.joined(name, member_id)
 
@@ -282,7 +291,7 @@ class GroupRequests:
 
         A member that lost its connection a moment ago, and whose client this may be, has a session again.
         """
-        client_id, host = _client_id(slot), _host(slot.connection)
+        client_id, host = client_id_of(slot), host_of(slot.connection)
         now_ms = self._clock.monotonic_ms()
         for name, member_id in self.presence.returned(client_id, host, groups, now_ms):
             group = self.groups.get(name)
@@ -305,17 +314,15 @@ class GroupRequests:
             group = self.groups.get(name)
             if group is not None and group.lost(member_id, until_ms, partial(_came_over, connection)):
                 member = group.members[member_id]
-                self.presence.wait_for((name, member_id), member.client_id, _host(connection), until_ms)
+                self.presence.wait_for((name, member_id), member.client_id, host_of(connection), until_ms)
                 self._rebalances.lost(name, member)
                 self._finish(name, ())
 
     # What follows.
 
-    def _keep(self, name: str) -> None:
+    def keep(self, name: str) -> None:
         """Give a group the retry topic by which tools find groups."""
-        group = self.groups.get(name)
-        has_members = group is not None and bool(group.members)
-        config = self._table.find(name, self._clock.wall_ms()) if has_members else None
+        config = self._table.find(name, self._clock.wall_ms())
         if config is not None:
             with suppress(BrokerError):  # Where there are too many topics, the group works without.
                 self._topics.for_retries(config, self._clock.wall_ms())
@@ -358,13 +365,13 @@ class GroupRequests:
         self._rebalances.look(name)
 
 
-def _client_id(slot: Slot) -> str:
+def client_id_of(slot: Slot) -> str:
     """Return the name of a client, as its members have it."""
     client_id = (slot.call.client_id if slot.call is not None else None) or "member"
-    return client_id[:_NAME_CHARACTERS_MAX]
+    return client_id[:NAME_CHARACTERS_MAX]
 
 
-def _host(connection: Connection) -> str:
+def host_of(connection: Connection) -> str:
     return connection.address.rpartition(":")[0]
 
 

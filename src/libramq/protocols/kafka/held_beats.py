@@ -70,10 +70,12 @@ class HeldBeats:
             del self._of_group[held.group]
         self._answer(held)
 
-    def answer_group(self, group: str) -> None:
-        """Answer the heartbeats of a group's members."""
+    def answer_group(self, group: str, has_news: Callable[[Beat], bool] = lambda _: True) -> None:
+        """Answer the heartbeats of a group's members, or only those that have news."""
         for connection in list(self._of_group.get(group, ())):
-            self.answer(connection)
+            held = self._held.get(connection)
+            if held is not None and has_news(held.beat):
+                self.answer(connection)
 
     def _expire(self, connection: Connection, now_ms: MonotonicMs) -> None:
         self.answer(connection)

@@ -20,9 +20,11 @@ from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes, Node
 from libramq.protocols.kafka.refusals import code_of
+from libramq.protocols.kafka.topic_ids import TopicIds, id_of
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataTopic,
 )
@@ -44,7 +46,8 @@ Described = tuple[str, Numbering]
 class Metadata:
     """Answers Metadata."""
 
-    def __init__(self, broker: Broker, node: Node, kafka_nodes: KafkaNodes) -> None:
+    def __init__(self, broker: Broker, node: Node, kafka_nodes: KafkaNodes, ids: TopicIds) -> None:
+        self._ids = ids
         self._nodes = broker.other_nodes.nodes
         self._kafka_nodes = kafka_nodes
         self._topics = broker.topics
@@ -62,9 +65,11 @@ class Metadata:
         """Answer with the topics that were asked for, or all."""
         assert slot.call is not None, "a request has a call"
         is_all = request.topics is None or (not request.topics and slot.call.header.version == 0)
-        wanted = [each.name for each in request.topics or ()]
+        wanted = [self._name_of(each) for each in request.topics or ()]
         answer = partial(self._answer, request, slot, is_all=is_all)
-        if is_all or all(self._nodes.counts(name) and self._nodes.is_settled(name) for name in wanted):
+        if is_all or all(
+            name is not None and self._nodes.counts(name) and self._nodes.is_settled(name) for name in wanted
+        ):
             answer()
         else:
             self._nodes.refresh(slot.guarded(answer))
@@ -76,8 +81,11 @@ class Metadata:
             found = [(name, self._nodes.numbering(name)) for name in names_ if self._may_list(name)]
         else:
             creates = request.allow_auto_topic_creation
-            wanted = dict.fromkeys(each.name for each in request.topics or ())
-            found = [self._named(name, slot, creates=creates) for name in wanted]
+            names_of = {self._name_of(each): each for each in request.topics or ()}
+            found = [
+                _of_no_topic(each) if name is None else self._named(name, slot, creates=creates)
+                for name, each in names_of.items()
+            ]
         partitions = sum(each[1].size for each in found if isinstance(each, tuple))
         is_large = len(found) > AT_ONCE_MAX or partitions > PARTITIONS_AT_ONCE_MAX
         brokers = self._kafka_nodes.live()
@@ -93,6 +101,10 @@ class Metadata:
             ),
             is_large=is_large,
         )
+
+    def _name_of(self, wanted: MetadataRequestTopic) -> str | None:
+        """Return the name of a topic; None if there is no topic with its id."""
+        return wanted.name if wanted.name is not None else self._ids.name_of(wanted.topic_id)
 
     def _may_list(self, name: str) -> bool:
         """Return whether a topic is in the list of all."""
@@ -136,6 +148,10 @@ class Metadata:
         require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
 
 
+def _of_no_topic(wanted: MetadataRequestTopic) -> MetadataTopic:
+    return MetadataTopic(name=None, topic_id=wanted.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+
+
 def _topics(
     found: Sequence["Described | MetadataTopic"], ids: Mapping[str, int], away: Mapping[str, int]
 ) -> list[MetadataTopic]:
@@ -151,7 +167,8 @@ def _topics(
         if left < 0:
             described.append(MetadataTopic(name=name, error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
         else:
-            described.append(MetadataTopic(name=name, partitions=_partitions(numbering, live, gone)))
+            partitions = _partitions(numbering, live, gone)
+            described.append(MetadataTopic(name=name, topic_id=id_of(name), partitions=partitions))
     return described
 
 

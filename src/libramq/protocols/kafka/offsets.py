@@ -21,6 +21,7 @@ from libramq.groups.classic.values import Beat
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis.offset_commit import (
@@ -48,6 +49,8 @@ METADATA_BYTES_MAX: Final = 4_096
 TOPICS_PER_STEP: Final = 10
 #: The first version of OffsetFetch that names several groups.
 _GROUPS_FROM: Final = 8
+#: The first version of OffsetCommit and OffsetFetch with the epochs of KIP-848.
+_EPOCHS_FROM: Final = 9
 
 _SUCCESS: Final = ResponseCode.SUCCESS
 
@@ -60,7 +63,13 @@ _Wanted = tuple[str, CommittedPartition]
 class OffsetRequests:
     """Answers OffsetCommit and OffsetFetch."""
 
-    def __init__(self, broker: Broker, groups: GroupRequests, nodes: KafkaNodes) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        groups: GroupRequests,
+        modern_groups: ModernGroupRequests,
+        nodes: KafkaNodes,
+    ) -> None:
         self._nodes = nodes
         self._group_offsets = broker.other_nodes.offsets
         self._committing = broker.committing
@@ -69,6 +78,7 @@ class OffsetRequests:
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
         self._groups = groups
+        self._modern_groups = modern_groups
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -89,10 +99,18 @@ class OffsetRequests:
 
         def commit(part: Sequence[_Wanted]) -> list[ErrorCode]:
             # Between two parts the group may move on to a generation whose members commit further.
-            refused = refusal or self._groups.commit_refusal(name, beat)
+            refused = refusal or self._commit_refusal(name, beat, slot.version)
             return [refused or self._commit(name, topic, partition, slot) for topic, partition in part]
 
         slot.each(parts, commit, partial(self._committed, request, slot), per_step=1)
+
+    def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
+        """Return why a member may not commit, if so."""
+        if self._modern_groups.groups.get(name) is None:
+            return self._groups.commit_refusal(name, beat)
+        if beat.member_id and version < _EPOCHS_FROM:
+            return ErrorCode.UNSUPPORTED_VERSION
+        return self._modern_groups.offsets_refusal(name, beat.member_id, beat.generation)
 
     def _committed(
         self, request: OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
@@ -150,7 +168,11 @@ class OffsetRequests:
         slot.each(list(groups.values()), self._checked, partial(self._look_elsewhere, slot))
 
     def _checked(self, wanted: WantedGroup) -> _Checked:
-        return wanted, self._groups.member_refusal(wanted.group_id)
+        name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
+        refusal = self._groups.member_refusal(name)
+        if refusal is None and (member_id is not None or epoch >= 0):
+            refusal = self._modern_groups.offsets_refusal(name, member_id or "", epoch)
+        return wanted, refusal
 
     def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
         """Find out what is committed of queues at other brokers; then answer."""

@@ -14,10 +14,10 @@ from libramq.broker.groups.rebalance_reports import named
 from libramq.catalog.group_table import GroupTable
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.groups import ClassicGroups
 from libramq.groups.classic.observed import ObservedGroup
 from libramq.groups.classic.state import Member, Status
 from libramq.groups.foreign import ForeignGroup, ForeignGroups, ForeignMember
+from libramq.groups.protocol_groups import Groups
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel
@@ -56,7 +56,7 @@ class Rebalances:
 
     def __init__(
         self,
-        groups: ClassicGroups,
+        groups: Groups[ClassicGroup],
         nodes: KafkaNodes,
         table: GroupTable,
         foreign: ForeignGroups,

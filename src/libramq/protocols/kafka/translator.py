@@ -13,6 +13,8 @@ from libramq.broker.broker import Broker
 from libramq.catalog.requirements import Requirements
 from libramq.errors import RemoteProtocolError
 from libramq.filesystem import FileSystem
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.protocol_groups import Groups
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.logs import get_logger
@@ -23,11 +25,14 @@ from libramq.protocols.kafka.group_admin import GroupAdministration
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.list_offsets import OffsetLists
 from libramq.protocols.kafka.metadata import Metadata
+from libramq.protocols.kafka.modern_group_admin import ModernGroupDescriptions
+from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes, Node
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
 from libramq.protocols.kafka.topic_changes import TopicChanges
+from libramq.protocols.kafka.topic_ids import TopicIds
 from libramq.protocols.kafka.topics import TopicRequests
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.wire.kafka.api import API_VERSIONS, APIS, Call, UnservedVersion, decode_call
@@ -67,18 +72,23 @@ class KafkaTranslator:
         directory = Path(config.store_path) / "config"
         self.producers = Producers(store, topics, kernel, filesystem, directory, secret_bits)
         nodes = KafkaNodes(node, others.nodes)
-        self.groups = GroupRequests(broker, nodes, secret_bits)
+        modern_groups: Groups[ModernGroup] = Groups(ModernGroup)
+        self.groups = GroupRequests(broker, nodes, secret_bits, modern_groups)
+        ids = TopicIds(others.nodes.topics)
+        self.modern_groups = ModernGroupRequests(broker, self.groups, modern_groups, nodes, ids, secret_bits)
         for services in (
-            Metadata(broker, node, nodes),
+            Metadata(broker, node, nodes, ids),
             Produces(broker.appending, store, self.producers, authorizer, kernel, nodes),
             self.producers,
             Fetches(broker.fetching, authorizer, kernel.clock, nodes),
             OffsetLists(store, Requirements(topics, broker.groups), authorizer, kernel.effects, nodes),
             TopicRequests(config, topics, others, authorizer, kernel.clock, nodes),
             self.groups,
-            Coordinators(self.groups, nodes),
-            OffsetRequests(broker, self.groups, nodes),
-            GroupAdministration(broker, self.groups, nodes),
+            self.modern_groups,
+            ModernGroupDescriptions(self.groups, modern_groups),
+            Coordinators(self.groups, self.modern_groups, nodes),
+            OffsetRequests(broker, self.groups, self.modern_groups, nodes),
+            GroupAdministration(broker, self.groups, modern_groups, nodes),
             TopicChanges(topics, store, others, authorizer, kernel.effects, nodes),
         ):
             served: Mapping[type, Serve] = services.apis()
@@ -103,12 +113,14 @@ class KafkaTranslator:
             log.error("a Kafka request failed", peer=connection.address, exc_info=call)
             self._answers.end(connection, "a request failed")
         else:
-            self.groups.held_beats.answer_before_others(connection)  # Answers leave in the order of requests.
+            for groups in (self.groups, self.modern_groups):  # Answers leave in the order of requests.
+                groups.held_beats.answer_before_others(connection)
             self._serve(self._answers.open(connection, call), call.request)
 
     def _api_versions(self, request: ApiVersionsRequest, slot: Slot) -> None:
         """Answer a client's first request over a connection."""
         self.groups.client_arrived(slot)
+        self.modern_groups.client_arrived(slot)
         self._answers.client_named(slot.connection, request.client_software_name)
         slot.answer(ApiVersionsResponse(api_keys=_VERSIONS))
 

@@ -1,7 +1,7 @@
 """The table of APIs: every request that this broker answers, with its versions.
 
 The lowest versions are those of Kafka 4 (KIP-896); the highest are the last that name topics by names and not
-by ids.
+by ids. Metadata has both: members of KIP-848's groups know topics by ids.
 """
 
 from typing import Final, NamedTuple
@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 from libramq.errors import RemoteProtocolError
 from libramq.wire.kafka.apis.alter_configs import AlterConfigsRequest
 from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
+from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from libramq.wire.kafka.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from libramq.wire.kafka.apis.create_partitions import CreatePartitionsRequest
 from libramq.wire.kafka.apis.create_topics import CreateTopicsRequest
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
@@ -70,9 +72,9 @@ APIS: Final = {
         _api(0, ProduceRequest, 3, 9, 9, listed_from=0),
         _api(1, FetchRequest, 4, 12, 12),
         _api(2, ListOffsetsRequest, 1, 6, 6),
-        _api(3, MetadataRequest, 0, 9, 9),
-        _api(8, OffsetCommitRequest, 2, 8, 8),
-        _api(9, OffsetFetchRequest, 1, 8, 6),
+        _api(3, MetadataRequest, 0, 13, 9),
+        _api(8, OffsetCommitRequest, 2, 9, 8),
+        _api(9, OffsetFetchRequest, 1, 9, 6),
         _api(10, FindCoordinatorRequest, 0, 4, 3),
         _api(11, JoinGroupRequest, 0, 9, 6),
         _api(12, HeartbeatRequest, 0, 4, 4),
@@ -91,6 +93,8 @@ APIS: Final = {
         _api(42, DeleteGroupsRequest, 0, 2, 2),
         _api(44, IncrementalAlterConfigsRequest, 0, 1, 1),
         _api(47, OffsetDeleteRequest, 0, 0, 1),
+        _api(68, ConsumerGroupHeartbeatRequest, 0, 1, 0),
+        _api(69, ConsumerGroupDescribeRequest, 0, 1, 0),
     )
 }
 

@@ -1,6 +1,7 @@
 """Kafka's primitive types, read and written.
 
     int8 … int64     big endian                     varint           zig-zag, 7 bits a byte, lowest first
+    uuid             16 bytes
     string, bytes    length (2 or 4), content       uvarint          the same without zig-zag
     array            length (4), elements           compact forms    uvarint of length + 1; 0 means null
 
@@ -17,6 +18,7 @@ from libramq.errors import RemoteProtocolError
 ELEMENTS_MAX: Final = 20_000
 _UVARINT_BYTES_MAX: Final = 5
 _VARLONG_BYTES_MAX: Final = 10
+UUID_BYTES: Final = 16
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -57,6 +59,10 @@ class Reader:
     def int64(self) -> int:
         """Read eight bytes."""
         return self._number(_INT64, 8)
+
+    def uuid(self) -> bytes:
+        """Read the id of a topic."""
+        return self.raw(UUID_BYTES)
 
     def uvarint(self) -> int:
         """Read an unsigned number of at most 32 bits."""
@@ -138,6 +144,12 @@ class Reader:
 def encode_int8(value: int) -> bytes:
     """Encode a signed byte."""
     return value.to_bytes(1, signed=True)
+
+
+def encode_uuid(value: bytes) -> bytes:
+    """Return the id of a topic as it is."""
+    assert len(value) == UUID_BYTES, "an id has 16 bytes"
+    return value
 
 
 def encode_boolean(value: bool) -> bytes:

@@ -27,6 +27,7 @@ from libramq.wire.kafka.primitives import (
     encode_int16,
     encode_int32,
     encode_int64,
+    encode_uuid,
     encode_uvarint,
 )
 
@@ -41,6 +42,8 @@ NullableString = Annotated[str | None, "string"]
 Remark = Annotated[str | None, "remark"]
 Bytes = Annotated[bytes, "bytes"]
 NullableBytes = Annotated[bytes | None, "bytes"]
+#: The id of a topic.
+Uuid = Annotated[bytes, "uuid"]
 
 
 #: As remarks to RocketMQ's clients (`encode_reply`).
@@ -135,7 +138,8 @@ def _field(hint: Any, version: int, is_flexible: bool) -> Codec | None:
         element = _field(get_args(hint)[0], version, is_flexible)
         assert element is not None, "an element is in every version of its array"
         return _array(element, is_flexible, is_nullable=is_nullable)
-    return codec_of(hint, version, is_flexible)
+    found = codec_of(hint, version, is_flexible)
+    return _nullable(found) if is_nullable else found
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -151,6 +155,7 @@ _FIXED: Final[dict[str, tuple[Read, Callable[[Any], bytes]]]] = {
     "int32": (Reader.int32, encode_int32),
     "int64": (Reader.int64, encode_int64),
     "boolean": (Reader.boolean, encode_boolean),
+    "uuid": (Reader.uuid, encode_uuid),
 }
 
 
@@ -199,6 +204,21 @@ def _array(element: Codec, is_flexible: bool, *, is_nullable: bool) -> Codec:
         data += encode_uvarint(len(values) + 1) if is_flexible else encode_int32(len(values))
         for value in values:
             write_element(value, data)
+
+    return Codec(read, write)
+
+
+def _nullable(structure: Codec) -> Codec:
+    """Return the codec of a structure that may be null: a byte in front says which (KIP-893)."""
+    read_content, write_content = structure
+
+    def read(reader: Reader) -> Any:
+        return None if reader.int8() < 0 else read_content(reader)
+
+    def write(value: Any, data: bytearray) -> None:
+        data += encode_int8(-1 if value is None else 1)
+        if value is not None:
+            write_content(value, data)
 
     return Codec(read, write)
 

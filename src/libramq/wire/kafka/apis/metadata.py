@@ -1,10 +1,10 @@
 """Metadata (3): brokers, topics, and who leads their partitions.
 
 In version 0 an empty list asks for all topics; later null does, and an empty list for none. Version 9 is
-flexible; 10 and later name topics by ids.
+flexible; 10 has topics' ids, and 12 asks by them; 13 has an error of its own.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from libramq.wire.kafka.schema import (
     Boolean,
@@ -14,17 +14,21 @@ from libramq.wire.kafka.schema import (
     NullableString,
     Request,
     String,
+    Uuid,
     Versions,
 )
 
 #: The authorized operations where a client did not ask for them.
 NOT_ASKED = -(1 << 31)
+#: Of a topic that does not exist, or is asked for by its name.
+NO_ID: Final = bytes(16)
 
 
 class MetadataRequestTopic(Message, frozen=True, kw_only=True):
-    """A topic that is asked for."""
+    """A topic that is asked for. name: None where it is asked for by its id."""
 
-    name: String
+    topic_id: Annotated[Uuid, Versions(10)] = NO_ID
+    name: NullableString
 
 
 class MetadataRequest(Request, frozen=True, kw_only=True):
@@ -32,7 +36,7 @@ class MetadataRequest(Request, frozen=True, kw_only=True):
 
     topics: tuple[MetadataRequestTopic, ...] | None = None
     allow_auto_topic_creation: Annotated[Boolean, Versions(4)] = True
-    include_cluster_authorized_operations: Annotated[Boolean, Versions(8)] = False
+    include_cluster_authorized_operations: Annotated[Boolean, Versions(8, 10)] = False
     include_topic_authorized_operations: Annotated[Boolean, Versions(8)] = False
 
 
@@ -61,7 +65,8 @@ class MetadataTopic(Message, frozen=True, kw_only=True):
     """A topic, or why there is none."""
 
     error_code: Int16 = 0
-    name: String
+    name: NullableString
+    topic_id: Annotated[Uuid, Versions(10)] = NO_ID
     is_internal: Annotated[Boolean, Versions(1)] = False
     partitions: tuple[MetadataPartition, ...] = ()
     topic_authorized_operations: Annotated[Int32, Versions(8)] = NOT_ASKED
@@ -76,3 +81,4 @@ class MetadataResponse(Message, frozen=True, kw_only=True):
     controller_id: Annotated[Int32, Versions(1)] = -1
     topics: tuple[MetadataTopic, ...]
     cluster_authorized_operations: Annotated[Int32, Versions(8, 10)] = NOT_ASKED
+    error_code: Annotated[Int16, Versions(13)] = 0

@@ -1,4 +1,6 @@
-"""OffsetCommit (8). 5 dropped the retention time, 6 added leader epochs, 7 static members; 8 is flexible."""
+"""OffsetCommit (8). 5 dropped the retention time, 6 added leader epochs, 7 static members; 8 is flexible; 9
+knows the epochs of KIP-848, with the same fields.
+"""
 
 from typing import Annotated
 

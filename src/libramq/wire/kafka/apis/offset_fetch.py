@@ -1,5 +1,5 @@
 """OffsetFetch (9): the committed offsets of groups. Null topics ask for all (from 2 on); 6 is flexible; 8
-asks for several groups at once.
+asks for several groups at once, and 9 names the member that asks (KIP-848).
 """
 
 from typing import Annotated
@@ -25,9 +25,11 @@ class WantedTopic(Message, frozen=True, kw_only=True):
 
 
 class WantedGroup(Message, frozen=True, kw_only=True):
-    """A group's topics; None: all."""
+    """A group's topics; None: all. member_epoch: -1 where nobody's membership is meant."""
 
     group_id: String
+    member_id: Annotated[NullableString, Versions(9)] = None
+    member_epoch: Annotated[Int32, Versions(9)] = -1
     topics: tuple[WantedTopic, ...] | None = None
 
 

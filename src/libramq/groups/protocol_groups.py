@@ -1,22 +1,36 @@
-"""All classic groups of a broker, by name. One without members is forgotten; offsets are kept elsewhere."""
+"""All groups of one protocol at a broker, by name.
 
-from typing import Final
+One without members is forgotten; offsets are kept elsewhere.
+"""
 
-from libramq.groups.classic.group import ClassicGroup
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 #: Ours: as many as there may be groups of RocketMQ's (GROUPS_MAX in `catalog`).
-CLASSIC_GROUPS_MAX: Final = 25_000
-
-
+GROUPS_MAX: Final = 25_000
 #: Ours: the memory of all groups, with what members say about themselves: a thousand with 100 KiB each.
 COST_BYTES_MAX: Final = 128 * 1024 * 1024
 
 
-class ClassicGroups:
-    """The groups that have members, or expect some."""
+class _Group(Protocol):
+    @property
+    def is_unused(self) -> bool:
+        """Return whether nothing would be lost with the group."""
 
-    def __init__(self) -> None:
-        self._groups: dict[str, ClassicGroup] = {}
+    @property
+    def cost_bytes(self) -> int:
+        """Return about how much memory it takes."""
+
+
+G = TypeVar("G", bound=_Group)
+
+
+class Groups(Generic[G]):
+    """The groups that have members, or expect some. new: returns an empty one."""
+
+    def __init__(self, new: Callable[[], G]) -> None:
+        self._new = new
+        self._groups: dict[str, G] = {}
         self._costs: dict[str, int] = {}
         self.cost_bytes = 0
 
@@ -27,17 +41,17 @@ class ClassicGroups:
         """Return the names of all groups."""
         return list(self._groups)
 
-    def get(self, name: str) -> ClassicGroup | None:
+    def get(self, name: str) -> G | None:
         """Return a group; None if it has no members."""
         return self._groups.get(name)
 
-    def get_or_create(self, name: str) -> ClassicGroup | None:
+    def get_or_create(self, name: str) -> G | None:
         """Return a group, for a member that joins it; None if all take too much memory."""
         if self.cost_bytes > COST_BYTES_MAX:
             return None
         group = self._groups.get(name)
-        if group is None and len(self._groups) < CLASSIC_GROUPS_MAX:
-            group = self._groups[name] = ClassicGroup()
+        if group is None and len(self._groups) < GROUPS_MAX:
+            group = self._groups[name] = self._new()
         return group
 
     def charge(self, name: str) -> None:

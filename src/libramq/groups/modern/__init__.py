@@ -1,0 +1,4 @@
+"""Groups of Kafka's newer protocol (KIP-848), as values and plain functions.
+
+The coordinator assigns; members are moved towards that one by one, at their heartbeats.
+"""

@@ -1,0 +1,368 @@
+"""A modern group: the state machine of KIP-848's protocol.
+
+    join, leave, end of a session, other topics or partitions ─► the group's epoch rises
+    a moment later ─► the assignor makes the target of that epoch
+    heartbeat ─► the member's next step towards its target: revoke first, then get what is free
+
+Every method is a request or the time, and changes the state. Nothing else happens: no clock, no randomness.
+Who calls it sends `answer` to members for which `has_news`, and calls `tick` at `next_due_ms`.
+
+Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.groups.modern.assignors import UNIFORM, assign, voted
+from libramq.groups.modern.member import Member, Step
+from libramq.groups.modern.values import (
+    JOINS,
+    LEAVES_FOR_A_WHILE,
+    NO_PARTITIONS,
+    Answer,
+    Beat,
+    Change,
+    Partition,
+    Partitions,
+    Refusal,
+)
+from libramq.groups.rebalance_event import Reason
+
+#: Ours: members that come at once get one assignment, as in a coordinated group.
+COLLECT_MS: Final = 20
+#: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
+INITIAL_DELAY_MS: Final = 200
+#: Ours: how often a group's topics are looked at; what has changed is assigned at its next heartbeat.
+TOPICS_LOOK_MS: Final = 1_000
+#: Ours; group.consumer.max.size is unbounded.
+MEMBERS_MAX: Final = 1_000
+#: Ours: the memory of a member, and of a partition and a topic's name with it.
+MEMBER_BYTES: Final = 1_500
+PARTITION_BYTES: Final = 300
+#: Returns how many partitions a topic has; 0 if there is no such topic.
+CountOf = Callable[[str], int]
+
+
+class ModernGroup:
+    """One group. epoch: rises with every cause of a rebalance; target_epoch: the one that was assigned last.
+
+    changes: the causes since they were taken.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.target_epoch = 0
+        self.assignor = UNIFORM
+        self.members: dict[str, Member] = {}
+        self.target: dict[str, Partitions] = {}
+        self.changes: list[Change] = []
+        #: Rises whenever some member may have news.
+        self.version = 0
+        self._counts: dict[str, int] = {}
+        self._static: dict[str, str] = {}
+        self._owners: dict[Partition, str] = {}
+        self._assign_at_ms: MonotonicMs | None = None
+        self._looked_ms: MonotonicMs | None = None
+        #: No later than the next time at which something is due: beats only put that off.
+        self._due_ms: MonotonicMs | None = None
+        self._content_bytes = 0
+
+    @property
+    def is_unused(self) -> bool:
+        """Return whether nothing would be lost with the group."""
+        return not self.members
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `tick` is due."""
+        return self._due_ms
+
+    @property
+    def cost_bytes(self) -> int:
+        """Return about how much memory it takes."""
+        partitions = len(self._owners) + sum(self._counts.values())
+        return MEMBER_BYTES * len(self.members) + self._content_bytes + PARTITION_BYTES * partitions
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Return what its members subscribe to."""
+        return frozenset().union(*{member.topics for member in self.members.values()})
+
+    @property
+    def state(self) -> str:
+        """Return the name of its state (ConsumerGroupState)."""
+        if not self.members:
+            return "Empty"
+        if self.epoch != self.target_epoch:
+            return "Assigning"
+        return "Stable" if self.is_settled else "Reconciling"
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether every member has its target."""
+        return self.epoch == self.target_epoch and all(
+            each.epoch in (self.target_epoch, LEAVES_FOR_A_WHILE)
+            and each.holds == self.target.get(each.member_id, NO_PARTITIONS)
+            for each in self.members.values()
+        )
+
+    # Requests.
+
+    def beat(self, beat: Beat, count_of: CountOf, now_ms: MonotonicMs) -> Refusal:
+        """A member joins, is alive, or has revoked something."""
+        refusal = self._refusal(beat)
+        if refusal is not Refusal.NONE:
+            return refusal
+        member = self._joined(beat) if beat.epoch == JOINS else self.members[beat.member_id]
+        member.renew(now_ms)
+        self._due_by(member.expires_ms)
+        before = self._content_of(member)
+        is_new = beat.member_id not in self.target
+        has_other_topics, has_other_assignor = member.take(beat)
+        self._content_bytes += self._content_of(member) - before
+        if is_new:
+            self.target[beat.member_id] = NO_PARTITIONS
+            self._changed(Reason.MEMBER_JOINED, member.name, now_ms)
+        elif has_other_topics:
+            self._changed(Reason.SUBSCRIPTION_CHANGED, member.name, now_ms)
+        elif has_other_assignor and voted(self.members.values()) != self.assignor:
+            self._changed(Reason.STRATEGY_CHANGED, member.name, now_ms)
+        if beat.owned is not None and member.revoking.isdisjoint(beat.owned):
+            self._put(member, Step(member.epoch, member.assigned, NO_PARTITIONS), now_ms)
+        self._look(count_of, now_ms, is_due=is_new or has_other_topics)
+        return Refusal.NONE
+
+    def has_news(self, member_id: str) -> bool:
+        """Return whether a member's heartbeat should be answered now."""
+        member = self.members.get(member_id)
+        if member is None:
+            return True
+        if member.epoch == JOINS and self._assign_at_ms is not None:
+            return False  # Its assignment is made in a moment.
+        step = self._next(member)
+        return step.epoch != member.epoch or step.assigned != member.sent
+
+    def answer(self, member_id: str, now_ms: MonotonicMs) -> Answer:
+        """Take a member's next step, and return the answer to its heartbeat."""
+        member = self.members[member_id]
+        if member.epoch == JOINS and self._assign_at_ms is not None:
+            self._assign()
+        self._put(member, self._next(member), now_ms)
+        is_sent = member.sent == member.assigned
+        member.sent = member.assigned
+        return Answer(member_id, member.epoch, None if is_sent else member.assigned)
+
+    def leave(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
+        """A member leaves; a static one only for a while, if it says so: its partitions stay its own."""
+        refusal = self._refusal(beat)
+        if refusal is not Refusal.NONE:
+            return refusal
+        member = self.members[beat.member_id]
+        if beat.epoch == LEAVES_FOR_A_WHILE:
+            self._put(member, Step(LEAVES_FOR_A_WHILE, member.assigned, NO_PARTITIONS), now_ms)
+            return Refusal.NONE
+        self._remove(member, Reason.MEMBER_LEFT, now_ms)
+        return Refusal.NONE
+
+    def remove(self, member_id: str, instance_id: str | None, now_ms: MonotonicMs) -> Refusal:
+        """An operator removes a member, by its id or its instance's."""
+        if instance_id is not None:
+            known = self._static.get(instance_id)
+            if known is not None and member_id and member_id != known:
+                return Refusal.FENCED_INSTANCE
+            member_id = known or ""
+        member = self.members.get(member_id)
+        if member is None:
+            return Refusal.UNKNOWN_MEMBER
+        self._remove(member, Reason.MEMBER_LEFT, now_ms)
+        return Refusal.NONE
+
+    def may_use_offsets(self, member_id: str, epoch: int) -> Refusal:
+        """Return whether offsets may be committed or fetched: by a member in its epoch, or without any.
+
+        A commit may cross the answer with its new epoch; what it lost, it gave up before that.
+        """
+        if epoch < 0 and not member_id and not self.members:
+            return Refusal.NONE
+        member = self.members.get(member_id)
+        if member is None:
+            return Refusal.UNKNOWN_MEMBER
+        return Refusal.NONE if epoch in (member.epoch, member.previous_epoch) else Refusal.STALE_EPOCH
+
+    def lost(self, member_id: str, until_ms: MonotonicMs) -> bool:
+        """Expect a member, whose connection has ended, back until a time; return whether it is expected.
+
+        A static one has its whole session; until it is back another one may take its place.
+        """
+        member = self.members.get(member_id)
+        if member is None or member.epoch == LEAVES_FOR_A_WHILE:
+            return False
+        member.is_lost = True
+        if member.instance_id is not None:
+            return False
+        member.expires_ms = min(member.expires_ms, until_ms)
+        self._due_by(member.expires_ms)
+        return True
+
+    def returned(self, member_id: str, now_ms: MonotonicMs) -> None:
+        """Note that the client of a lost member is back; the member has a session again."""
+        member = self.members.get(member_id)
+        if member is not None:
+            member.renew(now_ms)
+
+    # The time.
+
+    def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
+        """Blame nobody for a time in which this process stood still; late_ms: how late `tick` is."""
+        for member in self.members.values():
+            if member.is_lost and member.instance_id is None:  # Its client's return may be unread, too.
+                member.expires_ms = max(member.expires_ms, now_ms + late_ms)
+            elif member.epoch != LEAVES_FOR_A_WHILE:
+                member.renew(now_ms)
+            if member.revoke_by_ms is not None:
+                member.revoke_by_ms += late_ms
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Do what is due: sessions, revocations that take too long, the assignment."""
+        for member in list(self.members.values()):
+            if member.expires_ms <= now_ms:
+                is_closed = member.is_lost and member.instance_id is None
+                self._remove(member, _why_expired(is_closed=is_closed), now_ms)
+            elif member.revoke_by_ms is not None and member.revoke_by_ms <= now_ms:
+                self._remove(member, Reason.PROCESSING_TIMEOUT, now_ms)
+        if self._assign_at_ms is not None and self._assign_at_ms <= now_ms:
+            self._assign()
+        times = [each.expires_ms for each in self.members.values()]
+        times += [each.revoke_by_ms for each in self.members.values() if each.revoke_by_ms is not None]
+        times += [self._assign_at_ms] if self._assign_at_ms is not None else []
+        self._due_ms = min(times, default=None)
+
+    # Members.
+
+    def _refusal(self, beat: Beat) -> Refusal:
+        known = self._static.get(beat.instance_id) if beat.instance_id is not None else None
+        if beat.epoch == JOINS:
+            return self._join_refusal(beat, known)
+        if beat.instance_id is not None and known != beat.member_id:
+            return Refusal.UNKNOWN_MEMBER if known is None else Refusal.FENCED_INSTANCE
+        member = self.members.get(beat.member_id)
+        if member is None:
+            return Refusal.UNKNOWN_MEMBER
+        if beat.epoch < 0 or beat.epoch == member.epoch:
+            return Refusal.NONE
+        # The answer with its new epoch may have been lost.
+        is_last = beat.epoch == member.previous_epoch and beat.owned is not None
+        return (
+            Refusal.NONE
+            if is_last and (beat.owned or NO_PARTITIONS) <= member.assigned
+            else Refusal.FENCED_EPOCH
+        )
+
+    def _join_refusal(self, beat: Beat, known: str | None) -> Refusal:
+        if known is not None and known != beat.member_id:
+            member = self.members[known]
+            # Kafka makes the second one wait for the session of a member that was killed.
+            is_released = member.epoch == LEAVES_FOR_A_WHILE or member.is_lost
+            return Refusal.NONE if is_released else Refusal.UNRELEASED_INSTANCE
+        is_more = beat.member_id not in self.members and len(self.members) >= MEMBERS_MAX
+        return Refusal.GROUP_FULL if is_more else Refusal.NONE
+
+    def _joined(self, beat: Beat) -> Member:
+        """Return a member that joins: a new one, or one that begins again without partitions."""
+        known = self._static.get(beat.instance_id) if beat.instance_id is not None else None
+        member = Member(beat.member_id, beat.instance_id)
+        # A static one is back, under a new id perhaps, or the answer to a join was lost.
+        for old in [self.members[each] for each in {known, beat.member_id} if each in self.members]:
+            target = self.target.pop(old.member_id)
+            self._drop(old)
+            if old.instance_id == beat.instance_id:
+                member.topics, member.assignor = old.topics, old.assignor
+                member.assigned = old.assigned & target
+                self.target[beat.member_id] = target
+        self.members[beat.member_id] = member
+        self._own(member, member.assigned)
+        self._content_bytes += self._content_of(member)
+        if beat.instance_id is not None:
+            self._static[beat.instance_id] = beat.member_id
+        self.version += 1
+        return member
+
+    def _remove(self, member: Member, reason: Reason, now_ms: MonotonicMs) -> None:
+        self._drop(member)
+        self.target.pop(member.member_id, None)
+        self._changed(reason, member.name, now_ms)
+
+    def _drop(self, member: Member) -> None:
+        self._own(member, NO_PARTITIONS)
+        self._content_bytes -= self._content_of(member)
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+
+    @staticmethod
+    def _content_of(member: Member) -> int:
+        return sum(map(len, member.topics))
+
+    # The target.
+
+    def _look(self, count_of: CountOf, now_ms: MonotonicMs, *, is_due: bool) -> None:
+        """Look at the partitions of the group's topics."""
+        if not is_due and self._looked_ms is not None and now_ms - self._looked_ms < TOPICS_LOOK_MS:
+            return
+        self._looked_ms = now_ms
+        counts = {topic: count_of(topic) for topic in sorted(self.topics)}
+        if counts != self._counts:
+            other = [topic for topic, count in counts.items() if self._counts.get(topic, count) != count]
+            self._counts = counts
+            if other:
+                self._changed(Reason.QUEUE_COUNT_CHANGED, other[0], now_ms)
+
+    def _changed(self, reason: Reason, name: str, now_ms: MonotonicMs) -> None:
+        self.changes.append(Change(reason, name))
+        self.version += 1
+        if self._assign_at_ms is None:
+            self.epoch += 1
+            delay_ms = INITIAL_DELAY_MS if not self.target_epoch else COLLECT_MS
+            self._assign_at_ms = now_ms + delay_ms
+            self._due_by(self._assign_at_ms)
+
+    def _assign(self) -> None:
+        self._assign_at_ms = None
+        self.version += 1
+        self.assignor = voted(self.members.values())
+        self.target = assign(self.assignor, self.members.values(), self._counts, self.target)
+        self.target_epoch = self.epoch
+
+    # Partitions.
+
+    def _next(self, member: Member) -> Step:
+        target = self.target.get(member.member_id, NO_PARTITIONS)
+        return member.next_step(target, self.target_epoch, lambda each: each not in self._owners)
+
+    def _put(self, member: Member, step: Step, now_ms: MonotonicMs) -> None:
+        """Take a step; whatever it releases is free for others."""
+        if step.epoch != member.epoch:
+            member.previous_epoch, member.epoch = member.epoch, step.epoch
+        if step.revoking != member.revoking:
+            member.revoke_by_ms = now_ms + member.rebalance_ms if step.revoking else None
+            if member.revoke_by_ms is not None:
+                self._due_by(member.revoke_by_ms)
+        held = member.holds
+        member.assigned, member.revoking = step.assigned, step.revoking
+        if member.holds != held:
+            self._own(member, member.holds, held)
+
+    def _own(self, member: Member, now: Partitions, before: Partitions | None = None) -> None:
+        for each in (member.holds if before is None else before) - now:
+            self._owners.pop(each, None)
+            self.version += 1
+        for each in now:
+            self._owners[each] = member.member_id
+
+    def _due_by(self, due_ms: MonotonicMs) -> None:
+        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
+
+
+def _why_expired(*, is_closed: bool) -> Reason:
+    return Reason.CONNECTION_CLOSED if is_closed else Reason.SESSION_EXPIRED

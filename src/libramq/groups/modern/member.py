@@ -1,0 +1,103 @@
+"""A member of a modern group, and its next step towards its target.
+
+    assigned        what it may read
+    revoking        what it must give up first; nobody else gets that until it has
+    target          what the assignor wants it to have
+
+    has too much    ─► assigned shrinks, the rest is revoked      its epoch stays
+    has too little  ─► it gets what no other member still has     its epoch becomes the target's
+
+Upstream: CurrentAssignmentBuilder.java, ConsumerGroupMember.java.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.groups.modern.values import JOINS, NO_PARTITIONS, Beat, Partition, Partitions
+
+#: group.consumer.session.timeout.ms.
+SESSION_MS: Final = 45_000
+#: Ours: max.poll.interval.ms may be days, and a partition waits as long for a member that does not revoke it.
+REBALANCE_MS_MAX: Final = 3_600_000
+#: The default of max.poll.interval.ms, until a member names its own.
+REBALANCE_MS: Final = 300_000
+
+
+class Step(NamedTuple):
+    """A member's state after its next step."""
+
+    epoch: int
+    assigned: Partitions
+    revoking: Partitions
+
+
+class Member:
+    """A member. sent: the assignment of its last answer; None: it must be sent."""
+
+    __slots__ = (
+        "assigned", "assignor", "client_host", "client_id", "epoch", "expires_ms", "instance_id",
+        "is_lost", "member_id", "previous_epoch", "rack_id", "rebalance_ms", "revoke_by_ms", "revoking",
+        "sent", "topics",
+    )  # fmt: skip
+
+    def __init__(self, member_id: str, instance_id: str | None) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.rack_id: str | None = None
+        self.client_id = self.client_host = ""
+        self.rebalance_ms = REBALANCE_MS
+        self.topics: frozenset[str] = frozenset()
+        self.assignor: str | None = None
+        self.epoch = self.previous_epoch = JOINS
+        self.assigned = self.revoking = NO_PARTITIONS
+        self.sent: Partitions | None = None
+        self.expires_ms = MonotonicMs(0)
+        self.revoke_by_ms: MonotonicMs | None = None
+        #: Whether its connection has ended, and it was not heard since.
+        self.is_lost = False
+
+    @property
+    def name(self) -> str:
+        """Return its name in the group's history, which a static member keeps when it is back."""
+        return self.instance_id or self.member_id
+
+    @property
+    def holds(self) -> Partitions:
+        """Return the partitions that nobody else may have."""
+        return self.assigned | self.revoking if self.revoking else self.assigned
+
+    @property
+    def heard_ms(self) -> MonotonicMs:
+        """Return its last sign of life."""
+        return self.expires_ms - SESSION_MS
+
+    def renew(self, now_ms: MonotonicMs) -> None:
+        """Expect the next sign of life within a session."""
+        self.expires_ms = now_ms + SESSION_MS
+        self.is_lost = False
+
+    def take(self, beat: Beat) -> tuple[bool, bool]:
+        """Take over what a heartbeat says.
+
+        Return whether the member reads other topics now, and whether it wants another assignor.
+        """
+        topics, assignor = self.topics, self.assignor
+        self.topics = topics if beat.topics is None else beat.topics
+        self.assignor = assignor if beat.assignor is None else beat.assignor
+        self.rack_id = self.rack_id if beat.rack_id is None else beat.rack_id
+        if beat.rebalance_ms is not None:
+            self.rebalance_ms = min(beat.rebalance_ms, REBALANCE_MS_MAX)
+        self.client_id, self.client_host = beat.client_id, beat.client_host
+        if beat.is_full or beat.epoch != self.epoch:  # The last answer was lost, perhaps.
+            self.sent = None
+        return self.topics != topics, self.assignor != assignor
+
+    def next_step(self, target: Partitions, target_epoch: int, is_free: Callable[[Partition], bool]) -> Step:
+        """Return its state after its next step; the same one if it must wait."""
+        if self.revoking or (self.epoch == target_epoch and self.assigned == target):
+            return Step(self.epoch, self.assigned, self.revoking)
+        kept = self.assigned & target
+        if kept != self.assigned:
+            return Step(self.epoch, kept, self.assigned - kept)
+        return Step(target_epoch, kept | frozenset(filter(is_free, target - kept)), NO_PARTITIONS)

@@ -1,0 +1,68 @@
+"""Requests of a modern group's members (KIP-848), and what becomes of them."""
+
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from libramq.groups.rebalance_event import Reason
+
+#: The epochs of members that join, leave, and leave for a while (ConsumerGroupHeartbeatRequest.java).
+JOINS: Final = 0
+LEAVES: Final = -1
+LEAVES_FOR_A_WHILE: Final = -2
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    number: int
+
+
+Partitions = frozenset[Partition]
+NO_PARTITIONS: Final[Partitions] = frozenset()
+
+
+class Refusal(Enum):
+    """The reasons for which requests are refused."""
+
+    NONE = auto()
+    UNKNOWN_MEMBER = auto()
+    FENCED_EPOCH = auto()
+    STALE_EPOCH = auto()
+    FENCED_INSTANCE = auto()
+    UNRELEASED_INSTANCE = auto()
+    GROUP_FULL = auto()
+
+
+class Beat(NamedTuple):
+    """A member's heartbeat. None: as it was.
+
+    owned: the partitions that the member has. is_full: the client asks for its whole assignment again.
+    """
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_ms: int | None = None
+    topics: frozenset[str] | None = None
+    assignor: str | None = None
+    owned: Partitions | None = None
+    is_full: bool = False
+
+
+class Answer(NamedTuple):
+    """The answer to a heartbeat. assigned: None where the member knows it already."""
+
+    member_id: str
+    epoch: int
+    assigned: Partitions | None = None
+
+
+class Change(NamedTuple):
+    """The cause of a rebalance: who, by the name in the group's history."""
+
+    reason: Reason
+    name: str

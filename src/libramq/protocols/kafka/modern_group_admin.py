@@ -1,0 +1,90 @@
+"""ConsumerGroupDescribe: groups of KIP-848, with what each member has and shall have.
+
+Other groups are answered GROUP_ID_NOT_FOUND, at which tools ask with DescribeGroups.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.modern.member import Member
+from libramq.groups.modern.values import NO_PARTITIONS, Partition
+from libramq.groups.protocol_groups import Groups
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.topic_ids import id_of
+from libramq.wire.kafka.apis import consumer_group_describe as wire
+from libramq.wire.kafka.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+
+
+class ModernGroupDescriptions:
+    """Answers ConsumerGroupDescribe."""
+
+    def __init__(self, classic: GroupRequests, groups: Groups[ModernGroup]) -> None:
+        self._classic = classic
+        self._groups = groups
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {ConsumerGroupDescribeRequest: self.describe}
+
+    def describe(self, request: ConsumerGroupDescribeRequest, slot: Slot) -> None:
+        """Answer with the groups and their members."""
+        slot.each(
+            request.group_ids,
+            self._described,
+            lambda groups: slot.answer_with(
+                lambda: ConsumerGroupDescribeResponse(groups=tuple(groups)),
+                is_large=len(groups) + sum(len(each.members) for each in groups) > ITEMS_PER_STEP,
+            ),
+            per_step=1,
+        )
+
+    def _described(self, name: str) -> wire.DescribedGroup:
+        refusal = self._classic.member_refusal(name)
+        if refusal is not None:
+            return wire.DescribedGroup(group_id=name, error_code=refusal)
+        group = self._groups.get(name)
+        if group is None:
+            remark = f"{name} has no members of KIP-848's protocol"
+            code = ErrorCode.GROUP_ID_NOT_FOUND
+            return wire.DescribedGroup(group_id=name, error_code=code, error_message=remark)
+        return wire.DescribedGroup(
+            group_id=name,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.assignor,
+            members=tuple(_member(group, each) for each in group.members.values()),
+        )
+
+
+def _member(group: ModernGroup, member: Member) -> wire.Member:
+    return wire.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=tuple(sorted(member.topics)),
+        assignment=_assignment(member.assigned),
+        target_assignment=_assignment(group.target.get(member.member_id, NO_PARTITIONS)),
+        member_type=wire.CONSUMER_MEMBER,
+    )
+
+
+def _assignment(partitions: Iterable[Partition]) -> wire.Assignment:
+    topics: dict[str, list[int]] = {}
+    for each in sorted(partitions):
+        topics.setdefault(each.topic, []).append(each.number)
+    return wire.Assignment(
+        topic_partitions=tuple(
+            wire.TopicPartitions(topic_id=id_of(topic), topic_name=topic, partitions=tuple(indexes))
+            for topic, indexes in topics.items()
+        )
+    )

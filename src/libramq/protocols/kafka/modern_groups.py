@@ -1,0 +1,306 @@
+"""Groups of KIP-848: ConsumerGroupHeartbeat, on the modern groups of this broker.
+
+heartbeat ─► ModernGroup ─► news for its member?      answered
+                         └─► none                       held until there is, or a while later
+
+What members of classic groups have is theirs, too: a session ends soon after its connection, and nobody waits
+for a heartbeat's interval to hear of a rebalance.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+from libramq.broker.broker import Broker
+from libramq.clock import MonotonicMs
+from libramq.groups.classic.values import Beat as HeldOf
+from libramq.groups.modern.assignors import ASSIGNORS
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.modern.values import (
+    JOINS,
+    Beat,
+    Refusal,
+)
+from libramq.groups.protocol_groups import Groups
+from libramq.kernel.connection import Connection
+from libramq.kernel.deadlines import Deadline
+from libramq.kernel.engine import LATE_MS_MIN
+from libramq.logs import get_logger
+from libramq.protocols.kafka.answers import Slot
+from libramq.protocols.kafka.groups import GroupRequests, client_id_of, host_of
+from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
+from libramq.protocols.kafka.modern_group_messages import (
+    CODES,
+    HEARTBEAT_MS,
+    beat_of,
+    response,
+    what_is_invalid,
+)
+from libramq.protocols.kafka.modern_rebalances import ModernRebalances
+from libramq.protocols.kafka.node import KafkaNodes
+from libramq.protocols.kafka.presence import Presence, Who
+from libramq.protocols.kafka.rebalances import PROTOCOL
+from libramq.protocols.kafka.topic_ids import TopicIds
+from libramq.secret_bits import SecretBits
+from libramq.wire.kafka.apis.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from libramq.wire.kafka.apis.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+
+log = get_logger(__name__)
+
+
+class ModernGroupRequests:
+    """Answers the requests of members."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        classic: GroupRequests,
+        groups: Groups[ModernGroup],
+        nodes: KafkaNodes,
+        ids: TopicIds,
+        secret_bits: SecretBits,
+    ) -> None:
+        self._nodes = nodes
+        self._ids = ids
+        self._classic = classic
+        self._secret_bits = secret_bits
+        self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
+        self._deadlines = broker.kernel.deadlines
+        self._table = broker.groups
+        self._grace_ms = broker.config.kafka_member_grace_ms
+        self.groups = groups
+        self._rebalances = ModernRebalances(
+            self.groups, nodes, broker.foreign, broker.kernel, broker.events.record
+        )
+        self._due: dict[str, Deadline] = {}
+        self.presence = Presence(broker.kernel.purgatory, self._lost)
+        self.held_beats = HeldBeats(self._deadlines, self._answer_held)
+        #: The last heartbeat of a member: one of an older connection brings it no news.
+        self._last: dict[str, dict[str, Slot]] = {}
+        #: The versions of groups whose held heartbeats were looked at.
+        self._looked_at: dict[str, int] = {}
+        if broker.cluster is not None:
+            broker.cluster.observe(self.moved)
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {ConsumerGroupHeartbeatRequest: self.beat, LeaveGroupRequest: self.remove}
+
+    def beat(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
+        """A member joins, is alive, has revoked, or leaves."""
+        refused = self._refused(request, slot)
+        if refused is not None:
+            slot.answer(refused)
+            return
+        name = request.group_id
+        group = self.groups.get_or_create(name) if request.member_epoch == JOINS else self.groups.get(name)
+        if group is None:
+            is_join = request.member_epoch == JOINS
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_join else ErrorCode.UNKNOWN_MEMBER_ID
+            slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
+            return
+        beat = beat_of(request, slot, self._ids, self._secret_bits)
+        now_ms = self._clock.monotonic_ms()
+        if beat.epoch < JOINS:
+            self._leave(name, group, beat, slot)
+            return
+        refusal = group.beat(beat, self._nodes.partitions, now_ms)
+        if refusal is Refusal.NONE:
+            self._last.setdefault(name, {})[beat.member_id] = slot
+            self.presence.heard(slot.connection, (name, beat.member_id))
+            self._rebalances.look(name, group)
+            self._rebalances.reads(name, beat.member_id)
+            if beat.epoch == JOINS:
+                self._classic.keep(name)
+        self._finish(name)
+        if refusal is not Refusal.NONE:
+            slot.answer(ConsumerGroupHeartbeatResponse(error_code=CODES[refusal]))
+        elif group.has_news(beat.member_id) or group.members[beat.member_id].revoking:
+            self._answer(name, group, beat.member_id, slot)
+        else:
+            held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
+            self.held_beats.hold(slot, name, held, now_ms + HEARTBEAT_MS)
+
+    def _refused(
+        self, request: ConsumerGroupHeartbeatRequest, slot: Slot
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """Return why a heartbeat is refused whatever the state of its group, if so."""
+        name = request.group_id
+        code, remark = self._classic.member_refusal(name), None
+        if code is None and self._classic.has_foreign_members(name):
+            code, remark = (
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"RocketMQ's members are in the group {name}",
+            )
+        if code is None and self._classic.groups.get(name) is not None:
+            code, remark = (
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"the group {name} has members of the classic protocol",
+            )
+        if code is None:
+            remark = what_is_invalid(request, slot.version)
+            code = ErrorCode.INVALID_REQUEST if remark is not None else None
+        if code is None and request.server_assignor not in (None, *ASSIGNORS):
+            code = ErrorCode.UNSUPPORTED_ASSIGNOR
+            remark = f"only the assignors {', '.join(ASSIGNORS)} are supported"
+        if code is None and request.subscribed_topic_regex:
+            code = ErrorCode.INVALID_REGULAR_EXPRESSION
+            remark = "subscriptions by regular expressions are not supported: name the topics"
+        return (
+            ConsumerGroupHeartbeatResponse(error_code=code, error_message=remark)
+            if code is not None
+            else None
+        )
+
+    def _leave(self, name: str, group: ModernGroup, beat: Beat, slot: Slot) -> None:
+        refusal = group.leave(beat, self._clock.monotonic_ms())
+        if refusal is Refusal.NONE:
+            self._forget(name, beat.member_id)
+        self._finish(name)
+        epoch = beat.epoch if refusal is Refusal.NONE else 0
+        slot.answer(
+            ConsumerGroupHeartbeatResponse(
+                error_code=CODES[refusal], member_id=beat.member_id, member_epoch=epoch
+            )
+        )
+
+    def remove(self, request: LeaveGroupRequest, slot: Slot) -> None:
+        """Remove members, named by their ids or instances, as tools do; classic groups do that themselves."""
+        name = request.group_id
+        group = self.groups.get(name)
+        if group is None or self._classic.member_refusal(name) is not None:
+            self._classic.leave(request, slot)
+            return
+        left = []
+        for each in request.members or (LeavingMember(member_id=request.member_id),):
+            refusal = group.remove(each.member_id, each.group_instance_id, self._clock.monotonic_ms())
+            left.append(
+                LeftMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    error_code=CODES[refusal],
+                )
+            )
+            self.presence.left((name, each.member_id))
+        self._finish(name)
+        slot.answer(LeaveGroupResponse(members=tuple(left)))
+
+    def offsets_refusal(self, name: str, member_id: str, epoch: int) -> ErrorCode | None:
+        """Return why a member may not use the group's offsets, if so; None if there is no such group."""
+        group = self.groups.get(name)
+        code = CODES[group.may_use_offsets(member_id, epoch)] if group is not None else ErrorCode.NONE
+        return None if code is ErrorCode.NONE else code
+
+    def moved(self) -> None:
+        """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        for name in self.groups.names():
+            group = self.groups.get(name)
+            if group is None or self._nodes.is_coordinator(name):
+                continue
+            log.info("another broker coordinates a group of Kafka's clients now", group=name)
+            for member_id in group.members:
+                self.presence.left((name, member_id))
+            group.members.clear()
+            self._finish(name)
+
+    # Connections.
+
+    def client_arrived(self, slot: Slot, groups: Collection[str] | None = None) -> None:
+        """Note a client's first request over a connection, or its question for coordinators of groups."""
+        now_ms = self._clock.monotonic_ms()
+        client = client_id_of(slot), host_of(slot.connection)
+        for name, member_id in self.presence.returned(*client, groups, now_ms):
+            group = self.groups.get(name)
+            if group is not None:
+                group.returned(member_id, now_ms)
+
+    def _lost(self, connection: Connection, members: Collection[Who]) -> None:
+        """Expect members back soon whose connection has ended: most such clients are dead."""
+        if not self._grace_ms:
+            return
+        until_ms = self._clock.monotonic_ms() + self._grace_ms
+        for name, member_id in members:
+            group = self.groups.get(name)
+            if group is not None and group.lost(member_id, until_ms):
+                client_id = group.members[member_id].client_id
+                self.presence.wait_for((name, member_id), client_id, host_of(connection), until_ms)
+                self._finish(name)
+
+    # What follows.
+
+    def _finish(self, name: str) -> None:
+        """Answer the members that have news, and set the time of a group's next step."""
+        group = self.groups.get(name)
+        if group is None:
+            return
+        self._rebalances.look(name, group)
+        if self.groups.forget_unused(name):
+            self._gone(name)
+            return
+        self.groups.charge(name)
+        self._table.take(name, f"{PROTOCOL}'s")
+        if self._looked_at.get(name) != group.version:
+            self._looked_at[name] = group.version
+            self.held_beats.answer_group(name, lambda beat: group.has_news(beat.member_id))
+        deadline = self._due.get(name)
+        if deadline is None:
+            deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "modern group")
+        deadline.at(group.next_due_ms)
+
+    def _gone(self, name: str) -> None:
+        deadline = self._due.pop(name, None)
+        if deadline is not None:
+            deadline.cancel()
+        self._table.release(name)
+        self._looked_at.pop(name, None)
+        self.held_beats.answer_group(name)
+        self._last.pop(name, None)
+
+    def _tick(self, name: str, now_ms: MonotonicMs) -> None:
+        group = self.groups.get(name)
+        if group is None:
+            return
+        due_ms = group.next_due_ms
+        if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
+            # This process stood still, and heartbeats lie unread.
+            group.extend(now_ms - due_ms, now_ms)
+        before = list(group.members)
+        group.tick(now_ms)
+        for member_id in before:
+            if member_id not in group.members:
+                self._forget(name, member_id)
+        self._finish(name)
+
+    def _forget(self, name: str, member_id: str) -> None:
+        """Forget the connection of a member that is gone."""
+        self.presence.left((name, member_id))
+        self._last.get(name, {}).pop(member_id, None)
+
+    def _answer_held(self, held: HeldBeat) -> None:
+        name, member_id = held.group, held.beat.member_id
+        group = self.groups.get(name)
+        code = self._classic.member_refusal(name)
+        if code is None and (group is None or member_id not in group.members):
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+        if code is not None or group is None:
+            held.slot.answer(ConsumerGroupHeartbeatResponse(error_code=code or ErrorCode.NONE))
+        elif self._last.get(name, {}).get(member_id) is not held.slot or not held.slot.connection.is_open:
+            held.slot.answer(response(member_id, held.beat.generation))
+        else:
+            self._answer(name, group, member_id, held.slot)
+
+    def _answer(self, name: str, group: ModernGroup, member_id: str, slot: Slot) -> None:
+        answer = group.answer(member_id, self._clock.monotonic_ms())
+        self._rebalances.reads(name, member_id)
+        slot.answer(response(answer.member_id, answer.epoch, answer.assigned))
+        self._finish(name)
