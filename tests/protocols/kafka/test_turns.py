@@ -9,6 +9,7 @@ import pytest
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP
+from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
 from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
@@ -168,6 +169,7 @@ def test_a_commit_stops_at_the_next_generation_of_its_group(
     """The rest of a large commit would put back what the next owners have committed since."""
     monkeypatch.setattr(performer, "TURN_US_MAX", 0)
     endpoint.talk.create_topic("Many", queues=1_000)
+    endpoint.talk.advance(MEMBERS_RETURN_MS)
     member = Member(endpoint)
     endpoint.talk.advance(INITIAL_DELAY_MS)
     member.joined()

@@ -49,6 +49,8 @@ log = get_logger(__name__)
 #: Characters of an instance's id (JoinGroupRequest.MAX_GROUP_INSTANCE_ID_LENGTH) and, ours, of a client's.
 #: Both are parts of members' ids, which are in the answers to other members, too.
 NAME_CHARACTERS_MAX: Final = 249
+#: Ours: clients hear at their next heartbeat that they must join again, 3 s later with the defaults.
+MEMBERS_RETURN_MS: Final = 10_000
 #: Bytes of a member's id that cannot be guessed.
 _ID_BYTES: Final = 16
 #: KIP-394 and KIP-814: from these versions of JoinGroup on, a client understands them.
@@ -78,6 +80,7 @@ class GroupRequests:
         self._table = broker.groups
         self._secret_bits = secret_bits
         self._modern_groups = modern_groups
+        self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
         self.groups: Groups[ClassicGroup] = Groups(ClassicGroup)
         self._rebalances = Rebalances(
             self.groups, nodes, broker.groups, broker.foreign, broker.kernel, broker.events.record
@@ -243,6 +246,14 @@ class GroupRequests:
         self._finish(name, ())
         return None if code is ErrorCode.NONE else code
 
+    @property
+    def expects_members(self) -> bool:
+        """Return whether members may not have joined again since this broker coordinates their groups.
+
+        What they did is done, so their commits count: a Java program that does not handle a refused one ends.
+        """
+        return self._clock.monotonic_ms() < self._expects_until_ms
+
     def refusal(self, name: str) -> ErrorCode | None:
         """Return why a group's requests are refused, if so."""
         if not names.is_valid_group(name):
@@ -259,6 +270,7 @@ class GroupRequests:
 
     def moved(self) -> None:
         """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
         for name in self.groups.names():
             group = self.groups.get(name)
             if group is None or self._nodes.is_coordinator(name):

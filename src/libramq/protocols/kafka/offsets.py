@@ -107,10 +107,13 @@ class OffsetRequests:
     def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
         """Return why a member may not commit, if so."""
         if self._modern_groups.groups.get(name) is None:
-            return self._groups.commit_refusal(name, beat)
-        if beat.member_id and version < _EPOCHS_FROM:
-            return ErrorCode.UNSUPPORTED_VERSION
-        return self._modern_groups.offsets_refusal(name, beat.member_id, beat.generation)
+            refusal = self._groups.commit_refusal(name, beat)
+        elif beat.member_id and version < _EPOCHS_FROM:
+            refusal = ErrorCode.UNSUPPORTED_VERSION
+        else:
+            refusal = self._modern_groups.offsets_refusal(name, beat.member_id, beat.generation)
+        is_expected = bool(beat.member_id) and self._groups.expects_members
+        return None if refusal is ErrorCode.UNKNOWN_MEMBER_ID and is_expected else refusal
 
     def _committed(
         self, request: OffsetCommitRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
