@@ -181,7 +181,6 @@ class Cluster:
             self._watch.next_due_ms,
             self.peers.next_due_ms,
             self._relay.next_due_ms,
-            self._assigner.next_due_ms,
         ):
             if due_ms is not None and (next_ms is None or due_ms < next_ms):
                 next_ms = due_ms

@@ -84,6 +84,7 @@ class Assigner:
         self._groups = ServerAssignedGroups(self._own, members=peers.server_assigned_members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
+        self._review = kernel.deadlines.new(self.tick, "reviews of assignments")
         consumers.observe_members(self._own_changed)
 
     # Questions of members.
@@ -156,17 +157,17 @@ class Assigner:
             return
         fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else None
         now_ms = self._now_ms()
-        self._due[group] = now_ms if fresh_until_ms is None else max(now_ms, fresh_until_ms)
+        due_ms = self._due[group] = now_ms if fresh_until_ms is None else max(now_ms, fresh_until_ms)
+        if self._is_ready:
+            self._review.by(due_ms)
 
     def _own_changed(self, group: str) -> None:
-        """Handle a change of a group's members at this broker; if it is alone, those are all."""
-        if self._view.is_alone and self._consumers.group(group) is None:
-            self._groups.forget(group)
+        """Review a group whose last member at this broker has gone: it may have been the last of all."""
+        if self._consumers.group(group) is None:
+            self.changed(group)
 
     def topic_changed(self, topic: str) -> None:
         """Handle a change of a topic's queues, here or elsewhere."""
-        if self._view.is_alone:
-            return  # Its members have been notified already.
         for group in self._groups:
             if topic in self._groups.topics_of(group):
                 self.changed(group)
@@ -178,6 +179,7 @@ class Assigner:
             if self._view.coordinator_of(group) != self._own:
                 self._groups.leave(group)
         self._due.clear()
+        self._review.cancel()
 
     def topics(self) -> set[str]:
         """Return the topics that members of groups coordinated here have queried."""
@@ -186,18 +188,15 @@ class Assigner:
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Perform everything that is due at a monotonic time."""
+        """Review the groups that are due, once all brokers have reported; see `Cluster.tick`."""
         if not self._settle():
             return
-        due = [group for group, due_ms in self._due.items() if due_ms <= now_ms]
-        for group in due:
-            del self._due[group]
-            self._say(self._groups.review(group, now_ms=now_ms))
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` is due next; None: never, or unknown yet."""
-        return min(self._due.values()) if self._due and self._is_ready else None
+        try:
+            for group in [group for group, due_ms in self._due.items() if due_ms <= now_ms]:
+                del self._due[group]
+                self._say(self._groups.review(group, now_ms=now_ms))
+        finally:
+            self._review.at(min(self._due.values(), default=None))
 
     def _settle(self) -> bool:
         """Continue other brokers' assignments once all have reported; return whether that is done."""
@@ -206,6 +205,7 @@ class Assigner:
         if not self._peers.has_all_reports():
             return False
         self._is_ready = True
+        self._review.at(min(self._due.values(), default=None))
         for group in list(self._groups.tables):
             if self._view.coordinator_of(group) == self._own:
                 self._peers.send_assignments(self._groups.adopt(group))
