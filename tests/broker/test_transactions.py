@@ -393,7 +393,9 @@ def test_a_commit_older_than_what_a_start_reads_again_is_not_stored_twice(tmp_pa
     again.close()
 
 
-def test_a_commit_is_not_stored_twice_while_a_start_still_reads_what_has_ended(tmp_path, peer, monkeypatch):
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_commit_waits_while_a_start_still_reads_what_has_ended(tmp_path, peer, monkeypatch, is_cold):
+    """It was refused, and Java's producer, which sends it one-way, was asked by a check 30 s later."""
     talk = Conversation(tmp_path)
     places = [prepare(talk, peer, b"%d" % number) for number in range(3)]
     for place in places[:2]:
@@ -401,8 +403,16 @@ def test_a_commit_is_not_stored_twice_while_a_start_still_reads_what_has_ended(t
     talk.close()
     monkeypatch.setattr(loading, "STRETCHES_AT_START", 0)
     again = Conversation(tmp_path, clock=talk.clock)
-    assert [end(again, peer, place).code for place in places] == [C.SYSTEM_ERROR] * 3
-    again.advance(100)
+    again.disk.is_cold = is_cold
+    header = h.EndTransactionHeader(producer_group="P", commit_or_rollback=COMMIT, **places[2])
+    again.tell(peer, R.END_TRANSACTION, header)
+    for _ in range(20):
+        again.read_cold()
+        if again.performer.turns.timer is not None:
+            again.performer.turns.timer.action()
+        again.performer.follow()
+    again.disk.is_cold = False
+    assert bodies(again) == [b"0", b"1", b"2"]
     assert [end(again, peer, place).code for place in places] == [C.SUCCESS] * 3
     assert bodies(again) == [b"0", b"1", b"2"]
     again.close()

@@ -80,6 +80,7 @@ class TransactionParts:
                 store=files.store,
                 log=files.log,
                 transactions=self.transactions,
+                loading=self.checking.loading,
                 rules=rules,
                 authorizer=authorizer,
             ),

@@ -118,12 +118,13 @@ class Checking:
         self._rounds = Rounds(store, kernel, self._act, again_ms=rules.interval_ms)
         self._committing = kernel.deadlines.new(self._commit_flushed)
         self._round_end: int | None = None
-        self._loading = Loading(store, open_transactions)
+        self.loading = Loading(store, open_transactions)
+        self._is_loading = not self.loading.is_done
         self._to_commit: tuple[int, int, int] | None = None
         self._is_refused = False
         self._is_active = is_active
         if is_active and store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID):
-            wait_ms = rules.interval_ms if self._loading.is_done else 0
+            wait_ms = 0 if self._is_loading else rules.interval_ms
             self._rounds.by(self._clock.monotonic_ms() + wait_ms)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
@@ -142,10 +143,11 @@ class Checking:
             self._rounds.by(now_ms + AGAIN_MS)
 
     def _go_on(self, now_ms: MonotonicMs) -> None:
-        if not self._loading.is_done:
-            self._loading.read_on()
+        if self._is_loading:
+            self.loading.read_on()  # Ends of transactions read on, too.
+            self._is_loading = not self.loading.is_done
             # Producers have to reconnect first.
-            self._rounds.by(now_ms + self._rules.interval_ms if self._loading.is_done else now_ms)
+            self._rounds.by(now_ms if self._is_loading else now_ms + self._rules.interval_ms)
         elif self._open.held_before:
             self._rounds.by(now_ms + HELD_MS)
         elif self._check():

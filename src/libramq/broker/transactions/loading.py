@@ -43,8 +43,7 @@ class Loading:
         self._op_next = max(self._op_next, store.min_offset(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID))
         self._half_next = open_transactions.half_offset
         for _ in range(STRETCHES_AT_START if at_once else 0):
-            if not self.is_done:
-                self.read_on()
+            self.read_on()
 
     @property
     def is_done(self) -> bool:
@@ -52,7 +51,9 @@ class Loading:
         return not self._open.unread_before
 
     def read_on(self) -> None:
-        """Read a stretch; messages that this process writes are noted as they are written."""
+        """Read a stretch, if any is left; messages that this process writes are noted as they are written."""
+        if self.is_done:
+            return
         if self._op_next < self._op_end:
             read = self._store.read(names.TRANS_OP_HALF_TOPIC, half.QUEUE_ID, self._op_next, READ_MAX)
             for message in messages_of(read):

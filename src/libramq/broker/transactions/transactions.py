@@ -76,6 +76,10 @@ class Transactions:
         self.create_topics(now)
         return self._store_end(message, now, [self._committed(message, now)] if is_commit else [])
 
+    def is_unread(self, message: MessageExt) -> bool:
+        """Return whether a half message may have ended before the start, which is still being read."""
+        return message.queue_offset < self._open.unread_before and not self.has_ended(message)
+
     def complete(self, message: MessageExt, now: Now) -> AppendResult | None:
         """Store the operation message that a commit lacks; None: it lacks none. Raises BrokerError."""
         if self.has_ended(message):

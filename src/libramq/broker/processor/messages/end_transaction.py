@@ -3,15 +3,19 @@
 Upstream: EndTransactionProcessor.java, Broker2Client.checkProducerTransactionState.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
+from functools import partial
 from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
 from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.processor.messages.cold_lookups import WARMINGS_MAX
 from libramq.broker.processor.messages.stored_reply import stored_reply
 from libramq.broker.transactions import half
 from libramq.broker.transactions.checking import CheckRules
+from libramq.broker.transactions.loading import Loading
 from libramq.broker.transactions.transactions import Transactions
 from libramq.codes import RequestCode, ResponseCode
 from libramq.kernel.connection import Connection
@@ -28,8 +32,18 @@ from libramq.remoting.headers import (
     decode_header,
     encode_header,
 )
-from libramq.rpc.outcome import HOLD, SUCCESS, Notify, Outcome, Reply, ReplyWhenDurable
+from libramq.rpc.outcome import (
+    HOLD,
+    SUCCESS,
+    InSteps,
+    Notify,
+    Outcome,
+    Reply,
+    ReplyWhenDurable,
+    WaitForDisk,
+)
 from libramq.rpc.request import Processor, Request
+from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
@@ -46,12 +60,14 @@ class EndTransaction:
         store: MessageStore,
         log: MessageLog,
         transactions: Transactions,
+        loading: Loading,
         rules: CheckRules,
         authorizer: Authorizer,
     ) -> None:
         self._store = store
         self._log = log
         self._transactions = transactions
+        self._loading = loading
         self._rules = rules
         self._authorizer = authorizer
 
@@ -61,6 +77,9 @@ class EndTransaction:
 
     def handle(self, request: Request) -> Outcome:
         """Commit or roll back a half message; "not known yet" is not answered, as upstream does not."""
+        return self._decide(request, warmings=0)
+
+    def _decide(self, request: Request, *, warmings: int) -> Outcome:
         header = decode_header(request.command, EndTransactionHeader)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return HOLD
@@ -77,12 +96,28 @@ class EndTransaction:
         fault = _fault(header, message)
         if fault is not None:
             return Reply(ResponseCode.SYSTEM_ERROR, fault)
+        if self._transactions.is_unread(message):
+            return InSteps(self._read_on(request, warmings))
         is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
         stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
         if stored is not None:
             return stored_reply(self._log, SUCCESS, stored, waits=True)
         # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
         return ReplyWhenDurable(self._store.end, SUCCESS) if self._log.must_wait else SUCCESS
+
+    def _read_on(self, request: Request, warmings: int) -> Generator[None, None, Outcome]:
+        """Read what had ended before the start, then decide: Java's producer does not repeat itself."""
+        may_wait = warmings >= WARMINGS_MAX
+        while not self._loading.is_done:
+            try:
+                with contextlib.nullcontext() if may_wait else self._store.without_waiting():
+                    self._loading.read_on()
+            except ColdRead as cold:
+                warm = partial(self._store.warm, (cold.stretch,))
+                again = partial(self._decide, request, warmings=warmings + 1)
+                return WaitForDisk(read=warm, again=again)
+            yield
+        return self._decide(request, warmings=warmings)
 
 
 def _fault(header: EndTransactionHeader, message: MessageExt) -> str | None:
