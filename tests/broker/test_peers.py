@@ -618,6 +618,26 @@ def test_a_stock_client_that_joins_during_a_journal_write_counts(tmp_path):
     node.close()
 
 
+def test_grants_that_wait_for_the_disk_are_withdrawn_with_their_group(tmp_path):
+    """The new coordinator asks the fences at once; it would give queues granted afterwards to others."""
+    node = Node(tmp_path, flush_disk_type="SYNC_FLUSH")
+    node.create_topic("T", 1)
+    node.meet()
+    member = FakePeer()
+    header = h.GroupJoinHeader(consumer_group=THERE, client_id="x", lb_session_ms=60_000, lb_takes_openings=1)
+    node.give(member, node.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
+    node.flush()
+    node.pass_by(1_000)
+    assert node.broker.coordination.group(THERE).is_settled
+    assert (node.broker.fences.epoch(THERE), member.replies) == (0, [])
+    node.routes(BROKERS_TOPIC, brokers(A, B))
+    node.flush()
+    assert (node.broker.fences.epoch(THERE), node.broker.fences.openings(THERE)) == (0, {})
+    (reply,) = member.replies
+    assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, ADDRESSES[B])
+    node.close()
+
+
 def test_a_member_list_is_published_when_all_brokers_agree(node):
     """It goes to the brokers that have members of the group and to local members, who are notified."""
     node.meet(B, C_)

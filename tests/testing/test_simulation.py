@@ -25,7 +25,8 @@ SEEDS_OF_RARE_HAPPENINGS = 400
 #: members that pulled as before while their group was coordinated, a place whose member is about to return,
 #: answers due in the past, a target that changed between two requests of a member, messages of a topic that
 #: was deleted and recreated, commits answered after a power cut, messages in the place of lost ones,
-#: members of a deleted group, locks of clients without a heartbeat, grants invalidated by a gathering.
+#: members of a deleted group, locks of clients without a heartbeat, grants invalidated by a gathering, grants
+#: that waited for the disk when their group was left to another broker.
 FOUND_SOMETHING = (
     330,
     599,
@@ -54,6 +55,7 @@ FOUND_SOMETHING = (
     1006339,
     2000117,
     2000377,
+    3028424143,
 )
 
 

@@ -6,15 +6,14 @@ Grants for our own queues go straight to our fences. Requests to other brokers g
 answers arrive by the methods below. Each pending request is answered by its own waiter.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_peers import GroupPeers
 from libramq.broker.groups.rebalance_reports import RebalanceReports
+from libramq.broker.groups.recorded_effects import Effect, MemberWaiter, RecordedEffects, Ticket
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -27,17 +26,11 @@ from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
-from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
-
-#: A member that waits for the coordinator's answer.
-MemberWaiter = Waiter[fx.Answer[Any]]
-Ticket = ParkedWaiter[fx.Answer[Any]]
-Effect = fx.Effect[Ticket]
 
 
 class Coordination:
@@ -65,12 +58,10 @@ class Coordination:
             broker_name=view.own_name, consumers=consumers, peers=peers, clock=kernel.clock
         )
         self._purgatory = kernel.purgatory
-        # Each with the number of recorded changes it waits for.
-        self._effects: deque[tuple[int, Effect]] = deque()
+        self._effects = RecordedEffects(tables.journals, self._do)
+        self._perform = self._effects.perform
         # Of groups that were left to other brokers: the last epoch here, and the members then.
         self._former: dict[str, tuple[int, list[str] | None]] = {}
-        self._is_performing = self._waits_for_disk = False
-        self._journals = tables.journals
         self._coordinator: Coordinator[Connection, Ticket] = Coordinator(
             secret_bits=secret_bits,
             record=tables.record_group,
@@ -166,7 +157,7 @@ class Coordination:
         group is coordinated elsewhere.
         """
         self.require_here(group)
-        parked = Ticket(waiter, cost_bytes=cost_bytes)
+        parked = Ticket(waiter, group, cost_bytes=cost_bytes)
         if not self._purgatory.has_room(parked.connection, cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
         self._purgatory.park(parked)
@@ -223,6 +214,7 @@ class Coordination:
             if address != self._address or not keeps_own:
                 self._former[group] = self._members_of(group)
                 self._unreported.pop(group, None)
+                self._effects.withdraw(group, address or "")
                 self._perform(self._coordinator.drop(group, address or "", now_ms=self._now_ms()))
             elif has_new:
                 self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
@@ -315,34 +307,6 @@ class Coordination:
         return self._unreported_until_ms if due_ms is None else min(due_ms, self._unreported_until_ms)
 
     # Effects.
-
-    def _perform(self, effects: Iterable[Effect]) -> None:
-        """Perform effects and what follows from them, in order, once the changes recorded before are durable.
-
-        A failing effect does not stop the others.
-        """
-        self._effects.extend((self._journals.written, effect) for effect in effects)
-        if self._is_performing or self._waits_for_disk:
-            return
-        self._is_performing = True
-        while self._effects:
-            recorded, effect = self._effects[0]
-            if recorded > self._journals.synced:
-                self._waits_for_disk = True
-                self._journals.when_synced(self._go_on, through=recorded)
-                break
-            self._effects.popleft()
-            try:
-                self._do(effect)
-            except Exception:
-                log.exception("effect of coordination failed", effect=type(effect).__name__)
-        self._is_performing = False
-
-    def _go_on(self, is_synced: bool) -> None:
-        """Perform effects whose records are on the disk now; if the disk failed, they are held forever."""
-        if is_synced:
-            self._waits_for_disk = False
-            self._perform(())
 
     def _do(self, effect: Effect) -> None:
         match effect:

@@ -7,8 +7,9 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from libramq.broker.groups.coordination import Coordination, MemberWaiter
+from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.opening import QueueOpening
+from libramq.broker.groups.recorded_effects import MemberWaiter
 from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AskingMember, AssignmentWaiter
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
