@@ -141,7 +141,15 @@ class ModernGroup:
         if member.epoch == JOINS and self._assign_at_ms is not None:
             return False  # Its assignment is made in a moment.
         step = self._next(member)
+        if member.epoch == JOINS and not step.assigned and self.target[member_id]:
+            return False  # Others give up partitions for it.
         return step.epoch != member.epoch or step.assigned != member.sent
+
+    def is_moving(self, member_id: str) -> bool:
+        """Return whether a member that was answered has yet to give up partitions, or to get some."""
+        member = self.members[member_id]
+        is_waiting = member.epoch == self.target_epoch and member.assigned != self.target[member_id]
+        return bool(member.revoking) or is_waiting
 
     def answer(self, member_id: str, now_ms: MonotonicMs) -> Answer:
         """Take a member's next step, and return the answer to its heartbeat."""

@@ -89,7 +89,8 @@ class Member:
         if beat.rebalance_ms is not None:
             self.rebalance_ms = min(beat.rebalance_ms, REBALANCE_MS_MAX)
         self.client_id, self.client_host = beat.client_id, beat.client_host
-        if beat.is_full or beat.epoch != self.epoch:  # The last answer was lost, perhaps.
+        is_other = beat.owned is not None and beat.owned != self.assigned
+        if beat.is_full or is_other or beat.epoch != self.epoch:  # The last answer was lost, perhaps.
             self.sent = None
         return self.topics != topics, self.assignor != assignor
 

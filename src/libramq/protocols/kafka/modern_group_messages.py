@@ -33,9 +33,13 @@ CODES: Final[Mapping[Refusal, ErrorCode]] = {
     Refusal.UNRELEASED_INSTANCE: ErrorCode.UNRELEASED_INSTANCE_ID,
     Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
 }
-#: Ours; group.consumer.heartbeat.interval.ms is 5 s. A heartbeat is held as long, so that there is always one
-#: to answer; and a client that has one under way can neither leave nor change its topics.
-HEARTBEAT_MS: Final = 1_000
+#: Ours; group.consumer.heartbeat.interval.ms is 5 s.
+HEARTBEAT_MS: Final = 1_500
+#: Ours: of members that wait for partitions of others.
+WAITING_HEARTBEAT_MS: Final = 200
+#: Ours: how long a heartbeat is held; for librdkafka one fails that takes longer than the interval. A client
+#: that has one under way can neither leave nor change its topics.
+HELD_MS: Final = 900
 #: Bytes of a member's id that cannot be guessed.
 _ID_BYTES: Final = 16
 
@@ -96,7 +100,7 @@ def what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str
 
 
 def response(
-    member_id: str, epoch: int, assigned: Partitions | None = None
+    member_id: str, epoch: int, assigned: Partitions | None = None, *, is_waiting: bool = False
 ) -> ConsumerGroupHeartbeatResponse:
     """Return the answer to a heartbeat. assigned: None where the member knows it."""
     assignment = None
@@ -113,6 +117,6 @@ def response(
     return ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=epoch,
-        heartbeat_interval_ms=HEARTBEAT_MS,
+        heartbeat_interval_ms=WAITING_HEARTBEAT_MS if is_waiting else HEARTBEAT_MS,
         assignment=assignment,
     )

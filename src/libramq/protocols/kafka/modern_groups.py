@@ -31,7 +31,7 @@ from libramq.protocols.kafka.groups import GroupRequests, client_id_of, host_of
 from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
 from libramq.protocols.kafka.modern_group_messages import (
     CODES,
-    HEARTBEAT_MS,
+    HELD_MS,
     beat_of,
     response,
     what_is_invalid,
@@ -125,11 +125,11 @@ class ModernGroupRequests:
         self._finish(name)
         if refusal is not Refusal.NONE:
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=CODES[refusal]))
-        elif group.has_news(beat.member_id) or group.members[beat.member_id].revoking:
+        elif group.has_news(beat.member_id) or group.is_moving(beat.member_id):
             self._answer(name, group, beat.member_id, slot)
         else:
             held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
-            self.held_beats.hold(slot, name, held, now_ms + HEARTBEAT_MS)
+            self.held_beats.hold(slot, name, held, now_ms + HELD_MS)
 
     def _refused(
         self, request: ConsumerGroupHeartbeatRequest, slot: Slot
@@ -302,5 +302,6 @@ class ModernGroupRequests:
     def _answer(self, name: str, group: ModernGroup, member_id: str, slot: Slot) -> None:
         answer = group.answer(member_id, self._clock.monotonic_ms())
         self._rebalances.reads(name, member_id)
-        slot.answer(response(answer.member_id, answer.epoch, answer.assigned))
+        is_waiting = group.is_moving(member_id)
+        slot.answer(response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting))
         self._finish(name)
