@@ -35,7 +35,7 @@ def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.M
     """PySpark does not know the process yet. It used to continue without its parent, and a reader of its
     output waited for ever.
     """
-    from pyspark import java_gateway
+    from pyspark import SparkContext, java_gateway
 
     started = []
 
@@ -46,6 +46,7 @@ def test_an_interrupt_while_the_process_is_started_ends_it(monkeypatch: pytest.M
         return process
 
     monkeypatch.setattr(java_gateway, "Popen", popen_interrupted)
+    monkeypatch.setattr(SparkContext, "_gateway", None)  # Another test's session may have one.
     monkeypatch.setattr(sys, "stderr", sys.stderr)  # It is silenced until the command ends, as logging is.
     before = signal.getsignal(signal.SIGINT)
     java = JavaProcess()

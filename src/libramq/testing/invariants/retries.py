@@ -56,6 +56,7 @@ class RetriesAreExact(Invariant):
             if times >= member.retries_max:
                 # One that was frozen and lost its queue may fail after the next owner has succeeded.
                 self._is_dead[key] = self._is_dead.get(key, True) and outcome is not HandlerOutcome.SUCCESS
+                self.progressed_ms = self.cluster.now_ms  # With many duplicates, it may come late.
 
     def is_met(self) -> bool:
         return not self._missing()
