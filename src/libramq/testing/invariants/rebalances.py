@@ -75,12 +75,17 @@ class HistoryAgreesWithFences(Invariant):
         if owners is None:
             self._owners.pop(key, None)
             return
+        unnamed = self._unnamed(event, owners)
         if not doubtful:
             self._judge_loads(broker, event, owners)
         before = self._owners.get(key)
         if before is not None:
             self._judge_moves(broker, event, before, owners, moves)
-        self._owners[key] = {queue: owner for queue, owner in owners.items() if queue not in doubtful}
+        self._owners[key] = {
+            queue: owner
+            for queue, owner in owners.items()
+            if queue not in doubtful and self._name(owner) not in unnamed
+        }
 
     def _doubt_openings(self, key: tuple[str, str]) -> None:
         """Note that members allocate for themselves: earlier openings no longer name the reader."""
@@ -112,6 +117,18 @@ class HistoryAgreesWithFences(Invariant):
                 return None  # It has left; the queues it opened have no owner.
             owners[queue] = names[claim.member]
         return owners
+
+    def _unnamed(self, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> set[str]:
+        """Return the owners that have opened more queues than are recorded.
+
+        A broker that was restarted, and has not heard of the end of a rebalance elsewhere, learns a queue's
+        owner by its first pull. Until then the queue has no known owner there.
+        """
+        recorded: Counter[str] = Counter()
+        for member, load in (event.loads or {}).items():
+            recorded[self._name(member)] += load
+        opened = Counter(map(self._name, owners.values()))
+        return set(opened - recorded)
 
     def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
         """Compare recorded loads; members of another broker's group are unnamed here after a restart.
