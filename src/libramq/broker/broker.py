@@ -130,6 +130,7 @@ class Broker:
         try:
             self.pop.close()
             self.offsets.write()
+            self._timer_delivery.close()
         finally:
             self._files.close()
 
