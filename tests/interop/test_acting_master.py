@@ -1,5 +1,6 @@
 """A pair with enableSlaveActingMaster at our name server: the slave acts while its master is gone."""
 
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,6 +18,9 @@ NAME = "acting"
 COUNT = 20
 UPDATE_NAMESRV_CONFIG = 318
 GET_ALL_DELAY_OFFSET = 45
+GET_TIMER_CHECK_POINT = 60
+#: Enough for both brokers to start and have everything.
+TIMER_MS = 30_000
 
 
 def addresses(cluster: Cluster, topic: str) -> tuple[dict[str, str], int] | None:
@@ -131,28 +135,32 @@ def test_a_java_consumer_locks_and_commits_at_our_acting_slave(tmp_path: Path) -
         )
 
 
+def start_pair(stack: ExitStack, root: Path, kind: str) -> tuple[LibraServers, str]:
+    """Start our master and an acting slave, ours or Apache's; return its address, too."""
+    acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
+    servers = LibraServers(root, settings=acting)
+    stack.callback(servers.stop)
+    changed = wire.ask(servers.namesrv, UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
+    assert changed.header["code"] == 0, changed.header
+    servers.start("master", brokerName=NAME)
+    if kind == "libra":
+        servers.start_slave("slave", NAME, enableRemoteEscape="true")
+        return servers, f"127.0.0.1:{servers.ports['slave']}"
+    of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "enableRemoteEscape": "true"}
+    settings = {**SMALL_STORE, **acting, **of_slave}
+    apache = ApacheBroker(root / "slave", namesrv=servers.namesrv, name=NAME, settings=settings)
+    stack.callback(apache.process.kill)
+    apache.process.wait_line("boot success", within_s=PATIENCE_S)
+    return servers, apache.address
+
+
 @pytest.mark.parametrize(("kind", "level"), [("libra", 4), ("apache", 5)])
 def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(
     tmp_path: Path, kind: str, level: int
 ) -> None:
     """The slave, ours or Apache's, sends it there, and our master that returns goes on behind that."""
     with ExitStack() as stack:
-        acting = {"enableSlaveActingMaster": "true", "slaveReadEnable": "true"}
-        servers = LibraServers(tmp_path, settings=acting)
-        stack.callback(servers.stop)
-        changed = wire.ask(servers.namesrv, UPDATE_NAMESRV_CONFIG, body=b"supportActingMaster=true")
-        assert changed.header["code"] == 0, changed.header
-        servers.start("master", brokerName=NAME)
-        if kind == "libra":
-            servers.start_slave("slave", NAME, enableRemoteEscape="true")
-            slave = f"127.0.0.1:{servers.ports['slave']}"
-        else:
-            of_slave = {"brokerRole": "SLAVE", "brokerId": 1, "enableRemoteEscape": "true"}
-            settings = {**SMALL_STORE, **acting, **of_slave}
-            apache = ApacheBroker(tmp_path / "slave", namesrv=servers.namesrv, name=NAME, settings=settings)
-            stack.callback(apache.process.kill)
-            apache.process.wait_line("boot success", within_s=PATIENCE_S)
-            slave = apache.address
+        servers, slave = start_pair(stack, tmp_path, kind)
         cluster = Cluster("libra", servers.namesrv, tmp_path)
         stack.callback(cluster.stop_programs, keep_producers=False)
         topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
@@ -184,6 +192,53 @@ def test_java_clients_get_from_another_master_what_was_delayed_at_a_lost_one(
         cluster.send(topic=topic, body="100", delayLevel=1)
         consumer.wait_until(lambda: "100" in received(consumer), "one more", within_s=PATIENCE_S)
         assert sorted(received(consumer), key=int) == [*everything, "100"]
+
+
+@pytest.mark.parametrize("kind", ["libra", "apache"])
+def test_java_clients_get_timer_messages_of_a_lost_master_from_another(tmp_path: Path, kind: str) -> None:
+    """The slave sends them there, and our master that returns leaves them out."""
+    with ExitStack() as stack:
+        servers, slave = start_pair(stack, tmp_path, kind)
+        cluster = Cluster("libra", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        topic, group = cluster.fresh_name("Acting"), cluster.fresh_name("group")
+        cluster.create_topic(topic, 1)
+        deliver_ms = int(time.time() * 1000) + TIMER_MS
+        for number in range(COUNT):
+            cluster.send(topic=topic, body=str(number), deliverAt=deliver_ms)
+        servers.start("elsewhere")
+        Cluster("libra", servers.namesrv, tmp_path).create_topic(topic, 2)
+        consumer = cluster.consumer(group, topic)
+        cluster.wait_until(
+            lambda: end_of_queue(slave, "rmq_sys_wheel_timer") == COUNT,
+            "everything at the slave",
+            within_s=PATIENCE_S,
+        )
+        servers.kill("master")
+        assert received(consumer) == []
+        everything = [str(number) for number in range(COUNT)]
+        consumer.wait_until(
+            lambda: sorted(received(consumer), key=int) == everything,
+            "every message",
+            within_s=2 * PATIENCE_S,
+        )
+        servers.start("master", brokerName=NAME)
+        master = f"127.0.0.1:{servers.ports['master']}"
+        cluster.wait_until(
+            lambda: timers_are_done(master, deliver_ms), "the master's timers", within_s=2 * PATIENCE_S
+        )
+        assert end_of_queue(master, topic) == 0
+        assert sorted(received(consumer), key=int) == everything
+
+
+def timers_are_done(address: str, deliver_ms: int) -> bool:
+    """Return whether a broker has collected all timer messages, and has none left up to a time."""
+    try:
+        checkpoint = wire.ask(address, GET_TIMER_CHECK_POINT).body
+    except ConnectionRefusedError:
+        return False
+    read_ms, collected = int.from_bytes(checkpoint[:8]), int.from_bytes(checkpoint[24:32])
+    return read_ms > deliver_ms and collected == COUNT
 
 
 def delay_offsets(address: str) -> str:

@@ -130,7 +130,6 @@ class Broker:
         try:
             self.pop.close()
             self.offsets.write()
-            self._timer_delivery.close()
         finally:
             self._files.close()
 
@@ -174,7 +173,7 @@ class Broker:
         self.health, self.filters, self.foreign = parts.health, parts.filters, parts.foreign
 
     def _build_timed_services(self) -> None:
-        kernel = self.kernel
+        kernel, is_held = self.kernel, self.config.asks_slaves
         version = f"LibraMQ {__version__}"
         self.runtime = RuntimeInfo(
             self.store, self._files.timers.timers, self._files.filesystem, version=version, kernel=kernel
@@ -182,11 +181,15 @@ class Broker:
         self._watch = ClientWatch(
             self.consumers, self.producers, self.health, kernel, notify=partial(send_notices, kernel.effects)
         )
-        self._delivery = Delivery(self.schedule, self.store, kernel, is_held=self.config.asks_slaves)
-        self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel)
+        self._delivery = Delivery(self.schedule, self.store, kernel, is_held=is_held)
+        self._timer_delivery = TimerDelivery(self._files.timers, self.store, kernel, is_held=is_held)
         self._persistence = Persistence(self._files, kernel)
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
+
+    def _begin_deliveries(self) -> None:
+        self._delivery.begin()
+        self._timer_delivery.begin()
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
@@ -197,8 +200,8 @@ class Broker:
             self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
         )
         if self.config.asks_slaves:
-            begin, name_servers = self._delivery.begin, self._name_servers
-            SlavesProgress(self.config, files, kernel, name_servers, self.transactions, begin)
+            begin = self._begin_deliveries
+            SlavesProgress(self.config, files, kernel, self._name_servers, self.transactions, begin)
         producing = ProducingParts(
             self.config,
             self._files,

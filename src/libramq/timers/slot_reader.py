@@ -41,7 +41,11 @@ PREPARED_BYTES_MAX: Final = 8 << 20
 
 
 class SlotReader:
-    """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic."""
+    """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic.
+
+    was_delivered: whether a slave has delivered a message while this broker was gone; `taken_over` has the
+    topics of those, by their places.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class SlotReader:
         wheel: TimerWheel,
         tick: int,
         is_left_out: Callable[[str | None], bool],
+        was_delivered: Callable[[MessageExt], bool],
         *,
         roll_window_ms: int,
     ) -> None:
@@ -58,6 +63,8 @@ class SlotReader:
         self._prepared: dict[int, DueMessage] = {}
         self._prepared_bytes = self._prepared_units = 0
         self._is_left_out = is_left_out
+        self._was_delivered = was_delivered
+        self.taken_over: dict[int, str] = {}
         self._store = store
         self._log = timer_log
         self._wheel = wheel
@@ -231,4 +238,8 @@ class SlotReader:
         if decoded is None or decoded[0].topic != TIMER_TOPIC:
             self._missing.add(unit.physical_offset)
             return None
-        return decoded[0]
+        message = decoded[0]
+        if not unit.deletes and self._was_delivered(message):
+            self.taken_over[unit.physical_offset] = message.properties.get(p.REAL_TOPIC, "")
+            return None
+        return message

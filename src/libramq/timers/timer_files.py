@@ -224,6 +224,14 @@ class TimerFiles:
         message = self._store.message_at(unit.physical_offset)
         return message.queue_offset + 1 if message is not None and message.topic == TIMER_TOPIC else 0
 
+    @property
+    def current_checkpoint(self) -> TimerCheckpoint:
+        """Return the checkpoint on the disk; a slave's as it is now, as its master may soon deliver."""
+        if not self._store.config.is_copy:
+            return self.checkpoint
+        again = self.timers.again
+        return self.checkpoint._replace(read_ms=again.from_ms, master_queue_offset=again.until)
+
     def set_may_wait(self, wait: bool) -> None:
         """Set whether reads of the timer log may wait for the disk."""
         self._log.set_may_wait(wait)

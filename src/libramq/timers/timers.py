@@ -44,8 +44,6 @@ log = get_logger(__name__)
 DELIVERED_PER_ROUND: Final = 512
 COLLECTED_PER_ROUND: Final = 128
 PREPARED_PER_ROUND: Final = 128
-#: Ours: how much of a slot a clean stop still delivers, in rounds: 100,000 messages, in a second.
-FINISHED_ROUNDS_MAX: Final = 200
 #: Ours: how long before its time a slot is read; 10,000 messages take half of it.
 AHEAD_MS: Final = 1_000
 
@@ -94,6 +92,8 @@ class TimerMessages:
         self._pop = pop
         self._destinations = destinations
         self.again = again or Again()
+        #: Messages before it are in the metrics.
+        self._counted_until = self.again.until
         #: Units before this position of the log, if any is missing, were collected again since the start.
         self._collected_again_end = 0
         #: Counts the changes of what the files keep.
@@ -170,6 +170,17 @@ class TimerMessages:
             self.again = again
             self.version += 1
 
+    def take_over(self, again: Again) -> None:
+        """Take over, at a master that returns, what its slave has delivered meanwhile.
+
+        If much is being collected again, of which the slave knows less, that counts alone.
+        """
+        is_known = self.queue_offset >= self.again.until or (
+            again.until >= self.again.until and again.from_ms >= self.again.from_ms
+        )
+        if is_known:
+            self.copy(again)
+
     def copy_metrics(self, content: TimerMetricsFile) -> None:
         """Take over, at a slave, how many messages wait at its master."""
         if content != self.metrics.content():
@@ -181,13 +192,6 @@ class TimerMessages:
         is_delivered = self._deliver(wall_ms)
         is_collected = self._collect(wall_ms)
         return is_delivered and is_collected and self._prepare(wall_ms)
-
-    def finish_slot(self, wall_ms: WallMs) -> None:
-        """Deliver the rest of a slot that was begun, waiting for the disk: a start would deliver it whole."""
-        for _ in range(FINISHED_ROUNDS_MAX):
-            if self._slot is None or self.is_refused:
-                return
-            self._deliver(wall_ms, begins_others=False)
 
     # Preparing.
 
@@ -204,11 +208,14 @@ class TimerMessages:
 
     def _reader(self, tick: int) -> SlotReader:
         window_ms = self._options.roll_window_ms
-        return SlotReader(self._store, self._log, self._wheel, tick, self._pop.owns, roll_window_ms=window_ms)
+        return SlotReader(
+            self._store, self._log, self._wheel, tick, self._pop.owns, self.was_delivered,
+            roll_window_ms=window_ms,
+        )  # fmt: skip
 
     # Delivering.
 
-    def _deliver(self, wall_ms: WallMs, *, begins_others: bool = True) -> bool:
+    def _deliver(self, wall_ms: WallMs) -> bool:
         """Store messages of due slots again; return whether none is left."""
         cost = 0
         while cost < DELIVERED_PER_ROUND:
@@ -228,11 +235,11 @@ class TimerMessages:
             self.delivered += stored
             if slot.is_finished():
                 slot.report()
+                for topic, number in Counter(slot.taken_over.values()).items():
+                    self.metrics.add(topic, -number, wall_ms)
                 self._wheel.remove(slot.tick)
                 self._slot = None
                 self.version += 1
-                if not begins_others:
-                    break
             elif stored < len(due) or not due:
                 break
         return False
@@ -248,6 +255,7 @@ class TimerMessages:
         )
         self.again = self.again.renewed(self.queue_offset, slot.tick * self._options.precision_ms)
         self._collected_again_end = self._log.end
+        self._counted_until = self.again.until
         self._slot = self._ahead = None
         self._reached(first)
 
@@ -307,7 +315,7 @@ class TimerMessages:
             return self.queue_offset == offset
         messages = _decoded(result.data)
         for message in messages:
-            if not self._pop.owns(message.properties.get(p.REAL_TOPIC)) and not self._was_delivered(message):
+            if not self._pop.owns(message.properties.get(p.REAL_TOPIC)) and not self.was_delivered(message):
                 self._add(message, wall_ms)
         end = result.next_offset
         self.collected += end - offset
@@ -319,8 +327,8 @@ class TimerMessages:
             self.queue_offset = offset
             self.version += 1
 
-    def _was_delivered(self, message: MessageExt) -> bool:
-        """Return whether a message that is collected again was delivered before."""
+    def was_delivered(self, message: MessageExt) -> bool:
+        """Return whether a message that is collected again was delivered before, or by a slave meanwhile."""
         if message.queue_offset >= self.again.until:
             return False
         out_ms = _out_ms(message)
@@ -348,7 +356,7 @@ class TimerMessages:
             java_hash(topic), rolls, deletes,
         )  # fmt: skip
         self._wheel.add(tick, self._log.append(unit), deletes=deletes)
-        if message.queue_offset >= self.again.until:  # Else it is counted.
+        if message.queue_offset >= self._counted_until:
             self.metrics.add(topic, -1 if deletes else 1, wall_ms)
 
     def _tick(self, wall_ms: WallMs) -> int:

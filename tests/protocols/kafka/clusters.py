@@ -104,13 +104,12 @@ class KafkaCluster:
         return Producer({"bootstrap.servers": self.bootstrap, **settings})
 
     def consumer(self, group: str, **settings: Any) -> Consumer:
-        classic = {} if "group.protocol" in settings else {"session.timeout.ms": 10_000}
         return Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
-                **classic,
+                "session.timeout.ms": 10_000,
                 **settings,
             }
         )

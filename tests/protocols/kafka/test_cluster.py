@@ -98,8 +98,7 @@ def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordi
     again.close()
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protocol: str):
+def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path):
     """Members ask for the successor, join it, and continue where they had committed."""
     cluster = KafkaCluster(tmp_path)
     try:
@@ -107,8 +106,7 @@ def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protoco
         cluster.create("kills", 6)
         leaders = cluster.leaders("kills")
         produce(cluster, "kills", range(6), b"a")
-        settings = {"group.protocol": "consumer"} if protocol == "consumer" else {}
-        consumer = cluster.consumer(group, **{"enable.auto.commit": False, **settings})
+        consumer = cluster.consumer(group, **{"enable.auto.commit": False})
         consumer.subscribe(["kills"])
         read(consumer, 6)
         consumer.commit(asynchronous=False)

@@ -6,7 +6,7 @@
 Nothing is stored here: a slave has the log of its master and nothing else. A level waits until all of its
 messages have been accepted, so nothing is lost; a send without an answer is repeated, and may then be stored
 twice. The slave with the lowest id sends, while the name server knows no master. Open transactions go the
-same way (`escaping_transactions.py`).
+same way (`escaping_transactions.py`), and so do timer messages (`escaping_timers.py`).
 
 A master that returns asks for the offsets of the levels before it delivers (`slaves_progress.py`). From then
 on nothing more is sent.
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
 from libramq.broker.cluster.other_masters import AGAIN_MS, ANSWER_MS_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
@@ -76,11 +77,14 @@ class Escaping:
         self._windows: dict[int, Window] = {}
         self._masters = OtherMasters(kernel, ask, name=self._name, name_server=name_server, ready=self._soon)
         self._transactions = EscapingTransactions(config, files.store, offsets, self._masters, kernel.clock)
+        self._timers = EscapingTimers(config, files, self._masters, kernel.clock, self._soon)
+        self._has_timers = config.timer_wheel_enable
 
     def pause(self) -> bool:
         """Send nothing more for a while: a master is back. Return whether answers are still awaited."""
         self._paused_until_ms = self._clock.monotonic_ms() + PAUSE_MS
-        return self._transactions.is_awaiting or any(each.awaited for each in self._windows.values())
+        is_awaiting = self._transactions.is_awaiting or self._timers.is_midway
+        return is_awaiting or any(each.awaited for each in self._windows.values())
 
     def _soon(self) -> None:
         self._rounds.by(self._clock.monotonic_ms())
@@ -90,14 +94,19 @@ class Escaping:
         if self._is_copying():
             self._paused_until_ms = now_ms  # The master that asked has registered.
         if not self._is_acting() or now_ms < self._paused_until_ms:
+            if self._timers.is_midway and not self._is_copying():
+                self._timers.act(is_ending=True)
+                return
             if self._was_acting:
                 self._schedule.copies.end()
+                self._timers.end()
             self._was_acting = False
             self._windows = {level: each for level, each in self._windows.items() if each.awaited}
             return
         if not self._was_acting:
             self._schedule.copies.begin()
             self._transactions.begin()
+            self._timers.begin()
             self._windows.clear()  # Of an earlier absence of the master.
             self._was_acting = True
         if now_ms >= self._confirmed_until_ms:
@@ -108,6 +117,8 @@ class Escaping:
             if window is not None:
                 self._masters.send(window, self._outgoing, partial(self._accepted, level, window))
         if self._transactions.act():
+            self._rounds.by(now_ms + SOON_MS)
+        if self._has_timers and self._timers.act():
             self._rounds.by(now_ms + SOON_MS)
 
     # Whether to act.

@@ -1,6 +1,6 @@
 """The slaves' progress: what slaves have delivered while this master was gone, asked for before it delivers.
 
-    start ─► a name server: our slaves ─► each: the offsets of its delay levels, and of half messages
+    start ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
           ─► is the message before such an offset the one that we have? ─► we continue there
 
 A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
@@ -34,7 +34,9 @@ from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.question import Question, signing
-from libramq.rpc.slave_calls import record_at
+from libramq.rpc.slave_calls import record_at, timer_checkpoint
+from libramq.timers.timer_checkpoint import decode_timer_checkpoint
+from libramq.timers.timers import Again
 
 log = get_logger(__name__)
 
@@ -84,6 +86,8 @@ class SlavesProgress:
         # What is stored from now on, slaves do not have: a number beyond belongs to another message there.
         self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
         self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        self._timers, self._timer_start = files.timers.timers, files.timers.checkpoint
+        self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
         self._transactions = transactions
         transactions.open.held_before = self._half_end
         self._turn = 0
@@ -149,16 +153,47 @@ class SlavesProgress:
             )
         offset = min(answer, self._half_end) if isinstance(answer, int) else 0
         if offset <= self._transactions.open.half_offset:
-            self._next()
+            self._ask_timers(slave)
             return
 
         def compared(is_equal: bool) -> None:
             if is_equal:
                 self._transactions.passed_on(offset)
                 log.info("a slave has passed on open transactions meanwhile", slave=slave, up_to=offset)
-            self._next()
+            self._ask_timers(slave)
 
         self._compare_record(slave, names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset - 1, compared)
+
+    def _ask_timers(self, slave: str) -> None:
+        """Ask up to which time a slave has sent timer messages, then ask the next slave."""
+        call = timer_checkpoint()
+        self._ask(Question(slave, call, partial(self._timers_answered, slave), ANSWER_MS_MAX))
+
+    def _timers_answered(self, slave: str, answer: bytes | LibraError) -> None:
+        try:
+            if isinstance(answer, LibraError):
+                raise answer
+            found = decode_timer_checkpoint(answer)
+        except LibraError as error:
+            log.warning(
+                "a slave does not say which timer messages it has sent", slave=slave, reason=str(error)
+            )
+            self._next()
+            return
+        again = Again(min(found.master_queue_offset, self._timer_end), found.read_ms)
+        ours = self._timer_start
+        is_ours = again.until <= ours.master_queue_offset and again.from_ms <= ours.read_ms
+        if is_ours or again.until <= 0:
+            self._next()
+            return
+
+        def compared(is_equal: bool) -> None:
+            if is_equal:
+                self._timers.take_over(again)
+                log.info("a slave has sent timer messages meanwhile", slave=slave, up_to_ms=again.from_ms)
+            self._next()
+
+        self._compare_record(slave, names.TIMER_TOPIC, 0, again.until - 1, compared)
 
     def _compare_record(
         self, slave: str, topic: str, queue_id: int, offset: int, compared: Callable[[bool], None]

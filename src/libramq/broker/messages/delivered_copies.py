@@ -103,7 +103,7 @@ class DeliveredCopies:
         read = self._store.read(queue.topic, queue.queue_id, queue.next_offset, READ_MAX)
         if read.status is ReadStatus.FOUND:
             for copy in undamaged(read.data):
-                if p.DELAY in copy.properties and copy.queue_offset < queue.end:
+                if _is_copy(copy) and copy.queue_offset < queue.end:
                     queue.copies.setdefault(_key(copy), deque()).append(copy.physical_offset)
         queue.next_offset = max(read.next_offset, queue.next_offset + 1)
         return queue.is_read
@@ -125,6 +125,10 @@ class _Queue:
     @property
     def is_read(self) -> bool:
         return self.next_offset >= self.end
+
+
+def _is_copy(message: MessageExt) -> bool:
+    return p.DELAY in message.properties or p.TIMER_OUT_MS in message.properties
 
 
 def _key(message: MessageExt) -> _Key:

@@ -16,29 +16,32 @@ LOOK_MS: Final = 10_000
 
 
 class TimerDelivery:
-    """Delivers timer messages; an `arrivals.TopicListener`."""
+    """Delivers timer messages; an `arrivals.TopicListener`. is_held: not before `begin` is called."""
 
     topic = TIMER_TOPIC
 
-    def __init__(self, files: TimerFiles, store: MessageStore, kernel: Kernel) -> None:
+    def __init__(self, files: TimerFiles, store: MessageStore, kernel: Kernel, *, is_held: bool) -> None:
         self._is_slave = store.config.is_copy  # Its master delivers them.
+        self._is_held = is_held
         self._files = files
         self._timers = files.timers
         self._store = store
         self._clock = kernel.clock
         self._rounds = Rounds(store, kernel, self._advance, again_ms=AGAIN_MS)
-        if not self._is_slave:
-            self._rounds.by(self._clock.monotonic_ms())
+        self._look()
+
+    def begin(self) -> None:
+        """Deliver from now on."""
+        self._is_held = False
+        self._look()
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a timer message was stored."""
-        if not self._is_slave:
-            self._rounds.by(self._clock.monotonic_ms())
+        self._look()
 
-    def close(self) -> None:
-        """Finish the slot that is being delivered, so that none of it is delivered again after a start."""
-        if not self._is_slave:
-            self._timers.finish_slot(self._clock.wall_ms())
+    def _look(self) -> None:
+        if not self._is_slave and not self._is_held:
+            self._rounds.by(self._clock.monotonic_ms())
 
     def _advance(self, now_ms: MonotonicMs) -> None:
         self._files.set_may_wait(self._store.may_wait)

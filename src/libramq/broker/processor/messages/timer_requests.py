@@ -86,7 +86,7 @@ class TimerRequests:
 
     def checkpoint(self, request: Request) -> Outcome:
         """Return how far the timers have come, as a slave keeps it."""
-        return Reply(body=self._files.checkpoint.encode())
+        return Reply(body=self._files.current_checkpoint.encode())
 
     def metrics(self, request: Request) -> Outcome:
         """Return how many timer messages wait, by topic."""

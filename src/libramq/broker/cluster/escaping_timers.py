@@ -1,0 +1,194 @@
+"""Escaping timers: an acting slave sends timer messages whose time has come to other masters.
+
+    timers' topic ─► what waits, by slot (8 bytes a message) ─► a slot that is over, 32 at once
+                  ─► sent (`other_masters.py`) ─► the timer checkpoint: slots before this time are delivered
+
+A slave has no wheel, and the log of its master does not grow while that is gone: so the topic is read once,
+up to its end. Left out are what the copied checkpoint says was delivered, what the log has copies of, what
+recalls name, and POP's entries. A slot counts as delivered when all of it was accepted; a slave that is
+killed before sends the whole slot again. The master that returns waits for the slot that is sent in part,
+and takes the checkpoint over (`slaves_progress.py`).
+
+Upstream: TimerMessageStore.isShouldRunningDequeue, EscapeBridge.putMessage.
+"""
+
+from array import array
+from collections.abc import Callable
+from typing import Final
+
+from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles, timer_options
+from libramq.broker.messages.delivered_copies import DeliveredCopies
+from libramq.broker.messages.stored_records import undamaged
+from libramq.clock import Clock
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.timers.due_message import rolled_key
+
+#: Ours: messages that are sent at once, and read in one turn.
+WINDOW_MAX: Final = 32
+READ_MAX: Final = 128
+
+_DROPPED: Final = (
+    p.REAL_TOPIC, p.REAL_QUEUE_ID, p.DELAY, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS, p.TIMER_OUT_MS,
+    p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES,
+)  # fmt: skip
+
+
+class _Slot:
+    """What waits for one time. offsets: in the timers' topic; deleted: the keys that recalls name.
+
+    rolled: those of messages that are in the topic twice. next: the first place that was not looked at.
+    """
+
+    __slots__ = ("deleted", "next", "offsets", "rolled")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.deleted: set[str] = set()
+        self.rolled: set[str] = set()
+        self.next = 0
+
+
+class EscapingTimers:
+    """Sends the messages of slots that are over, the oldest slot first. ready: called when one may go on."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        masters: OtherMasters,
+        clock: Clock,
+        ready: Callable[[], None],
+    ) -> None:
+        self._group = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
+        options = timer_options(config)
+        self._precision_ms, self._roll_window_ms = options.precision_ms, options.roll_window_ms
+        self._store = files.store
+        self._timers = files.timers.timers
+        self._destinations = files.destinations
+        self._save_soon = files.save_progress_soon
+        self._masters = masters
+        self._clock = clock
+        self._ready = ready
+        self._copies = DeliveredCopies(files.store)
+        self._slots: dict[int, _Slot] = {}
+        self._next_offset = self._end = 0
+        self._window: Window | None = None
+        #: Whether some of the first slot was accepted, and not all.
+        self._is_begun = False
+
+    @property
+    def is_midway(self) -> bool:
+        """Return whether a slot has been sent in part, or another master has yet to answer."""
+        return self._is_begun or (self._window is not None and bool(self._window.awaited))
+
+    def begin(self) -> None:
+        """Look at the log as it is now; waits for the disk."""
+        self._next_offset = self._store.min_offset(names.TIMER_TOPIC, 0)
+        self._end = self._store.max_offset(names.TIMER_TOPIC, 0)
+        self._slots.clear()
+        self._window, self._is_begun = None, False
+        self._copies.begin()
+
+    def end(self) -> None:
+        """Forget what waits: a master is there."""
+        self._slots.clear()
+        self._window, self._is_begun = None, False
+        self._copies.end()
+
+    def act(self, *, is_ending: bool = False) -> bool:
+        """Read or send on; return whether there is more to do soon. May raise ColdRead.
+
+        is_ending: only the slot that was sent in part.
+        """
+        if is_ending and not self.is_midway:
+            return False
+        if self._next_offset < self._end:
+            self._collect()
+            return True
+        if self._window is None:
+            tick = min(self._slots, default=None)
+            if tick is None or tick >= int(self._clock.wall_ms()) // self._precision_ms:
+                return False
+            messages = self._find(tick, self._slots[tick])
+            if messages is None:
+                return True
+            if not messages:
+                self._finish(tick)
+                return True
+            self._window = Window(messages, self._end)
+        window = self._window
+        self._masters.send(window, self._outgoing, lambda: self._accepted(window))
+        return False
+
+    def _collect(self) -> None:
+        """Note the slots of the next messages of the topic."""
+        read = self._store.read(names.TIMER_TOPIC, 0, self._next_offset, READ_MAX)
+        for message in undamaged(read.data):
+            out_ms = p.whole_number(message.properties.get(p.TIMER_OUT_MS, ""))
+            topic = message.properties.get(p.REAL_TOPIC)
+            if message.queue_offset >= self._end or out_ms is None or topic is None:
+                continue
+            if topic.startswith(names.REVIVE_TOPIC_PREFIX) or self._timers.was_delivered(message):
+                continue
+            slot = self._slots.setdefault(out_ms // self._precision_ms, _Slot())
+            if p.TIMER_DEL_UNIQKEY in message.properties:
+                slot.deleted.add(message.properties[p.TIMER_DEL_UNIQKEY])
+            else:
+                slot.offsets.append(message.queue_offset)
+        self._next_offset = max(read.next_offset, self._next_offset + 1)
+
+    def _find(self, tick: int, slot: _Slot) -> list[MessageExt] | None:
+        """Return the next messages of a slot that nobody has delivered; None: call again."""
+        found: dict[object, MessageExt] = {}
+        for place in range(slot.next, min(slot.next + WINDOW_MAX, len(slot.offsets))):
+            read = self._store.read(names.TIMER_TOPIC, 0, slot.offsets[place], 1)
+            for message in undamaged(read.data):
+                has_copy = self._has_copy(message, tick)
+                if has_copy is None:
+                    return None
+                if not has_copy and not self._is_left_out(message, slot):
+                    key = rolled_key(message, self._roll_window_ms)
+                    found.setdefault(key or message.queue_offset, message)
+        slot.next = min(slot.next + WINDOW_MAX, len(slot.offsets))
+        slot.rolled.update(key for key in found if isinstance(key, str))
+        return list(found.values()) if found or slot.next == len(slot.offsets) else None
+
+    def _has_copy(self, message: MessageExt, tick: int) -> bool | None:
+        topic = message.properties[p.REAL_TOPIC]
+        sent_to = p.whole_number(message.properties.get(p.REAL_QUEUE_ID, ""), digits_max=9) or 0
+        queue_id = self._destinations.queue_for(topic, sent_to)
+        return self._copies.has(message, topic, queue_id, (tick + 1) * self._precision_ms)
+
+    def _is_left_out(self, message: MessageExt, slot: _Slot) -> bool:
+        """Return whether a message was recalled, or was sent already as it is in the topic twice."""
+        properties = message.properties
+        if f"{properties[p.REAL_TOPIC]}+{properties.get(p.UNIQ_KEY)}" in slot.deleted:
+            return True
+        return rolled_key(message, self._roll_window_ms) in slot.rolled
+
+    def _outgoing(self, message: MessageExt) -> Outgoing:
+        properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
+        return Outgoing(message.properties[p.REAL_TOPIC], properties, self._group)
+
+    def _accepted(self, window: Window) -> None:
+        if self._window is not window:
+            return
+        self._is_begun = True
+        if window.is_done:
+            self._window = None
+            tick = min(self._slots)
+            if self._slots[tick].next == len(self._slots[tick].offsets):
+                self._finish(tick)
+            self._ready()
+
+    def _finish(self, tick: int) -> None:
+        """Note that a slot was delivered, and all slots before it."""
+        del self._slots[tick]
+        self._is_begun = False
+        from_ms = (tick + 1) * self._precision_ms
+        self._timers.copy(self._timers.again.renewed(self._end, from_ms))
+        self._save_soon()

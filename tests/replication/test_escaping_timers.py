@@ -1,0 +1,206 @@
+"""An acting slave sends timer messages to another master; its own master leaves them out when it is back."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.remoting import headers as h
+from tests.fakes import FakePeer
+from tests.replication.pairs import Pair
+from tests.replication.test_escaping import (
+    ACTING,
+    ROUND_MS,
+    SECONDS,
+    bodies,
+    lose_master,
+    return_master,
+)
+
+
+def open_pair(root: Path, **of_master: object) -> Pair:
+    pair = Pair(root, **of_master)
+    pair.slave.close()
+    pair.open_slave(**ACTING, enable_remote_escape=True)
+    pair.master.create_topic("T", queues=1)
+    pair.open_other().create_topic("T", queues=1)
+    pair.run(ROUND_MS)
+    return pair
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = open_pair(tmp_path)
+    yield pair
+    pair.close()
+
+
+def send(pair: Pair, *texts: str, seconds: int, **properties: str) -> None:
+    for text in texts:
+        named = {"TIMER_DELAY_SEC": str(seconds), "UNIQ_KEY": text} | properties
+        reply = pair.master.send(FakePeer(), body=text.encode(), properties=named, born_timestamp=7)
+        assert reply.code == ResponseCode.SUCCESS
+
+
+def waiting(pair: Pair) -> int:
+    return pair.master.broker._files.timers.timers.metrics.content().timing_count["T"].count
+
+
+def test_timers_that_end_while_the_master_is_gone_are_delivered_once(pair: Pair) -> None:
+    send(pair, "one", seconds=2)
+    pair.run(5 * SECONDS)
+    assert bodies(pair.slave) == [b"one"]
+    send(pair, "two", "three", seconds=5)
+    send(pair, "four", seconds=60)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(20 * SECONDS)
+    assert sorted(bodies(pair.other)) == [b"three", b"two"]
+    return_master(pair)
+    assert bodies(pair.master) == [b"one"]
+    assert waiting(pair) == 1
+    pair.run(60 * SECONDS)
+    assert bodies(pair.master) == [b"one", b"four"]
+    assert sorted(bodies(pair.other)) == [b"three", b"two"]
+    assert waiting(pair) == 0
+
+
+def test_what_its_producer_gave_it_is_kept(pair: Pair) -> None:
+    send(pair, "one", seconds=5, TAGS="red", colour="blue")
+    pair.run(100)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert pair.other is not None
+    (message,) = pair.other.messages("T")
+    assert (message.tags, message.properties["colour"], message.born_timestamp_ms) == ("red", "blue", 7)
+    assert not {"TIMER_DELAY_SEC", "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID"} & message.properties.keys()
+
+
+def test_a_recalled_message_is_not_sent(tmp_path: Path) -> None:
+    pair = open_pair(tmp_path, recall_message_enable=True)
+    try:
+        send(pair, "two", seconds=5)
+        asked = {"TIMER_DELAY_SEC": "5", "UNIQ_KEY": "one"}
+        reply = pair.master.send(FakePeer(), body=b"one", properties=asked)
+        header = h.RecallMessageHeader(topic="T", recall_handle=reply.ext["recallHandle"])
+        assert pair.master.ask(FakePeer(), RequestCode.RECALL_MESSAGE, header).code == ResponseCode.SUCCESS
+        pair.run(100)
+        lose_master(pair)
+        pair.run(15 * SECONDS)
+        assert bodies(pair.other) == [b"two"]
+        return_master(pair)
+        assert bodies(pair.master) == []
+    finally:
+        pair.close()
+
+
+def test_what_the_master_delivered_after_its_checkpoint_was_copied_is_not_sent(pair: Pair) -> None:
+    send(pair, "one", seconds=1)
+    pair.run(3 * SECONDS)
+    assert bodies(pair.slave) == [b"one"]
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert bodies(pair.other) == []
+
+
+def test_a_message_that_was_rolled_on_is_sent_once(tmp_path: Path) -> None:
+    pair = open_pair(tmp_path, timer_roll_window_slot=30)
+    try:
+        send(pair, "one", seconds=50)
+        pair.run(40 * SECONDS)
+        assert pair.slave.broker.store.max_offset("rmq_sys_wheel_timer", 0) > 1
+        lose_master(pair)
+        pair.slave.close()
+        pair.open_slave(**ACTING, enable_remote_escape=True, timer_roll_window_slot=30)
+        pair.run(30 * SECONDS)
+        assert bodies(pair.other) == [b"one"]
+        return_master(pair)
+        assert bodies(pair.master) == []
+    finally:
+        pair.close()
+
+
+def test_a_slave_that_is_restarted_goes_on_behind_what_it_has_sent(pair: Pair) -> None:
+    send(pair, "one", seconds=3)
+    send(pair, "two", seconds=20)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(8 * SECONDS)
+    assert bodies(pair.other) == [b"one"]
+    pair.slave.kill()
+    pair.open_slave(**ACTING, enable_remote_escape=True)
+    pair.run(20 * SECONDS)
+    assert bodies(pair.other) == [b"one", b"two"]
+
+
+def test_a_promoted_slave_leaves_out_what_it_has_sent(pair: Pair) -> None:
+    send(pair, "one", seconds=3)
+    send(pair, "two", seconds=20)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(8 * SECONDS)
+    pair.promote(is_killed=True)
+    pair.run(30 * SECONDS)
+    assert bodies(pair.other) == [b"one"]
+    assert bodies(pair.slave) == [b"two"]
+
+
+def test_a_master_that_lost_its_end_skips_nothing(pair: Pair, tmp_path: Path) -> None:
+    send(pair, "one", seconds=60)
+    pair.run(100)
+    pair.part()
+    pair.run()
+    pair.master.kill()
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "master", saved)
+    pair.return_master()
+    pair.run(3 * SECONDS)
+    send(pair, "lost", seconds=2)
+    pair.run(500)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert bodies(pair.other) == [b"lost"]
+    shutil.rmtree(tmp_path / "master")
+    shutil.copytree(saved, tmp_path / "master")
+    pair.is_reachable = False
+    pair.open_master()
+    send(pair, "new", seconds=20)
+    pair.master.kill()
+    return_master(pair)
+    pair.run(70 * SECONDS)
+    assert sorted(bodies(pair.master)) == [b"new", b"one"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_each_message_is_delivered_once(tmp_path: Path, seed: int) -> None:
+    """Masters are killed and return, slaves are closed and opened, and messages wait meanwhile."""
+    random = Random(seed)
+    pair = open_pair(tmp_path, namesrv_addr="127.0.0.1:9876", **ACTING)
+    sent: list[bytes] = []
+    for _ in range(25):
+        match random.choice(["send", "send", "wait", "wait", "master", "slave"]):
+            case "send" if pair.is_reachable:
+                texts = [f"{len(sent) + number}" for number in range(random.randint(1, 40))]
+                send(pair, *texts, seconds=random.randint(1, 30))
+                sent += [text.encode() for text in texts]
+            case "wait":
+                pair.run(random.choice([10, 300, 3_000, 12_000]))
+            case "master" if pair.is_reachable:
+                lose_master(pair)
+            case "master":
+                pair.return_master()
+                pair.run(2 * ROUND_MS)
+            case "slave":
+                pair.run(5 * SECONDS)  # A slot that was sent in part is sent again.
+                pair.slave.close()
+                pair.open_slave(**ACTING, enable_remote_escape=True)
+    if not pair.is_reachable:
+        return_master(pair)
+    pair.run(120 * SECONDS)
+    delivered = [*bodies(pair.master), *bodies(pair.other)]
+    pair.close()
+    assert set(delivered) == set(sent)
+    assert sorted(delivered) == sorted(sent)
