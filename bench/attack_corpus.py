@@ -20,7 +20,9 @@ HEART_BEAT, GET_MAX_OFFSET, GET_ALL_TOPIC_CONFIG, GET_ALL_GROUPS, CREATE_TOPIC =
 RUNTIME_INFO, SEND_V2, SEND_BATCH, PULL, CONSUME_STATS, TOPIC_STATS = 28, 310, 320, 11, 208, 202
 REGISTER_BROKER, CLUSTER_INFO, LOCK_BATCH, GROUP_JOIN = 103, 106, 41, 9001
 POP, NOTIFICATION, BATCH_ACK, END_TRANSACTION, PUT_KV, CREATE_TOPIC_LIST = 200050, 200054, 200151, 37, 100, 18
-WIDE, STORED = "W", "Stored"
+WIDE, STORED, LARGE = "W", "Stored", "Large"
+#: A body that fills a message of the largest size (maxMessageSize, 4 MiB) nearly.
+LARGE_BYTES = 4 * 1024 * 1024 - 1024
 #: Queues of the topic that statistics are asked of, and messages of 1 KiB that pulls read.
 WIDE_QUEUES, STORED_MESSAGES = 1_024, 2_048
 
@@ -102,6 +104,7 @@ def corpus(seed: int) -> Sequence[Attack]:
         Attack("locks of 4,000 queues", _same(_locks(4_000))),
         Attack("pulls, 89 KB pipelined, unread", _same(pulls), reads=False),
         Attack("pulls, 89 KB pipelined, read", _same(pulls), 300),
+        Attack("pulls of 4 MiB, unread", _same(_pull(0, LARGE)), reads=False),
         Attack("registration, 12.7 KB compressed", _same(bomb), at_name_server=True),
         Attack("registration, 5,000 topics", _same(few), at_name_server=True),
         Attack("registration, 50,000 topics", _same(many), at_name_server=True),
@@ -134,6 +137,9 @@ def prepare_frames() -> Iterator[bytes]:
     """Return what the broker gets before the attack."""
     yield _topic(WIDE, WIDE_QUEUES)
     yield _topic(STORED, 1)
+    yield _topic(LARGE, 1)
+    for _ in range(4):
+        yield frame(SEND_V2, bytes(LARGE_BYTES), **_send(LARGE))
     for _ in range(STORED_MESSAGES):
         yield frame(SEND_V2, BODY, **_send(STORED))
 
@@ -216,10 +222,10 @@ def _locks(count: int) -> bytes:
     return frame(LOCK_BATCH, json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": queues}).encode())
 
 
-def _pull(number: int) -> bytes:
+def _pull(number: int, topic: str = STORED) -> bytes:
     numbers = {"queueId": "0", "queueOffset": str(number % 512), "maxMsgNums": "2000", "sysFlag": "4"}
     fixed = {"commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
-    return frame(PULL, consumerGroup="G", topic=STORED, **numbers, **fixed)
+    return frame(PULL, consumerGroup="G", topic=topic, **numbers, **fixed)
 
 
 def _topics(count: int) -> Iterator[str]:

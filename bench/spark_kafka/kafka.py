@@ -1,4 +1,4 @@
-"""Kafka 4.1 in one process, and Spark's Kafka source on PySpark 4.0.0 beside it, both fetched once.
+"""Kafka's broker in one process, and Spark's Kafka source on PySpark 4.0.0 beside it, both fetched once.
 
 Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.0.0 is the last whose Kafka source is
 whole on Maven Central. Everything lies in .cache/bench-kafka: 90 MB of jars and 0.5 GB for PySpark.
@@ -34,27 +34,17 @@ log.dirs={logs}
 num.partitions={partitions}
 offsets.topic.replication.factor=1
 broker.session.timeout.ms=60000
+group.consumer.min.session.timeout.ms=6000
+group.consumer.session.timeout.ms=10000
 """
+#: Beside which Spark's source was measured.
+SERVER = "4.1.0"
 
 
 def set_up() -> None:
     """Fetch what is missing."""
-    for profile in ("server", "source"):
-        directory = CACHE / profile
-        stamp = CACHE / f"{profile}.pom"
-        if not stamp.exists() or stamp.read_bytes() != (HERE / "pom.xml").read_bytes():
-            command = [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                HERE / "pom.xml",
-                "-P",
-                profile,
-                "dependency:copy-dependencies",
-            ]
-            subprocess.run([*command, f"-DoutputDirectory={directory}"], check=True, stdout=sys.stderr)
-            stamp.write_bytes((HERE / "pom.xml").read_bytes())
+    set_up_server()
+    _fetch("source", CACHE / "source")
     python = CACHE / "venv" / "bin" / "python"
     if not (CACHE / "venv.ready").exists():
         venv.create(CACHE / "venv", clear=True, with_pip=True)
@@ -63,13 +53,27 @@ def set_up() -> None:
         (CACHE / "venv.ready").touch()
 
 
+def set_up_server(version: str = SERVER) -> None:
+    """Fetch Kafka's broker."""
+    _fetch("server", CACHE / f"server-{version}", f"-Dkafka.version={version}")
+
+
+def _fetch(profile: str, directory: Path, *options: str) -> None:
+    stamp = directory.with_name(f"{directory.name}.pom")
+    if stamp.exists() and stamp.read_bytes() == (HERE / "pom.xml").read_bytes():
+        return
+    command = ["mvn", "-q", "-B", "-f", HERE / "pom.xml", "-P", profile, "dependency:copy-dependencies"]
+    subprocess.run([*command, f"-DoutputDirectory={directory}", *options], check=True, stdout=sys.stderr)
+    stamp.write_bytes((HERE / "pom.xml").read_bytes())
+
+
 def source_jars() -> str:
     """Spark's Kafka source, as `spark.jars` takes it."""
     return ",".join(str(path) for path in sorted((CACHE / "source").glob("*.jar")))
 
 
 @contextlib.contextmanager
-def server(home: Path, partitions: int) -> Iterator[str]:
+def server(home: Path, partitions: int, version: str = SERVER) -> Iterator[str]:
     """A broker and controller in one, with a fresh directory; topics come with their first message."""
     home.mkdir(parents=True)
     address = f"127.0.0.1:{free_port()}"
@@ -82,7 +86,7 @@ def server(home: Path, partitions: int) -> Iterator[str]:
             partitions=partitions,
         )
     )
-    java = ["java", *SERVER_JVM, "-cp", f"{CACHE / 'server'}/*"]
+    java = ["java", *SERVER_JVM, "-cp", f"{CACHE / f'server-{version}'}/*"]
     cluster = str(uuid.uuid4())
     formatting = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
     subprocess.run(formatting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home)

@@ -12,7 +12,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from libramq.store.copies.copying import copy_store
 from libramq.store.message_store import MessageStore
-from libramq.timers import slot_reader
+from libramq.timers import slot_reader, timers
 from libramq.timers.timer_checkpoint import TimerCheckpoint
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
@@ -214,10 +214,10 @@ def test_what_was_not_read_before_its_time_is_delivered_in_small_rounds(
         send_at(talk, peer, NOW_MS + 60_000, body=b"%d" % number * body_bytes)
     talk.advance(1_000)
     talk.clock.set_wall(by_ms=60_000)
-    timers, stored = talk.broker._files.timers.timers, [0]
+    messages, stored = talk.broker._files.timers.timers, [0]
     while sum(stored) < count:
-        timers.advance(talk.clock.wall_ms())
-        stored.append(timers.delivered - sum(stored))
+        messages.advance(talk.clock.wall_ms())
+        stored.append(messages.delivered - sum(stored))
     assert max(stored) <= together
     talk.close()
 
@@ -255,6 +255,24 @@ def test_what_waits_survives_a_clean_stop(tmp_path, peer):
     again = Conversation(tmp_path, clock=talk.clock)
     again.advance(6_000)
     assert bodies(again) == [b"1", b"2"]
+    again.close()
+
+
+def test_a_clean_stop_amid_a_slot_delivers_the_rest_of_it(tmp_path, peer, monkeypatch):
+    """After a start the whole slot was delivered, and what had been before the stop came twice."""
+    monkeypatch.setattr(timers, "DELIVERED_PER_ROUND", 4)
+    talk = Conversation(tmp_path)
+    for number in range(20):
+        send_at(talk, peer, NOW_MS + 2_000 + number // 10 * 1_000, body=b"%d" % number)
+    talk.advance(1_999)
+    talk.clock.advance(2_001)
+    talk.broker._files.timers.timers.advance(talk.clock.wall_ms())
+    assert 0 < len(bodies(talk)) < 10
+    talk.close()
+    again = Conversation(tmp_path, clock=talk.clock)
+    assert len(bodies(again)) == 10
+    again.advance(5_000)
+    assert bodies(again) == [b"%d" % number for number in range(20)]
     again.close()
 
 

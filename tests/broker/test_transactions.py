@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.transactions import half, loading
+from libramq.broker.transactions import half, loading, open_transactions
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
@@ -510,16 +510,25 @@ def test_what_ends_while_a_start_still_reads_does_not_hide_what_ended_before(tmp
 
 
 def test_open_transactions_keep_operations_until_their_messages_are_passed():
-    open_transactions = OpenTransactions(0, 10)
-    open_transactions.ended(10, [1])
-    open_transactions.ended(11, [0, 3])
-    assert open_transactions.op_offset == 10
-    open_transactions.passed(2)
-    assert open_transactions.op_offset == 11
-    open_transactions.passed(4)
-    assert open_transactions.op_offset == 12
-    assert open_transactions.has_ended(3)
-    assert not open_transactions.has_ended(2)
+    known = OpenTransactions(0, 10)
+    known.ended(10, [1])
+    known.ended(11, [0, 3])
+    assert known.op_offset == 10
+    known.passed(2)
+    assert known.op_offset == 11
+    known.passed(4)
+    assert known.op_offset == 12
+    assert known.has_ended(3)
+    assert not known.has_ended(2)
+
+
+def test_a_start_remembers_no_more_than_a_running_broker(monkeypatch):
+    """Apache's operation messages name some 500 half messages each: 4,096 of them took 200 MB."""
+    monkeypatch.setattr(open_transactions, "ENDED_MAX", 1_000)
+    known = OpenTransactions(10_000, 100)
+    for number in range(4):
+        known.remember(range(500 * number, 500 * number + 500))
+    assert [known.has_ended(offset) for offset in (0, 999, 1_000, 1_999)] == [False, False, True, True]
 
 
 def test_nobody_else_commits_how_far_transactions_were_handled(tmp_path, peer):

@@ -66,6 +66,24 @@ def test_members_that_are_unknown_here_are_written_again(tmp_path):
     assert Topics(tmp_path).content() == topics.content()
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_gets_the_name_of_a_removed_entry_has_nothing_unknown_of_it(tmp_path, is_killed):
+    path = tmp_path / "topics.json"
+    path.write_text(
+        '{"topicConfigTable":{"T":{"topicName":"T","weight":2},"U":{"topicName":"U","weight":3}}}'
+    )
+    topics = Topics(tmp_path)
+    topics.table.delete("T", 1)
+    topics.put("T", 3)
+    if is_killed:
+        topics = Topics(tmp_path)
+    topics.ledger.close(topics.table.file)
+    table = fastjson.loads(path.read_text())["topicConfigTable"]
+    assert table["T"]["readQueueNums"] == 3
+    assert "weight" not in table["T"]
+    assert table["U"]["weight"] == 3
+
+
 def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
     topics = Topics(tmp_path)
     topics.put("T", 3)

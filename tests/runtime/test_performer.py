@@ -410,12 +410,15 @@ def test_connections_that_do_not_read_wait_while_unread_answers_exceed_the_limit
     for _ in range(1_000):
         if words.timers.due:
             words.timers.ring()
+        for line in lines:
+            if not line.is_open:
+                words.performer.closed(line)
     total = sum(line.unsent_bytes for line in lines)
     assert total <= UNREAD_BYTES_HIGH + UNSENT_BYTES_HIGH + len(lines) * len(answer)
     reader = Line()
     words.performer.received(reader, [say(b"served")])
     assert reader.writes == [b"served"]
-    sleeper = lines[0]
+    sleeper = next(line for line in lines if line.is_open)
     written = len(sleeper.writes)
     for line in lines:
         line.unsent_bytes = 0
@@ -433,6 +436,28 @@ def test_the_connection_with_most_unread_bytes_is_closed_when_notifications_fill
     assert [line.is_open for line in lines[:3]] == [True] * 3
     assert sum(line.unsent_bytes for line in lines) <= UNREAD_BYTES_MAX + STEP_BYTES
     assert any(line.closed for line in lines)
+
+
+def test_nobody_is_served_while_closed_connections_still_have_too_much_unread(words):
+    """Requests of 500 clients came in one round of the loop, and all were answered before any had ended."""
+    lines = [Line() for _ in range(100)]
+    answer = bytes(UNREAD_BYTES_MAX // 10)
+    for line in lines:
+        line.leaves_at_once = False
+        words.performer.received(line, [say(answer)])
+    answered = [line for line in lines if line.writes]
+    assert 10 <= len(answered) <= 12
+    waiting = next(line for line in lines if not line.writes)
+    assert not waiting.is_reading
+    for line in answered:
+        if not line.is_open:
+            words.performer.closed(line)
+        line.unsent_bytes = 0
+        words.performer.writable(line)
+    for _ in range(10):
+        words.timers.ring()
+    assert waiting.writes == [answer]
+    assert waiting.is_reading
 
 
 def test_effects_are_performed_although_something_else_in_their_turn_failed(words):

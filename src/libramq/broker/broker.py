@@ -130,6 +130,7 @@ class Broker:
         try:
             self.pop.close()
             self.offsets.write()
+            self._timer_delivery.close()
         finally:
             self._files.close()
 
@@ -187,7 +188,7 @@ class Broker:
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
-    def _begin_deliveries(self) -> None:
+    def _deliver(self) -> None:
         self._delivery.begin()
         self._timer_delivery.begin()
 
@@ -200,8 +201,7 @@ class Broker:
             self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
         )
         if self.config.asks_slaves:
-            begin = self._begin_deliveries
-            SlavesProgress(self.config, files, kernel, self._name_servers, self.transactions, begin)
+            SlavesProgress(self.config, files, kernel, self._name_servers, self.transactions, self._deliver)
         producing = ProducingParts(
             self.config,
             self._files,

@@ -53,6 +53,11 @@ class ConfigFile:
             )
         return None
 
+    def forget(self, entry: str) -> None:
+        """Do not write the unknown members of an entry again: it was removed."""
+        if self._unknown is not None:
+            self._unknown.forget(entry)
+
     def save(self, value: object) -> None:
         """Write the whole file, keeping the old one as a backup."""
         if self._unknown is not None:

@@ -91,6 +91,8 @@ class ConfigLedger(Generic[C]):
                     change = self._decoder.decode(line)
                 except msgspec.DecodeError:
                     continue
+                if change.config is None:
+                    self._config_file.forget(change.name)
                 apply(change)
             self._note_change()
             self._journals.wrote(self._journal(number))  # It may be in the page cache only.
@@ -109,6 +111,8 @@ class ConfigLedger(Generic[C]):
             self._close()  # Half a line may be there: the next one goes to another file.
             raise
         self._end += len(line)
+        if config is None:
+            self._config_file.forget(name)
         self._journals.wrote(self._journal(self._number))
 
     def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:

@@ -13,7 +13,12 @@ class UnknownMembers(NamedTuple):
     """Those of an object itself, and those of its members that have some."""
 
     own: Mapping[str, Any]
-    below: Mapping[Any, "UnknownMembers"]
+    below: dict[Any, "UnknownMembers"]
+
+    def forget(self, entry: str) -> None:
+        """Forget those of an entry of a table, which was removed: what gets its name later is another."""
+        for table in self.below.values():
+            table.below.pop(entry, None)
 
     def within(self, value: Any) -> Any:
         """Return a value with these in it, to be encoded, without those of entries that are gone."""
@@ -24,7 +29,7 @@ class UnknownMembers(NamedTuple):
             members = dict(value)
         else:
             return value
-        for name, unknown in self.below.items():
+        for name, unknown in list(self.below.items()):  # A copy, as this may run in a thread.
             if name in members:
                 members[name] = unknown.within(members[name])
         return {**members, **self.own}

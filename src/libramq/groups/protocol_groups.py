@@ -45,9 +45,14 @@ class Groups(Generic[G]):
         """Return a group; None if it has no members."""
         return self._groups.get(name)
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether there is memory for what members say about themselves."""
+        return self.cost_bytes <= COST_BYTES_MAX
+
     def get_or_create(self, name: str) -> G | None:
         """Return a group, for a member that joins it; None if all take too much memory."""
-        if self.cost_bytes > COST_BYTES_MAX:
+        if not self.has_room:
             return None
         group = self._groups.get(name)
         if group is None and len(self._groups) < GROUPS_MAX:

@@ -187,6 +187,10 @@ class Performer:
 
     def _serve(self, connection: Channel, requests: Sequence[Any], began_us: int) -> None:
         """Serve a connection until its requests, its time or the room for its replies are used up."""
+        if self._unread.is_full:
+            self._put_back(connection, requests)
+            self.turns.put_off(connection)
+            return
         position, end = 0, len(requests)
         receive: Receive = self._engine.receive
         if connection in self._receives:

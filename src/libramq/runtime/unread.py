@@ -4,6 +4,10 @@
         above                     a connection with more than its share unread is served when it has read
         above UNREAD_BYTES_MAX    the connection with most unread is closed (unsolicited data cannot wait)
 
+The memory of a connection that is being closed is free once it has ended, which is after what the loop has to
+do already. Until then its bytes count, and while there are too many nobody is served: five hundred clients
+whose requests came at the same time were each sent 4 MiB before the first of them had ended.
+
 Sockets accept bytes without reporting it, so sizes are those of the last look, which is repeated when their
 sum has grown by a step.
 """
@@ -18,8 +22,8 @@ log = get_logger(__name__)
 #: Ours: with one more reply per connection and the allocator's overhead, some 100 MB.
 UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
 #: Ours: woken pulls are answered whether their client reads or not, and everybody gets one reply, which may
-#: have 4 MiB; the process must survive it.
-UNREAD_BYTES_MAX: Final = 96 * 1024 * 1024
+#: have 4 MiB. With the newest messages of the store in memory (16 MiB), it is less than 100 MB.
+UNREAD_BYTES_MAX: Final = 56 * 1024 * 1024
 #: Ours: a pull's usual reply (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
 SHARE_BYTES: Final = 256 * 1024
 #: Ours: by how much the sum has to grow before sizes are looked at again.
@@ -31,7 +35,10 @@ class Unread:
 
     def __init__(self) -> None:
         self._sizes: dict[Channel, int] = {}
+        self._ending: dict[Channel, int] = {}
         self.total_bytes = 0
+        #: Whether connections that are about to end still have so much that nobody can be served.
+        self.is_full = False
         self._look_again_at = UNREAD_BYTES_HIGH
 
     def note(self, connection: Channel) -> None:
@@ -51,6 +58,8 @@ class Unread:
     def forget(self, connection: Channel) -> None:
         """Remove an ended connection."""
         self.total_bytes -= self._sizes.pop(connection, 0)
+        if self._ending.pop(connection, 0):
+            self._note_ending()
 
     def may_serve(self, unsent_bytes: int) -> bool:
         """Return whether a connection with so much unread may be sent more replies now."""
@@ -71,6 +80,11 @@ class Unread:
                 peer=largest.address,
                 bytes=self.total_bytes,
             )
-            self.forget(largest)
+            self._ending[largest] = self._sizes.pop(largest)
+            self.total_bytes -= self._ending[largest]
+            self._note_ending()
             largest.abort("all connections together have too much unread data, and this one has most")
         self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
+
+    def _note_ending(self) -> None:
+        self.is_full = self.total_bytes + sum(self._ending.values()) > UNREAD_BYTES_MAX

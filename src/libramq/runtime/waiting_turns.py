@@ -57,7 +57,7 @@ class WaitingTurns:
         for connection in put_off:
             if not self._has_backlog(connection) or connection.unsent_bytes > UNSENT_BYTES_HIGH:
                 continue
-            if self._unread.may_serve(connection.unsent_bytes):
+            if not self._unread.is_full and self._unread.may_serve(connection.unsent_bytes):
                 self.enqueue(connection)
             else:
                 if not self._crowded:

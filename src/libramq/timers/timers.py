@@ -44,6 +44,8 @@ log = get_logger(__name__)
 DELIVERED_PER_ROUND: Final = 512
 COLLECTED_PER_ROUND: Final = 128
 PREPARED_PER_ROUND: Final = 128
+#: Ours: how much of a slot a clean stop still delivers, in rounds: 100,000 messages, in a second.
+FINISHED_ROUNDS_MAX: Final = 200
 #: Ours: how long before its time a slot is read; 10,000 messages take half of it.
 AHEAD_MS: Final = 1_000
 
@@ -193,6 +195,13 @@ class TimerMessages:
         is_collected = self._collect(wall_ms)
         return is_delivered and is_collected and self._prepare(wall_ms)
 
+    def finish_slot(self, wall_ms: WallMs) -> None:
+        """Deliver the rest of a slot that was begun, waiting for the disk: a start would deliver it whole."""
+        for _ in range(FINISHED_ROUNDS_MAX):
+            if self._slot is None or self.is_refused:
+                return
+            self._deliver(wall_ms, begins_others=False)
+
     # Preparing.
 
     def _prepare(self, wall_ms: WallMs) -> bool:
@@ -215,7 +224,7 @@ class TimerMessages:
 
     # Delivering.
 
-    def _deliver(self, wall_ms: WallMs) -> bool:
+    def _deliver(self, wall_ms: WallMs, *, begins_others: bool = True) -> bool:
         """Store messages of due slots again; return whether none is left."""
         cost = 0
         while cost < DELIVERED_PER_ROUND:
@@ -240,6 +249,8 @@ class TimerMessages:
                 self._wheel.remove(slot.tick)
                 self._slot = None
                 self.version += 1
+                if not begins_others:
+                    break
             elif stored < len(due) or not due:
                 break
         return False

@@ -18,6 +18,7 @@ from libramq.remoting.connection import FrameReader
 from libramq.transport import waiting_frames
 from libramq.transport.descriptors import for_connections
 from libramq.transport.large_reads import LARGE_FRAME_BYTES, LARGE_READ_BYTES, LargeReads
+from libramq.transport.large_write import LARGE_BYTES, send_now
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 from libramq.transport.waiting_frames import WaitingFrames
 
@@ -199,7 +200,7 @@ class ServerConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._transport.write(data if len(data) < LARGE_BYTES else send_now(self._transport, data))
             if self._is_congested and self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
                 self.abort(f"{WRITE_BUFFER_BYTES_MAX} bytes wait to be read by the peer")
 

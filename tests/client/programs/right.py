@@ -46,6 +46,14 @@ async def asynchronous() -> None:
         await consumer.wait_closed()
 
 
+async def decoded() -> None:
+    consumer = libramq.Consumer(group="g")
+    async for message, value in consumer.decoded(int):
+        print(message.keys, value + 1)
+    for _, text in sync.Consumer(group="g").decoded(bytes.decode):
+        print(text.upper())
+
+
 def blocking(handlers: dict[str, Handler]) -> None:
     consumer = sync.PushConsumer(group="g", consume_from=ConsumeFrom.TIMESTAMP, threads=4, orderly=True)
     for topic, handler in handlers.items():

@@ -49,6 +49,9 @@ sync.Producer(nonsense=1)  # wrong
 sync.Producer().send("text")  # wrong
 sync.Producer().send(Message("T", "text"))  # wrong
 sync.Producer().send_nowait_unbounded(Message("T", b"x"))  # wrong
+sync.Consumer(group="g").decoded("json")  # wrong
+libramq.Consumer(group="g").decoded(str.upper)  # wrong
+next(sync.Consumer(group="g").decoded(int))[1].upper()  # wrong
 sync.Admin(nonsense=1)  # wrong
 sync.Admin().create_topic("T", queue=1)  # wrong
 Retry(after="soon")  # wrong

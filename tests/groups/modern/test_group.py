@@ -317,6 +317,16 @@ def test_a_group_has_a_limit(world: World, monkeypatch: pytest.MonkeyPatch):
     assert world.join("a") is Refusal.NONE
 
 
+def test_a_group_has_a_limit_of_partitions(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "PARTITIONS_MAX", 6)
+    world.counts["U"] = 2
+    world.stable("a")
+    assert world.join("b", "T", "U", "unknown") is Refusal.GROUP_FULL
+    assert world.beat("a", topics=frozenset({"U", "unknown"})) is Refusal.GROUP_FULL
+    assert world.beat("a", topics=frozenset({"T", "U"})) is Refusal.NONE
+    assert world.join("b", "U") is Refusal.NONE
+
+
 def test_a_process_that_stood_still_blames_nobody(world: World):
     world.stable("a", "b")
     world.now_ms += 10 * SESSION_MS

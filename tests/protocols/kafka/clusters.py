@@ -104,12 +104,13 @@ class KafkaCluster:
         return Producer({"bootstrap.servers": self.bootstrap, **settings})
 
     def consumer(self, group: str, **settings: Any) -> Consumer:
+        classic = {} if "group.protocol" in settings else {"session.timeout.ms": 10_000}
         return Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
                 "group.id": group,
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 10_000,
+                **classic,
                 **settings,
             }
         )

@@ -98,7 +98,8 @@ def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordi
     again.close()
 
 
-def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path):
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protocol: str):
     """Members ask for the successor, join it, and continue where they had committed."""
     cluster = KafkaCluster(tmp_path)
     try:
@@ -106,7 +107,8 @@ def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path):
         cluster.create("kills", 6)
         leaders = cluster.leaders("kills")
         produce(cluster, "kills", range(6), b"a")
-        consumer = cluster.consumer(group, **{"enable.auto.commit": False})
+        settings = {"group.protocol": "consumer"} if protocol == "consumer" else {}
+        consumer = cluster.consumer(group, **{"enable.auto.commit": False, **settings})
         consumer.subscribe(["kills"])
         read(consumer, 6)
         consumer.commit(asynchronous=False)

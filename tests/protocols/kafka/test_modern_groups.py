@@ -253,6 +253,11 @@ def test_wrong_epochs_are_fenced(endpoint: KafkaEndpoint, pair: tuple[Member, Me
         ({"subscribed_topic_names": None}, ErrorCode.INVALID_REQUEST),
         ({"topic_partitions": owned(0)}, ErrorCode.INVALID_REQUEST),
         ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"subscribed_topic_names": ("t" * 250,)}, ErrorCode.INVALID_REQUEST),
+        (
+            {"subscribed_topic_names": tuple(f"t{number}" for number in range(1_001))},
+            ErrorCode.INVALID_REQUEST,
+        ),
         ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"member_id": "m" * 250}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
@@ -361,6 +366,20 @@ def test_topics_are_asked_for_by_their_ids(endpoint: KafkaEndpoint):
     found, unknown = endpoint.peer().ask(MetadataRequest(topics=wanted)).topics
     assert (found.name, found.topic_id, len(found.partitions)) == ("T", id_of("T"), 2)
     assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def test_members_do_not_say_more_than_there_is_memory_for(
+    endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("libramq.groups.protocol_groups.COST_BYTES_MAX", 1_000)
+    first, _ = pair
+    refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert first.refused(subscribed_topic_names=("T", "U")) is refused
+    other = Member(endpoint, "c", group="other")
+    assert other.peer.answers()[0].error_code == refused
+    first.hold_beat()
+    endpoint.talk.advance(HELD_MS)
+    assert first.heard() is not None
 
 
 def test_nothing_is_left_of_a_group_without_members(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):

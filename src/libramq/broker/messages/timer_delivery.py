@@ -43,6 +43,11 @@ class TimerDelivery:
         if not self._is_slave and not self._is_held:
             self._rounds.by(self._clock.monotonic_ms())
 
+    def close(self) -> None:
+        """Finish the slot that is being delivered, so that none of it is delivered again after a start."""
+        if not self._is_slave:
+            self._timers.finish_slot(self._clock.wall_ms())
+
     def _advance(self, now_ms: MonotonicMs) -> None:
         self._files.set_may_wait(self._store.may_wait)
         try:

@@ -67,6 +67,7 @@ class OpenTransactions:
         """Note half messages that have ended: their producers may repeat themselves."""
         for half_offset in half_offsets:
             self._ended[half_offset] = None
+        self._forget()
 
     def was_renewed(self, first_offset: int, new_offset: int) -> None:
         """Note that a half message was copied to the end, or given up where it is."""

@@ -33,10 +33,15 @@ from libramq.groups.rebalance_event import Reason
 COLLECT_MS: Final = 20
 #: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
 INITIAL_DELAY_MS: Final = 200
-#: Ours: how often a group's topics are looked at; what has changed is assigned at its next heartbeat.
+#: Ours: how often a group's topics are looked at; what has changed is assigned at its next heartbeat. Each
+#: takes some microseconds, so groups with very many topics look less often.
 TOPICS_LOOK_MS: Final = 1_000
+LOOK_MS_PER_TOPIC: Final = 1
 #: Ours; group.consumer.max.size is unbounded.
 MEMBERS_MAX: Final = 1_000
+#: Ours: the partitions of a group; a topic that does not exist counts as one. To assign so many to a thousand
+#: members takes 50 to 100 ms.
+PARTITIONS_MAX: Final = 10_000
 #: Ours: the memory of a member, and of a partition and a topic's name with it.
 MEMBER_BYTES: Final = 1_500
 PARTITION_BYTES: Final = 300
@@ -112,6 +117,8 @@ class ModernGroup:
     def beat(self, beat: Beat, count_of: CountOf, now_ms: MonotonicMs) -> Refusal:
         """A member joins, is alive, or has revoked something."""
         refusal = self._refusal(beat)
+        if refusal is Refusal.NONE and beat.topics is not None and self._is_too_large(beat.topics, count_of):
+            refusal = Refusal.GROUP_FULL
         if refusal is not Refusal.NONE:
             return refusal
         member = self._joined(beat) if beat.epoch == JOINS else self.members[beat.member_id]
@@ -314,9 +321,15 @@ class ModernGroup:
 
     # The target.
 
+    def _is_too_large(self, topics: frozenset[str], count_of: CountOf) -> bool:
+        """Return whether the group would have too many partitions with these topics."""
+        new = sum(max(count_of(topic), 1) for topic in topics - self._counts.keys())
+        return bool(new) and sum(max(count, 1) for count in self._counts.values()) + new > PARTITIONS_MAX
+
     def _look(self, count_of: CountOf, now_ms: MonotonicMs, *, is_due: bool) -> None:
         """Look at the partitions of the group's topics."""
-        if not is_due and self._looked_ms is not None and now_ms - self._looked_ms < TOPICS_LOOK_MS:
+        pause_ms = max(TOPICS_LOOK_MS, LOOK_MS_PER_TOPIC * len(self._counts))
+        if not is_due and self._looked_ms is not None and now_ms - self._looked_ms < pause_ms:
             return
         self._looked_ms = now_ms
         counts = {topic: count_of(topic) for topic in sorted(self.topics)}

@@ -40,6 +40,8 @@ WAITING_HEARTBEAT_MS: Final = 200
 #: Ours: how long a heartbeat is held; for librdkafka one fails that takes longer than the interval. A client
 #: that has one under way can neither leave nor change its topics.
 HELD_MS: Final = 900
+#: Ours: topics that a member names.
+TOPICS_MAX: Final = 1_000
 #: Bytes of a member's id that cannot be guessed.
 _ID_BYTES: Final = 16
 
@@ -83,6 +85,9 @@ def what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str
     epoch = request.member_epoch
     if any(len(each or "") > NAME_CHARACTERS_MAX for each in (request.instance_id, request.member_id)):
         return f"ids of members have at most {NAME_CHARACTERS_MAX} characters"
+    topics = request.subscribed_topic_names or ()
+    if len(topics) > TOPICS_MAX or any(len(each) > NAME_CHARACTERS_MAX for each in topics):
+        return f"a member subscribes to {TOPICS_MAX} topics of {NAME_CHARACTERS_MAX} characters at most"
     if request.instance_id == "" or request.rack_id == "":
         return "instance and rack ids are not empty"
     if not request.member_id and (epoch != JOINS or version > 0):

@@ -103,10 +103,11 @@ class ModernGroupRequests:
             slot.answer(refused)
             return
         name = request.group_id
-        group = self.groups.get_or_create(name) if request.member_epoch == JOINS else self.groups.get(name)
-        if group is None:
-            is_join = request.member_epoch == JOINS
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_join else ErrorCode.UNKNOWN_MEMBER_ID
+        is_join, has_topics = request.member_epoch == JOINS, request.subscribed_topic_names is not None
+        group = self.groups.get_or_create(name) if is_join else self.groups.get(name)
+        if group is None or (has_topics and not self.groups.has_room):
+            is_short = is_join or group is not None  # Where memory is short, clients try again.
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
             return
         beat = beat_of(request, slot, self._ids, self._secret_bits)

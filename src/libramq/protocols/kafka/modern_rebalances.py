@@ -12,7 +12,7 @@ from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.observed import ObservedGroup
 from libramq.groups.foreign import ForeignGroup, ForeignGroups, ForeignMember
 from libramq.groups.modern.group import ModernGroup
-from libramq.groups.modern.values import Partition
+from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.groups.protocol_groups import Groups
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.deadlines import Deadline
@@ -24,11 +24,15 @@ from libramq.protocols.kafka.rebalances import COLLECT_MS, PROTOCOL, READERS_MAX
 
 @dataclass(slots=True)
 class _Known:
-    """What was known of a group when it was looked at last. causes: those that are not recorded yet."""
+    """What was known of a group when it was looked at last.
+
+    noted: the partitions of members, by their names. causes: those that are not recorded yet.
+    """
 
     observed: ObservedGroup
     deadline: Deadline
     members: set[str] = field(default_factory=set)
+    noted: dict[str, Partitions] = field(default_factory=dict)
     causes: dict[Reason, list[str]] = field(default_factory=dict)
     record_at_ms: MonotonicMs | None = None
 
@@ -60,9 +64,11 @@ class ModernRebalances:
         if member is None:
             return
         known = self._of(name)
-        if known.observed.is_settled and not known.causes and not member.holds:
+        holds = member.holds
+        if known.noted.get(member.name, NO_PARTITIONS) == holds:  # A heartbeat costs no more.
             return
-        queues = self._queues(member.holds)
+        known.noted[member.name] = holds
+        queues = self._queues(holds)
         self._readers -= len(known.observed)
         if self._readers + len(known.observed) + len(queues) <= READERS_MAX:
             known.observed.assigned(member.name, queues, self._clock.monotonic_ms())
@@ -70,15 +76,17 @@ class ModernRebalances:
 
     def look(self, name: str, group: ModernGroup) -> None:
         """Take a group's changes; record what they mean. A group without members is looked at once more."""
-        if not group.changes and name not in self._known:
+        known = self._known.get(name)
+        if not group.changes and (known is None or (known.observed.is_settled and not known.causes)):
             return
-        known = self._of(name)
+        known = known or self._of(name)
         now = read_clock(self._clock)
         changes, group.changes = group.changes, []
         for reason, who in changes:
             known.causes.setdefault(reason, []).append(who)
         members = {member.name for member in group.members.values()}
         for gone in known.members - members:
+            known.noted.pop(gone, None)
             known.observed.reads_only(gone, (), now.monotonic_ms)
         known.members = members
         if known.causes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.consuming.fetching import consumer as asynchronous_consumer
 from libramq.client.consuming.fetching.consumer import POLL_TIMEOUT_MS
+from libramq.client.consuming.fetching.decoding import BlockingDecodedMessages, Value
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
@@ -89,6 +90,10 @@ class Consumer(BlockingClient):
             if not self._consumer.is_over:
                 raise
             raise StopIteration from None
+
+    def decoded(self, deserializer: Callable[[bytes], Value]) -> BlockingDecodedMessages[Value]:
+        """Return an iterator of each message with its value; see libramq.client.Consumer.decoded."""
+        return BlockingDecodedMessages(self, deserializer)
 
     def batches(
         self, columns: Sequence[str] | None = None, *, max_records: int | None = None

@@ -20,6 +20,7 @@ from libramq.balance import TopicRule
 from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import MakeReceiver, Stage
 from libramq.client.consuming.consumer_settings import ConsumeFrom
+from libramq.client.consuming.fetching.decoding import DecodedMessages, Value
 from libramq.client.consuming.fetching.fetch_buffer import Taken
 from libramq.client.consuming.fetching.fetch_waiting import FetchWaiting
 from libramq.client.consuming.fetching.fetching import Assign, Commit, ReadRecords
@@ -237,6 +238,13 @@ class Consumer(Positions):
             if self._run is None or not self.is_over:
                 raise
             raise StopAsyncIteration from None
+
+    def decoded(self, deserializer: Callable[[bytes], Value]) -> DecodedMessages[Value]:
+        """Return an iterator of each message with the value of its body: `decoded(json.loads)`.
+
+        An error of the deserializer is raised here, with the message's name; the next step goes on behind it.
+        """
+        return DecodedMessages(self, deserializer)
 
     @property
     def is_over(self) -> bool:
