@@ -58,10 +58,11 @@ def bodies(program: Program, kind: str) -> set[str]:
 
 
 def test_a_client_of_another_version_finds_every_feature(cluster: Cluster, version: str) -> None:
-    """It sends, delays, commits, rolls back, traces, and consumes concurrently, in order and by POP."""
+    """It sends all kinds of messages, traces, and consumes concurrently, in order, by lite pull and POP."""
     prefix = cluster.fresh_name(PREFIXES[version])
-    concurrent, orderly, popped = (f"{prefix}_{kind}" for kind in ("concurrent", "orderly", "popped"))
-    for topic in (concurrent, orderly, popped):
+    kinds = ("concurrent", "orderly", "popped", "pulled")
+    concurrent, orderly, popped, pulled = (f"{prefix}_{kind}" for kind in kinds)
+    for topic in (concurrent, orderly, popped, pulled):
         cluster.create_topic(topic, QUEUES)
     at = ("-b", cluster.broker_address)
     cluster.admin("updateSubGroup", *at, "-g", popped)
@@ -73,6 +74,8 @@ def test_a_client_of_another_version_finds_every_feature(cluster: Cluster, versi
         lines += [f"delay {concurrent} delayed"]
         lines += [f"transaction {concurrent} {how} {how}" for how in ("commit", "rollback")]
         lines += [f"send {popped} p{number}" for number in range(COUNT)]
+        fetched = [f"f{number}" for number in range(COUNT)]
+        lines += [f"batch {pulled} {','.join(fetched)}"]
         for line in lines:
             program.tell(line)
         sent = program.wait_count(len(lines), "sent")
@@ -90,6 +93,7 @@ def test_a_client_of_another_version_finds_every_feature(cluster: Cluster, versi
         ordered = [f"o{number}" for number in range(COUNT)]
         program.wait_until(lambda: bodies(program, "orderly") >= set(ordered), "orderly", within_s=PATIENCE_S)
         assert list(dict.fromkeys(each["body"] for each in handled(program, "orderly"))) == ordered
+        program.wait_until(lambda: bodies(program, "pulled") >= set(fetched), "pulled", within_s=PATIENCE_S)
         if ASKS_BROKER[version]:
             taken = {f"p{number}" for number in range(COUNT)}
             program.wait_until(lambda: bodies(program, "popped") >= taken, "popped", within_s=PATIENCE_S)

@@ -4,7 +4,9 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -21,10 +23,11 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * What Apache's clients of all ages have, from 4.9 on: consumers of each kind, and one producer of each, driven by lines.
  *
- * <p>Lines: "send TOPIC BODY", "delay TOPIC BODY", "ordered TOPIC BODY", "transaction TOPIC BODY commit|rollback", "stop".
+ * <p>Lines: "send TOPIC BODY", "batch TOPIC BODY,BODY", "delay TOPIC BODY", "ordered TOPIC BODY", "transaction TOPIC BODY commit|rollback", "stop".
  * It prints {"event": "sent"} for each, and {"event": "message"} with the kind of consumer for each delivery.
  *
- * <p>Properties: namesrv, prefix of groups and topics: PREFIX_concurrent, _orderly and _popped are read, _traces written.
+ * <p>Properties: namesrv, prefix of groups and topics: PREFIX_concurrent, _orderly, _popped and _pulled are
+ * read, _traces written.
  */
 public final class Features {
     private static final PrintStream OUT =
@@ -42,6 +45,7 @@ public final class Features {
         if (pops) {
             popped.start();
         }
+        DefaultLitePullConsumer pulled = pulling();
         DefaultMQProducer producer = new DefaultMQProducer(PREFIX + "_producers", true, PREFIX + "_traces");
         producer.setNamesrvAddr(NAMESRV);
         producer.setSendMsgTimeout(30_000);
@@ -62,6 +66,13 @@ public final class Features {
                 case "send":
                     status = producer.send(message).getSendStatus().name();
                     break;
+                case "batch":
+                    List<Message> batch = new ArrayList<>();
+                    for (String body : words[2].split(",")) {
+                        batch.add(new Message(words[1], "TagA", body, body.getBytes(StandardCharsets.UTF_8)));
+                    }
+                    status = producer.send(batch).getSendStatus().name();
+                    break;
                 case "delay":
                     message.setDelayTimeLevel(1);
                     status = producer.send(message).getSendStatus().name();
@@ -81,6 +92,7 @@ public final class Features {
         }
         concurrent.shutdown();
         orderly.shutdown();
+        pulled.shutdown();
         if (pops) {
             popped.shutdown();
         }
@@ -107,6 +119,25 @@ public final class Features {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
+        return consumer;
+    }
+
+    /** Starts a lite pull consumer, and a thread that polls it as long as the program runs. */
+    private static DefaultLitePullConsumer pulling() throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(PREFIX + "_pulled");
+        consumer.setNamesrvAddr(NAMESRV);
+        consumer.setInstanceName("pulled");
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollTimeoutMillis(100);
+        consumer.subscribe(PREFIX + "_pulled", "*");
+        consumer.start();
+        Thread polling = new Thread(() -> {
+            while (consumer.isRunning()) {
+                handled("pulled", consumer.poll());
+            }
+        });
+        polling.setDaemon(true);
+        polling.start();
         return consumer;
     }
 
