@@ -14,6 +14,7 @@ from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.groups.cluster_view import BROKERS_TOPIC
+from libramq.groups.coordinator.effect import Replaced
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance import UNREPORTED_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
@@ -328,6 +329,24 @@ def test_a_broker_that_was_out_of_reach_hears_of_the_rebalance_it_missed(node):
     )
     body = body_of(settled, bodies.PeerRebalanceBody)
     assert (body.is_complete, body.members, len(body.uncommitted)) == (True, ["x"], 1)
+
+
+def test_a_broker_that_was_out_of_reach_hears_of_static_members_that_returned(node):
+    """It recorded their queues as moved, to a client that it took for another member (seed 463400)."""
+    settled_group(node)
+    node.answer(node.granted, RequestTimeout("no"))
+    node.broker.cluster.peers.replaced(Replaced(HERE, "y-1", "y-2"))
+    node.broker.cluster.peers.replaced(Replaced(THERE, "z-1", "z-2"))
+    node.broker.cluster.peers.replaced(Replaced(HERE, "y-2", "y-3"))
+    node.pass_by(200)
+    node.take(R.PEER_REBALANCE)
+    (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
+    node.answer(beat, True)
+    node.coordinate()
+    returned, _ = node.take(R.PEER_REBALANCE, ADDRESSES[B])
+    assert body_of(returned, bodies.PeerRebalanceBody) == bodies.PeerRebalanceBody(
+        group=HERE, replaced={"y-1": "y-2", "y-2": "y-3"}
+    )
 
 
 def test_a_fence_with_a_higher_epoch_has_the_group_gathered_again(node):

@@ -8,6 +8,7 @@
 Answers go to the callers' callbacks. Changes caused by other brokers are handled by `Cluster`.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -39,6 +40,8 @@ log = get_logger(__name__)
 
 #: Ours: a broker of the cluster that takes longer to answer counts as absent.
 ANSWER_MS_MAX: Final = 1_000
+#: Ours: clients of all groups that took another's place, the last ones, for brokers that were out of reach.
+REPLACED_MAX: Final = 4_096
 
 
 class PeerBrokers:
@@ -58,6 +61,7 @@ class PeerBrokers:
         self._ask = ask
         self._gatherings: dict[str, Gathering] = {}
         self._unknown_topics: dict[str, None] = {}
+        self._replaced: deque[Replaced] = deque(maxlen=REPLACED_MAX)
         self.links: dict[str, PeerLink] = {}
         self.view = view
         self.relay = MemberRelay(view, broker_name, consumers=consumers, clock=clock)
@@ -127,6 +131,7 @@ class PeerBrokers:
     def catch_up(self, broker_name: str, group: GroupView, grant: FenceGrant, refused: Refused) -> None:
         """Send a broker that was out of reach the state of a group: its last rebalance, and the grants.
 
+        A static member that returned meanwhile comes first: its queues have not moved.
         Which queues were handed over without a commit is not known any more, so all count as uncommitted.
         """
         members = [member.client_id for member in group.members]
@@ -138,6 +143,10 @@ class PeerBrokers:
             members=members,
             is_repeated=True,
         )
+        replaced = {each.former: each.client_id for each in self._replaced if each.group == group.name}
+        if replaced:
+            body = bodies.PeerRebalanceBody(group=group.name, replaced=replaced)
+            self._say(broker_name, peer_calls.report_rebalance(body), lambda _: None)
         if group.mode == MODE_EPOCHS and members:
             self._say(broker_name, peer_calls.report_rebalance_start(started), lambda _: None)
         self.grant(broker_name, grant, refused)
@@ -151,6 +160,7 @@ class PeerBrokers:
 
     def replaced(self, effect: Replaced) -> None:
         """Report to all others that a client has taken another's place in a group."""
+        self._replaced.append(effect)
         body = bodies.PeerRebalanceBody(group=effect.group, replaced={effect.former: effect.client_id})
         self._say_to_all(peer_calls.report_rebalance(body))
 
