@@ -52,7 +52,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
 from libramq.fencing import Claim, Opened
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group_request import Join, Leave, Poll
+from libramq.groups.coordinator.group.request import Join, Leave, Poll
 from libramq.kernel.connection import NUMBERS, Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records

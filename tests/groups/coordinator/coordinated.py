@@ -20,9 +20,9 @@ from libramq.groups.coordinator.effect import (
     Started,
     WatchTopic,
 )
-from libramq.groups.coordinator.group_assignment import Assignment
-from libramq.groups.coordinator.group_request import Join, Leave, Poll, Release, Remove
-from libramq.groups.coordinator.group_state import GroupState
+from libramq.groups.coordinator.group.assignment import Assignment
+from libramq.groups.coordinator.group.request import Join, Leave, Poll, Release, Remove
+from libramq.groups.coordinator.group.saved_state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.testing.world import SeededSecretBits
 

@@ -7,11 +7,12 @@ import pytest
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
 from libramq.fencing import Claim, FenceReport
-from libramq.groups.coordinator import group_membership, group_state
-from libramq.groups.coordinator.group_balance import COLLECT_MS
-from libramq.groups.coordinator.group_member import REPEAT_MS
-from libramq.groups.coordinator.group_publication import RECORD_AGAIN_MS
-from libramq.groups.coordinator.group_request import Join, Poll, Remove
+from libramq.groups.coordinator.group import membership as group_membership
+from libramq.groups.coordinator.group import saved_state
+from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.group.member import REPEAT_MS
+from libramq.groups.coordinator.group.publication import RECORD_AGAIN_MS
+from libramq.groups.coordinator.group.request import Join, Poll, Remove
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 from tests.groups.coordinator.coordinated import (
@@ -77,7 +78,7 @@ def test_drained_queues_of_a_leaving_member_are_reassigned_before_it_is_gone():
     group.run(100)
     assert group.loads() == {"alice": 1, "bob": 4, "carol": 4}
     assert not group.view.is_settled
-    group.run(group_state.REVOKE_TIMEOUT_MS * 2)
+    group.run(saved_state.REVOKE_TIMEOUT_MS * 2)
     assert group.loads()["alice"] == 1, "it has a deadline of its own"
     group.leave(alice)
     group.run(100)
@@ -171,7 +172,7 @@ def test_a_member_that_does_not_release_a_queue_loses_it():
     group = group_of("alice")
     group.consumers["alice"].drains = False
     bob = group.add("bob")
-    group.run(COLLECT_MS + group_state.REVOKE_TIMEOUT_MS - 1)
+    group.run(COLLECT_MS + saved_state.REVOKE_TIMEOUT_MS - 1)
     assert bob.held == {}
     group.run(1)
     assert len(bob.held) == 4
@@ -191,7 +192,7 @@ def test_a_member_has_its_own_revoke_timeout(requested_ms, waits_ms):
     assert len(bob.held) == 4
     bob.drains = False
     carol = group.add("carol", session_ms=60_000)
-    group.run(COLLECT_MS + group_state.REVOKE_TIMEOUT_MS - 1)
+    group.run(COLLECT_MS + saved_state.REVOKE_TIMEOUT_MS - 1)
     asked_back = set(bob.revoked)
     assert asked_back
     assert not asked_back & set(carol.held)
@@ -206,7 +207,7 @@ def test_a_member_that_stays_after_all_has_its_revoke_timeout_from_the_revocatio
     bob = group.add("bob")
     group.run(100)
     group.depart(alice)
-    group.run(group_state.REVOKE_TIMEOUT_MS * 2)
+    group.run(saved_state.REVOKE_TIMEOUT_MS * 2)
     assert bob.held == {}
     alice.is_leaving = False
     group.join(alice, claims=True)

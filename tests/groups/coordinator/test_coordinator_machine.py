@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator.effect import Effect
-from libramq.groups.coordinator.group_assignment import Assignment
-from libramq.groups.coordinator.group_balance import COLLECT_MS
+from libramq.groups.coordinator.group.assignment import Assignment
+from libramq.groups.coordinator.group.balance import COLLECT_MS
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import Opening

@@ -12,10 +12,10 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.fencing import Claim, FenceGrant, FenceReport
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator import group_balance
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator.group_balance import COLLECT_MS
-from libramq.groups.coordinator.group_inquiry import PARTING_MS
+from libramq.groups.coordinator.group import balance as group_balance
+from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.group.inquiry import PARTING_MS
 from libramq.groups.coordinator.state import State
 from libramq.groups.coordinator.transitions import ALIVE, BEGIN, END, TABLE, draw, unreachable
 from libramq.groups.rebalance_event import Reason

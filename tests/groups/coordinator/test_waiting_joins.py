@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.codes import ResponseCode
-from libramq.groups.coordinator.group_balance import COLLECT_MS
+from libramq.groups.coordinator.group.balance import COLLECT_MS
 from tests.groups.coordinator.coordinated import Answer, Consumer, Surroundings, queues_of
 
 

@@ -24,7 +24,7 @@ from libramq.fencing import MODE_EPOCHS, FenceGrant, FenceReport
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
-from libramq.groups.coordinator.group_view import GroupView
+from libramq.groups.coordinator.group.view import GroupView
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.logs import get_logger

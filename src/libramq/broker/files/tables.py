@@ -29,7 +29,7 @@ from libramq.formats.tables import (
     SubscriptionGroupWrapper,
     TopicConfig,
 )
-from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
+from libramq.groups.coordinator.group.saved_state import GroupState, GroupStatesFile
 from libramq.logs import get_logger
 from libramq.offsets import Fences
 from libramq.offsets.fence_file import FencesFile, Opening

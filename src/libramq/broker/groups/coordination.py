@@ -19,9 +19,9 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, Claims, FenceGrant, FenceReport
 from libramq.groups.coordinator import effect as fx
-from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
-from libramq.groups.coordinator.group_view import GroupView
+from libramq.groups.coordinator.group import request as rq
+from libramq.groups.coordinator.group.view import GroupView
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection

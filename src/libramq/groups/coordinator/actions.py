@@ -11,18 +11,18 @@ from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Answer, Gather, Replaced, WatchTopic
-from libramq.groups.coordinator.group_balance import COLLECT_MS
-from libramq.groups.coordinator.group_core import GroupCore
-from libramq.groups.coordinator.group_inquiry import (
+from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.group.core import GroupCore
+from libramq.groups.coordinator.group.inquiry import (
     EPOCHS_LOST_MAX,
     GATHER_MS_MAX,
     PARTING_MS,
     RETURN_MS_MAX,
 )
-from libramq.groups.coordinator.group_member import GroupMember
-from libramq.groups.coordinator.group_publication import WaitingJoin
-from libramq.groups.coordinator.group_request import Held
-from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.publication import WaitingJoin
+from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.request import Held
 from libramq.groups.coordinator.refusals import allocates_itself
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import State

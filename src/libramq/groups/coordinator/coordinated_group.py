@@ -14,9 +14,9 @@ from libramq.fencing import FenceGrant
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.fence_grants import complete_grant
-from libramq.groups.coordinator.group_core import GroupCore
-from libramq.groups.coordinator.group_member import GroupMember
-from libramq.groups.coordinator.group_state import GroupState, stored_holdings
+from libramq.groups.coordinator.group.core import GroupCore
+from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.saved_state import GroupState, stored_holdings
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import UNKNOWN, State
 from libramq.groups.coordinator.transitions import TABLE

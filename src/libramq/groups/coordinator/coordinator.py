@@ -14,8 +14,8 @@ from libramq.fencing import Claims, FenceReport
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Effect, Grant
-from libramq.groups.coordinator.group_member import GroupMember
-from libramq.groups.coordinator.group_request import (
+from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.request import (
     Join,
     Leave,
     Poll,
@@ -26,8 +26,8 @@ from libramq.groups.coordinator.group_request import (
     member_profile,
     operator_of,
 )
-from libramq.groups.coordinator.group_state import GroupState, Record
-from libramq.groups.coordinator.group_view import GroupView, view_of
+from libramq.groups.coordinator.group.saved_state import GroupState, Record
+from libramq.groups.coordinator.group.view import GroupView, view_of
 from libramq.groups.coordinator.refusals import allocates_itself, busy, no_members, refusal
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from libramq.codes import ResponseCode
 from libramq.fencing import FenceGrant
-from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 

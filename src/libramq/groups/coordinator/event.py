@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from libramq.fencing import FenceReport
-from libramq.groups.coordinator.group_member import GroupMember
-from libramq.groups.coordinator.group_request import Held
-from libramq.groups.coordinator.group_state import MemberProfile
+from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.request import Held
+from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 

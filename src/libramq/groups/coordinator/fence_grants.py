@@ -2,7 +2,7 @@
 
 from libramq.fencing import Claim, FenceGrant
 from libramq.groups.coordinator.effect import Grant
-from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.queue_handover import QueueHandover
 from libramq.message.queue import MessageQueue
 
 

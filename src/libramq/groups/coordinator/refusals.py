@@ -6,7 +6,7 @@ from typing import TypeVar
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group_membership import NAMED_MAX
+from libramq.groups.coordinator.group.membership import NAMED_MAX
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from libramq.groups.coordinator.group_state import Record
+from libramq.groups.coordinator.group.saved_state import Record
 from libramq.groups.coordinator.timers import KeyTimers
 from libramq.groups.coordinator.watched_topics import WatchedTopics
 from libramq.groups.memberships import Memberships

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from libramq.clock import MonotonicMs
 from libramq.groups.coordinator import actions as do
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator.group_core import GroupCore
+from libramq.groups.coordinator.group.core import GroupCore
 from libramq.groups.coordinator.state import ASSIGNED, INQUIRING, SELF_ALLOCATED, UNKNOWN, State
 
 E, A, R, S, G, W, C, P, B, D = State

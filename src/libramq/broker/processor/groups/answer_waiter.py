@@ -16,7 +16,7 @@ from libramq.broker.groups.opening import Openings, QueueOpening
 from libramq.fencing import Claim, Claims
 from libramq.formats.document import encode_body
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import Outcome, Reply

@@ -13,7 +13,7 @@ from libramq.broker.groups.recorded_effects import MemberWaiter
 from libramq.broker.processor.groups.answer_waiter import AnswerWaiter, AskingMember, AssignmentWaiter
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
-from libramq.groups.coordinator import group_request as rq
+from libramq.groups.coordinator.group import request as rq
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies

@@ -19,8 +19,8 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.groups.coordinator.group_member import GroupMember
-from libramq.groups.coordinator.group_state import MemberProfile
+from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.rebalance_event import Reason

@@ -7,7 +7,7 @@ from typing import Final
 from libramq.balance.group import CAPACITY_MAX
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.groups.coordinator.group_state import REVOKE_TIMEOUT_MS, MemberProfile
+from libramq.groups.coordinator.group.saved_state import REVOKE_TIMEOUT_MS, MemberProfile
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
 from libramq.message.queue import MessageQueue

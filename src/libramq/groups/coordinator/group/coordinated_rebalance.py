@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from libramq.balance.group import counts
 from libramq.groups.coordinator.effect import Settled, Started
-from libramq.groups.coordinator.group_state import MemberProfile
-from libramq.groups.coordinator.queue_handover import QueueHandover
-from libramq.groups.coordinator.target_assignment import fewest_moves
+from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.saved_state import MemberProfile
+from libramq.groups.coordinator.group.target_assignment import fewest_moves
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue

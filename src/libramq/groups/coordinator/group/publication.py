@@ -13,10 +13,10 @@ from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
-from libramq.groups.coordinator.group_assignment import Assignment
-from libramq.groups.coordinator.group_member import GroupMember, Sent
-from libramq.groups.coordinator.group_state import GroupState, Record
-from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.assignment import Assignment
+from libramq.groups.coordinator.group.member import GroupMember, Sent
+from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.saved_state import GroupState, Record
 from libramq.groups.coordinator.refusals import busy, refusal
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

@@ -7,13 +7,13 @@ from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.groups.coordinator.coordinated_rebalance import CoordinatedRebalance, holders_of
 from libramq.groups.coordinator.effect import Settled, Started
-from libramq.groups.coordinator.group_membership import GroupMembership
-from libramq.groups.coordinator.group_state import MemberProfile
-from libramq.groups.coordinator.group_topics import GroupTopics
-from libramq.groups.coordinator.queue_handover import QueueHandover
-from libramq.groups.coordinator.target_assignment import StrategyChoice, target_assignment
+from libramq.groups.coordinator.group.coordinated_rebalance import CoordinatedRebalance, holders_of
+from libramq.groups.coordinator.group.membership import GroupMembership
+from libramq.groups.coordinator.group.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.saved_state import MemberProfile
+from libramq.groups.coordinator.group.target_assignment import StrategyChoice, target_assignment
+from libramq.groups.coordinator.group.topics import GroupTopics
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger

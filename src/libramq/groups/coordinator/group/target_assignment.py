@@ -10,7 +10,7 @@ from typing import Final
 
 from libramq.balance import Assignment, Group, Member, Strategy, strategy_named
 from libramq.errors import ConfigError
-from libramq.groups.coordinator.group_state import MemberProfile
+from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from libramq.fencing import MODE_EPOCHS
-from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.group.queue_handover import QueueHandover
 from libramq.message.queue import MessageQueue
 
 #: Queues, and the epoch each was granted under.

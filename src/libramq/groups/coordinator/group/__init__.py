@@ -1,0 +1,1 @@
+"""The parts of one coordinated group: members, queues, publication, saved state."""
