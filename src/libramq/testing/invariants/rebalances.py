@@ -29,6 +29,9 @@ class HistoryAgreesWithFences(Invariant):
     not exist at a record, as when its topic has fewer for a while, had no owner then. Its fence still has the
     earlier opening, and the broker cannot know whether that member reads on once the queue is back: only the
     coordinator gets its release. So the queue has no known owner until it is opened again.
+
+    A coordinator that has taken a group over may never have met a static member that is killed and returns:
+    then it is another member to it, and its queues move.
     """
 
     name = "the recorded history of a coordinated group is that of its fences' openings"
@@ -39,6 +42,7 @@ class HistoryAgreesWithFences(Invariant):
         self._moves: dict[tuple[str, str], dict[MessageQueue, tuple[str | None, str]]] = {}
         self._gone: dict[tuple[str, str], dict[MessageQueue, Claim]] = {}
         self._left: dict[str, set[str]] = {}
+        self._taken_over: set[tuple[str, str]] = set()
         self._wrong = ""
 
     def step(self) -> None:
@@ -55,6 +59,8 @@ class HistoryAgreesWithFences(Invariant):
         key = (broker, event.group)
         if event.kind == "started" and event.reason in _LEFT and event.who is not None:
             self._left.setdefault(event.group, set()).update(event.who.replace(",", "").split())
+        if event.reason is Reason.BROKER_CHANGED:
+            self._taken_over.add(key)
         if event.reason is Reason.MODE_CHANGED:
             self._doubt_openings(key)
         running = self.cluster.brokers[broker].broker
@@ -67,6 +73,8 @@ class HistoryAgreesWithFences(Invariant):
         if event.kind != "settled":
             return
         moves = self._moves.pop(key, {})
+        is_taken_over = key in self._taken_over
+        self._taken_over.discard(key)
         is_coordinated = running is not None and running.fences.mode(event.group) == MODE_EPOCHS
         if running is None or not is_coordinated or not event.member_count:  # Nobody.
             self._owners.pop(key, None)
@@ -80,6 +88,10 @@ class HistoryAgreesWithFences(Invariant):
             self._judge_loads(broker, event, owners)
         before = self._owners.get(key)
         if before is not None:
+            if is_taken_over:
+                before = {
+                    q: former for q, former in before.items() if not self._has_returned(former, owners, q)
+                }
             self._judge_moves(broker, event, before, owners, moves)
         self._owners[key] = {
             queue: owner
@@ -163,6 +175,10 @@ class HistoryAgreesWithFences(Invariant):
             if self._has_moved(event.group, former, owner) is not (queue in moves):
                 move = moves.get(queue, "no move")
                 self._note(f"{broker} records {move} of {event.group}, {queue}: {former} had it, {owner} has")
+
+    def _has_returned(self, former: str, owners: dict[MessageQueue, str], queue: MessageQueue) -> bool:
+        """Return whether a queue's owner is its former one under another client id."""
+        return queue in owners and owners[queue] in self._lives(former)[1:]
 
     def _note(self, what: str) -> None:
         self._wrong = self._wrong or what
