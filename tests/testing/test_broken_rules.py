@@ -366,7 +366,7 @@ def test_grants_before_a_release_are_caught(monkeypatch: pytest.MonkeyPatch):
     def take(self, target, revoke_timeout_ms, *, now_ms):  # type: ignore[no-untyped-def]
         for queue, holding in list(self.holdings.items()):
             if target.get(queue, holding.member) != holding.member:
-                self._free_queue(queue, now_ms, is_committed=False)
+                self._free_queue(queue)
         return retarget(self, target, revoke_timeout_ms, now_ms=now_ms)
 
     monkeypatch.setattr(QueueHandover, "retarget", take)

@@ -357,6 +357,29 @@ def test_polls_are_answered_in_a_third_of_the_session():
     assert len(group.take(Answer)) == 2 * (60_000 // (SESSION_MS // 3))
 
 
+@pytest.mark.parametrize("is_disk_full", [False, True])
+def test_a_poll_that_ends_as_queues_are_assigned_carries_none_that_are_not_recorded(is_disk_full: bool):
+    group = Surroundings()
+    group.topics.clear()
+    alice = group.add("alice")
+    group.run(SESSION_MS // 3 - COLLECT_MS)
+    (poll,) = alice.polls
+    group.is_disk_full = is_disk_full
+    group.take(Answer), group.take(Grant)
+    group.tell("T", queues_of("T", 2))
+    group.now_ms += COLLECT_MS
+    effects = group.coordinator.tick(group.now_ms)
+    (answer,) = [effect for effect in effects if isinstance(effect, Answer)]
+    assert answer.ticket == poll
+    if is_disk_full:
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        return
+    (grant,) = [effect for effect in effects if isinstance(effect, Grant)]
+    assert answer.assignment.queues == {queue: claim.epoch for queue, claim in grant.grant.claims.items()}
+    assert len(answer.assignment.queues) == 2
+    assert effects.index(grant) < effects.index(answer)
+
+
 def test_a_second_poll_answers_the_first():
     group = group_of("alice")
     alice = group.consumers["alice"]

@@ -161,11 +161,8 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
     member = next(iter(core(group).members), None)
     direct: dict[type[ev.Event], Callable[[], ev.Event]] = {
         ev.SessionEnded: lambda: ev.SessionEnded(member, Reason.SESSION_EXPIRED),
-        ev.PollTimedOut: lambda: ev.PollTimedOut(member),
     }
     event = direct[kind]() if kind in direct else kind()
-    if kind is ev.PollTimedOut and member is not None and member.poll is None:
-        member.hold("alice/0", 0, now_ms=now_ms)
     core(group).handle(event, now_ms=now_ms)
     group.do(core(group).publish(now_ms=now_ms))
 
@@ -236,7 +233,7 @@ class Walk(Cluster):
         self.random = Random(seed)
         self.do_fences_answer = True
         super().__init__()
-        self.liars = {f"c{number}" for number in range(WALK_STEPS)}
+        self.has_lied = True
         self.started = 0
         for _ in range(WALK_STEPS):
             self.step()

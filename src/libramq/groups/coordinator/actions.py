@@ -221,11 +221,6 @@ def close(group: Group, event: ev.ConnectionClosed, now_ms: MonotonicMs) -> None
     group.balance.queues.to_notify[event.member.id] = None
 
 
-def answer_poll(group: Group, event: ev.PollTimedOut, now_ms: MonotonicMs) -> None:
-    """Answer a poll that was held for its full time."""
-    group.answer(event.member, now_ms)
-
-
 # Topics.
 
 

@@ -65,12 +65,10 @@ class CoordinatedGroup(GroupCore[P, T]):
             self.handle(ev.HandoverDue(), now_ms=now_ms)
 
     def look_at(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
-        """Handle a member's timers that are due."""
+        """Handle the end of a member's session; a poll held for its full time is answered by `publish`."""
         reason = member.ended(now_ms=now_ms)
         if reason is not None:
             self.handle(ev.SessionEnded(member, reason), now_ms=now_ms)
-        elif member.poll is not None and now_ms >= member.poll.until_ms:
-            self.handle(ev.PollTimedOut(member), now_ms=now_ms)
         self.balance.queues.to_notify[member.id] = None
 
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -84,11 +82,10 @@ class CoordinatedGroup(GroupCore[P, T]):
         if not publication.cannot_persist:
             publication.grant(self.mode, queues, self.balance.existing_queues)
             queues.to_notify.clear()
-            for member in changed:
-                if member.poll is not None and member.is_news(
-                    self.assignment(member), self.mode_epoch, now_ms=now_ms
-                ):
-                    self.answer(member, now_ms)
+        for member in changed:
+            if member.poll is not None and self._is_to_answer(member, now_ms):
+                self.answer(member, now_ms)
+        if not publication.cannot_persist:
             settled = self.balance.settle() if self.inquiry is None else None
             if settled is not None:
                 publication.effects.append(settled)
@@ -104,6 +101,15 @@ class CoordinatedGroup(GroupCore[P, T]):
         if publication.acknowledged and state not in UNKNOWN:
             publication.acknowledge()
         return publication.take()
+
+    def _is_to_answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> bool:
+        """Return whether a held poll has an assignment to carry, or was held for its full time."""
+        assert member.poll is not None
+        if now_ms >= member.poll.until_ms:
+            return True
+        return not self.publication.cannot_persist and member.is_news(
+            self.assignment(member), self.mode_epoch, now_ms=now_ms
+        )
 
     @property
     def is_settled(self) -> bool:

@@ -98,13 +98,6 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class PollTimedOut:
-    """A poll has been held for a third of its member's session."""
-
-    member: Member
-
-
-@dataclass(frozen=True, slots=True)
 class QueuesChanged:
     """The queues of a topic have changed. reason: None if they were not known before."""
 
@@ -193,7 +186,6 @@ Event = (
     | Removed
     | ConnectionClosed
     | SessionEnded
-    | PollTimedOut
     | QueuesChanged
     | QueuesRemoved
     | StockMembersJoined

@@ -94,7 +94,6 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
         B: _to(do.end_session, B, *CONCLUDED),
         **_stay(do.end_session, G, C, P),
     },
-    ev.PollTimedOut: _stay(do.answer_poll, *WITH_MEMBERS),
     # Topics.
     ev.QueuesChanged: {
         **{state: _to(do.change_queues, A) for state in (A, R, S)},
