@@ -7,8 +7,10 @@ import pytest
 
 from libramq.clock import MonotonicMs
 from libramq.groups.modern import group as limits
-from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, TOPICS_LOOK_MS, ModernGroup
+from libramq.groups.modern import subscribed_topics
+from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, ModernGroup
 from libramq.groups.modern.member import SESSION_MS
+from libramq.groups.modern.subscribed_topics import NAME_BYTES, TOPICS_LOOK_MS
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES,
@@ -318,13 +320,48 @@ def test_a_group_has_a_limit(world: World, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_group_has_a_limit_of_partitions(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "PARTITIONS_MAX", 6)
+    monkeypatch.setattr(subscribed_topics, "PARTITIONS_MAX", 6)
     world.counts["U"] = 2
     world.stable("a")
     assert world.join("b", "T", "U", "unknown") is Refusal.GROUP_FULL
     assert world.beat("a", topics=frozenset({"U", "unknown"})) is Refusal.GROUP_FULL
     assert world.beat("a", topics=frozenset({"T", "U"})) is Refusal.NONE
     assert world.join("b", "U") is Refusal.NONE
+
+
+def test_topics_that_grow_do_not_grow_a_group_beyond_its_limit(world: World, monkeypatch: pytest.MonkeyPatch):
+    """A group of a thousand absent topics, which are made then, had four million partitions to assign."""
+    monkeypatch.setattr(subscribed_topics, "PARTITIONS_MAX", 6)
+    for member_id in ("a", "b"):
+        world.join(member_id, "A", "T", "Z")
+    world.settle()
+    assert world.owned["a"] | world.owned["b"] == of(0, 1, 2, 3)
+    world.counts |= {"A": 4_096, "T": 4_096, "Z": 4_096}
+    for _ in range(2):
+        world.advance(TOPICS_LOOK_MS)
+        world.round()
+        world.settle()
+        assert world.owned["a"] | world.owned["b"] == of(0, 1, 2, 3) | of(0, 1, topic="A"), (
+            "what was read stays"
+        )
+    world.counts["T"] = 1
+    world.advance(TOPICS_LOOK_MS)
+    world.round()
+    world.settle()
+    assert world.owned["a"] | world.owned["b"] == of(0) | of(0, 1, 2, 3, 4, topic="A")
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_member_that_takes_an_instances_place_gets_its_partitions(world: World, number: int):
+    """Which of its two former members counted depended on the hashes of their ids."""
+    world.stable("a")
+    world.join(f"first-{number}", instance_id="i")
+    world.join(f"second-{number}")
+    world.settle()
+    kept = world.owned[f"first-{number}"]
+    world.group.leave(Beat(f"first-{number}", LEAVES_FOR_A_WHILE, "i"), world.now_ms)
+    assert world.join(f"second-{number}", instance_id="i") is Refusal.NONE
+    assert world.group.target[f"second-{number}"] == kept != NO_PARTITIONS
 
 
 def test_a_process_that_stood_still_blames_nobody(world: World):
@@ -341,7 +378,7 @@ def test_the_memory_of_a_group_is_that_of_its_members(world: World):
     cost = world.group.cost_bytes
     assert cost > empty
     world.beat("a", topics=frozenset({"T", "t" * 100}))
-    assert world.group.cost_bytes == cost + 100
+    assert world.group.cost_bytes == cost + 100 + NAME_BYTES
     for member_id in ("a", "b"):
         world.group.leave(Beat(member_id, LEAVES), world.now_ms)
     assert world.group.is_unused

@@ -10,12 +10,13 @@ Who calls it sends `answer` to members for which `has_news`, and calls `tick` at
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Callable
+from collections.abc import KeysView
 from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.modern.assignors import UNIFORM, assign, voted
 from libramq.groups.modern.member import Member, Step
+from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES_FOR_A_WHILE,
@@ -33,20 +34,11 @@ from libramq.groups.rebalance_event import Reason
 COLLECT_MS: Final = 20
 #: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
 INITIAL_DELAY_MS: Final = 200
-#: Ours: how often a group's topics are looked at; what has changed is assigned at its next heartbeat. Each
-#: takes some microseconds, so groups with very many topics look less often.
-TOPICS_LOOK_MS: Final = 1_000
-LOOK_MS_PER_TOPIC: Final = 1
 #: Ours; group.consumer.max.size is unbounded.
 MEMBERS_MAX: Final = 1_000
-#: Ours: the partitions of a group; a topic that does not exist counts as one. To assign so many to a thousand
-#: members takes 50 to 100 ms.
-PARTITIONS_MAX: Final = 10_000
 #: Ours: the memory of a member, and of a partition and a topic's name with it.
 MEMBER_BYTES: Final = 1_500
 PARTITION_BYTES: Final = 300
-#: Returns how many partitions a topic has; 0 if there is no such topic.
-CountOf = Callable[[str], int]
 
 
 class ModernGroup:
@@ -64,14 +56,12 @@ class ModernGroup:
         self.changes: list[Change] = []
         #: Rises whenever some member may have news.
         self.version = 0
-        self._counts: dict[str, int] = {}
+        self._topics = SubscribedTopics()
         self._static: dict[str, str] = {}
         self._owners: dict[Partition, str] = {}
         self._assign_at_ms: MonotonicMs | None = None
-        self._looked_ms: MonotonicMs | None = None
         #: No later than the next time at which something is due: beats only put that off.
         self._due_ms: MonotonicMs | None = None
-        self._content_bytes = 0
 
     @property
     def is_unused(self) -> bool:
@@ -86,13 +76,13 @@ class ModernGroup:
     @property
     def cost_bytes(self) -> int:
         """Return about how much memory it takes."""
-        partitions = len(self._owners) + sum(self._counts.values())
-        return MEMBER_BYTES * len(self.members) + self._content_bytes + PARTITION_BYTES * partitions
+        partitions = len(self._owners) + self._topics.count
+        return MEMBER_BYTES * len(self.members) + self._topics.name_bytes + PARTITION_BYTES * partitions
 
     @property
-    def topics(self) -> frozenset[str]:
+    def topics(self) -> KeysView[str]:
         """Return what its members subscribe to."""
-        return frozenset().union(*{member.topics for member in self.members.values()})
+        return self._topics.names
 
     @property
     def state(self) -> str:
@@ -117,17 +107,18 @@ class ModernGroup:
     def beat(self, beat: Beat, count_of: CountOf, now_ms: MonotonicMs) -> Refusal:
         """A member joins, is alive, or has revoked something."""
         refusal = self._refusal(beat)
-        if refusal is Refusal.NONE and beat.topics is not None and self._is_too_large(beat.topics, count_of):
+        topics = beat.topics
+        if refusal is Refusal.NONE and topics is not None and self._topics.are_too_many(topics, count_of):
             refusal = Refusal.GROUP_FULL
         if refusal is not Refusal.NONE:
             return refusal
         member = self._joined(beat) if beat.epoch == JOINS else self.members[beat.member_id]
         member.renew(now_ms)
         self._due_by(member.expires_ms)
-        before = self._content_of(member)
+        before = member.topics
         is_new = beat.member_id not in self.target
         has_other_topics, has_other_assignor = member.take(beat)
-        self._content_bytes += self._content_of(member) - before
+        self._topics.subscribe(before, member.topics)
         if is_new:
             self.target[beat.member_id] = NO_PARTITIONS
             self._changed(Reason.MEMBER_JOINED, member.name, now_ms)
@@ -137,7 +128,9 @@ class ModernGroup:
             self._changed(Reason.STRATEGY_CHANGED, member.name, now_ms)
         if beat.owned is not None and member.revoking.isdisjoint(beat.owned):
             self._put(member, Step(member.epoch, member.assigned, NO_PARTITIONS), now_ms)
-        self._look(count_of, now_ms, is_due=is_new or has_other_topics)
+        grown = self._topics.look(count_of, now_ms, is_due=is_new or has_other_topics)
+        if grown is not None:
+            self._changed(Reason.QUEUE_COUNT_CHANGED, grown, now_ms)
         return Refusal.NONE
 
     def has_news(self, member_id: str) -> bool:
@@ -192,6 +185,13 @@ class ModernGroup:
             return Refusal.UNKNOWN_MEMBER
         self._remove(member, Reason.MEMBER_LEFT, now_ms)
         return Refusal.NONE
+
+    def dissolve(self) -> None:
+        """Drop all members: another broker coordinates the group now."""
+        for member in list(self.members.values()):
+            self._drop(member)
+        self.target.clear()
+        self.version += 1
 
     def may_use_offsets(self, member_id: str, epoch: int) -> Refusal:
         """Return whether offsets may be committed or fetched: by a member in its epoch, or without any.
@@ -288,7 +288,8 @@ class ModernGroup:
         known = self._static.get(beat.instance_id) if beat.instance_id is not None else None
         member = Member(beat.member_id, beat.instance_id)
         # A static one is back, under a new id perhaps, or the answer to a join was lost.
-        for old in [self.members[each] for each in {known, beat.member_id} if each in self.members]:
+        ids = dict.fromkeys((beat.member_id, known))
+        for old in [self.members[each] for each in ids if each is not None and each in self.members]:
             target = self.target.pop(old.member_id)
             self._drop(old)
             if old.instance_id == beat.instance_id:
@@ -297,7 +298,7 @@ class ModernGroup:
                 self.target[beat.member_id] = target
         self.members[beat.member_id] = member
         self._own(member, member.assigned)
-        self._content_bytes += self._content_of(member)
+        self._topics.subscribe(frozenset(), member.topics)
         if beat.instance_id is not None:
             self._static[beat.instance_id] = beat.member_id
         self.version += 1
@@ -310,34 +311,12 @@ class ModernGroup:
 
     def _drop(self, member: Member) -> None:
         self._own(member, NO_PARTITIONS)
-        self._content_bytes -= self._content_of(member)
+        self._topics.subscribe(member.topics, frozenset())
         del self.members[member.member_id]
         if member.instance_id is not None:
             del self._static[member.instance_id]
 
-    @staticmethod
-    def _content_of(member: Member) -> int:
-        return sum(map(len, member.topics))
-
     # The target.
-
-    def _is_too_large(self, topics: frozenset[str], count_of: CountOf) -> bool:
-        """Return whether the group would have too many partitions with these topics."""
-        new = sum(max(count_of(topic), 1) for topic in topics - self._counts.keys())
-        return bool(new) and sum(max(count, 1) for count in self._counts.values()) + new > PARTITIONS_MAX
-
-    def _look(self, count_of: CountOf, now_ms: MonotonicMs, *, is_due: bool) -> None:
-        """Look at the partitions of the group's topics."""
-        pause_ms = max(TOPICS_LOOK_MS, LOOK_MS_PER_TOPIC * len(self._counts))
-        if not is_due and self._looked_ms is not None and now_ms - self._looked_ms < pause_ms:
-            return
-        self._looked_ms = now_ms
-        counts = {topic: count_of(topic) for topic in sorted(self.topics)}
-        if counts != self._counts:
-            other = [topic for topic, count in counts.items() if self._counts.get(topic, count) != count]
-            self._counts = counts
-            if other:
-                self._changed(Reason.QUEUE_COUNT_CHANGED, other[0], now_ms)
 
     def _changed(self, reason: Reason, name: str, now_ms: MonotonicMs) -> None:
         self.changes.append(Change(reason, name))
@@ -352,7 +331,7 @@ class ModernGroup:
         self._assign_at_ms = None
         self.version += 1
         self.assignor = voted(self.members.values())
-        self.target = assign(self.assignor, self.members.values(), self._counts, self.target)
+        self.target = assign(self.assignor, self.members.values(), self._topics.counts, self.target)
         self.target_epoch = self.epoch
 
     # Partitions.
