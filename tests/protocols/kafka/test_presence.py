@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.clock import MonotonicMs
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX
 from libramq.protocols.kafka.presence import MEMBERS_PER_CONNECTION_MAX, Presence
@@ -152,6 +153,31 @@ def test_the_grace_can_be_switched_off(tmp_path: Path):
     talk.advance(1)
     assert second.member_id not in members(endpoint)
     talk.close()
+
+
+def test_a_client_of_very_many_members_is_found_at_once(endpoint: KafkaEndpoint):
+    """Each was compared with each: ten thousand took seconds."""
+    compared: list[None] = []
+
+    class Id(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(None)
+            return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    purgatory = endpoint.talk.broker.purgatory
+    presence = Presence(purgatory, lambda *_: None)
+    now_ms = MonotonicMs(1_000)
+    everyone = [("G" if each % 2 else "H", Id(each)) for each in range(300)]
+    for who in everyone:
+        presence.wait_for(who, "client", "host", now_ms, now_ms + GRACE_MS)
+    assert presence.returned("other", "host", None, now_ms) == []
+    assert presence.returned("client", "host", ("G",), now_ms) == everyone[1::2]
+    assert presence.returned("client", "host", None, now_ms + GRACE_MS) == everyone[::2]
+    assert presence.returned("client", "host", None, now_ms + GRACE_MS) == []
+    assert len(compared) <= 10 * len(everyone)
 
 
 @pytest.mark.parametrize("request_", [ApiVersionsRequest(), FindCoordinatorRequest(coordinator_keys=("G",))])

@@ -321,12 +321,15 @@ class GroupRequests:
         """Expect members back soon whose connection has ended: most such clients are dead."""
         if not self._grace_ms:
             return
-        until_ms = self._clock.monotonic_ms() + self._grace_ms
+        now_ms = self._clock.monotonic_ms()
+        until_ms = now_ms + self._grace_ms
         for name, member_id in members:
             group = self.groups.get(name)
             if group is not None and group.lost(member_id, until_ms, partial(_came_over, connection)):
                 member = group.members[member_id]
-                self.presence.wait_for((name, member_id), member.client_id, host_of(connection), until_ms)
+                self.presence.wait_for(
+                    (name, member_id), member.client_id, host_of(connection), now_ms, until_ms
+                )
                 self._rebalances.lost(name, member)
                 self._finish(name, ())
 

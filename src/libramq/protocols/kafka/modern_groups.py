@@ -7,7 +7,7 @@ What members of classic groups have is theirs, too: a session ends soon after it
 for a heartbeat's interval to hear of a rebalance.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -85,8 +85,8 @@ class ModernGroupRequests:
         self._due: dict[str, Deadline] = {}
         self.presence = Presence(broker.kernel.purgatory, self._lost)
         self.held_beats = HeldBeats(self._deadlines, self._answer_held)
-        #: The last heartbeat of a member: one of an older connection brings it no news.
-        self._last: dict[str, dict[str, Slot]] = {}
+        #: The last heartbeat of each member: an older one brings it no news.
+        self._last: dict[str, dict[str, HeldOf]] = {}
         #: The versions of groups whose held heartbeats were looked at.
         self._looked_at: dict[str, int] = {}
         if broker.cluster is not None:
@@ -116,8 +116,9 @@ class ModernGroupRequests:
             self._leave(name, group, beat, slot)
             return
         refusal = group.beat(beat, self._nodes.partitions, now_ms)
+        held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
         if refusal is Refusal.NONE:
-            self._last.setdefault(name, {})[beat.member_id] = slot
+            self._note_last(name, group, held)
             self.presence.heard(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
             self._rebalances.reads(name, beat.member_id)
@@ -129,7 +130,6 @@ class ModernGroupRequests:
         elif group.has_news(beat.member_id) or group.is_moving(beat.member_id):
             self._answer(name, group, beat.member_id, slot)
         else:
-            held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
             self.held_beats.hold(slot, name, held, now_ms + HELD_MS)
 
     def _refused(
@@ -182,7 +182,7 @@ class ModernGroupRequests:
         if group is None or self._classic.member_refusal(name) is not None:
             self._classic.leave(request, slot)
             return
-        left = []
+        left, before = [], list(group.members)
         for each in request.members or (LeavingMember(member_id=request.member_id),):
             refusal = group.remove(each.member_id, each.group_instance_id, self._clock.monotonic_ms())
             left.append(
@@ -192,7 +192,7 @@ class ModernGroupRequests:
                     error_code=CODES[refusal],
                 )
             )
-            self.presence.left((name, each.member_id))
+        self._forget_gone(name, group, before)
         self._finish(name)
         slot.answer(LeaveGroupResponse(members=tuple(left)))
 
@@ -211,7 +211,7 @@ class ModernGroupRequests:
             log.info("another broker coordinates a group of Kafka's clients now", group=name)
             for member_id in group.members:
                 self.presence.left((name, member_id))
-            group.members.clear()
+            group.dissolve()
             self._finish(name)
 
     # Connections.
@@ -229,12 +229,13 @@ class ModernGroupRequests:
         """Expect members back soon whose connection has ended: most such clients are dead."""
         if not self._grace_ms:
             return
-        until_ms = self._clock.monotonic_ms() + self._grace_ms
+        now_ms = self._clock.monotonic_ms()
+        until_ms = now_ms + self._grace_ms
         for name, member_id in members:
             group = self.groups.get(name)
             if group is not None and group.lost(member_id, until_ms):
                 client_id = group.members[member_id].client_id
-                self.presence.wait_for((name, member_id), client_id, host_of(connection), until_ms)
+                self.presence.wait_for((name, member_id), client_id, host_of(connection), now_ms, until_ms)
                 self._finish(name)
 
     # What follows.
@@ -277,15 +278,24 @@ class ModernGroupRequests:
             group.extend(now_ms - due_ms, now_ms)
         before = list(group.members)
         group.tick(now_ms)
+        self._forget_gone(name, group, before)
+        self._finish(name)
+
+    def _forget_gone(self, name: str, group: ModernGroup, before: Iterable[str]) -> None:
         for member_id in before:
             if member_id not in group.members:
                 self._forget(name, member_id)
-        self._finish(name)
 
     def _forget(self, name: str, member_id: str) -> None:
-        """Forget the connection of a member that is gone."""
+        """Forget the connection and the last heartbeat of a member that is gone."""
         self.presence.left((name, member_id))
         self._last.get(name, {}).pop(member_id, None)
+
+    def _note_last(self, name: str, group: ModernGroup, beat: HeldOf) -> None:
+        last = self._last.setdefault(name, {})
+        last[beat.member_id] = beat
+        if len(last) > len(group.members):
+            self._forget_gone(name, group, list(last))  # A static member is back under another id.
 
     def _answer_held(self, held: HeldBeat) -> None:
         name, member_id = held.group, held.beat.member_id
@@ -295,7 +305,7 @@ class ModernGroupRequests:
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not None or group is None:
             held.slot.answer(ConsumerGroupHeartbeatResponse(error_code=code or ErrorCode.NONE))
-        elif self._last.get(name, {}).get(member_id) is not held.slot or not held.slot.connection.is_open:
+        elif self._last.get(name, {}).get(member_id) is not held.beat or not held.slot.connection.is_open:
             held.slot.answer(response(member_id, held.beat.generation))
         else:
             self._answer(name, group, member_id, held.slot)

@@ -77,7 +77,9 @@ class ModernRebalances:
     def look(self, name: str, group: ModernGroup) -> None:
         """Take a group's changes; record what they mean. A group without members is looked at once more."""
         known = self._known.get(name)
-        if not group.changes and (known is None or (known.observed.is_settled and not known.causes)):
+        is_quiet = known is None or (known.observed.is_settled and not known.causes)
+        has_moved = known is not None and not group.members  # To another broker: nothing has changed.
+        if not group.changes and is_quiet and not has_moved:
             return
         known = known or self._of(name)
         now = read_clock(self._clock)

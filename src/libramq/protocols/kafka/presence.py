@@ -6,7 +6,7 @@ heard ─► its connection ends ─► awaited for a moment ─► its client i
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
@@ -17,6 +17,8 @@ MEMBERS_PER_CONNECTION_MAX: Final = 100
 
 #: A group, and the id of one of its members.
 Who = tuple[str, str]
+#: A client's name, and its host.
+_Client = tuple[str, str]
 
 
 class _Connection(Parked):
@@ -34,13 +36,6 @@ class _Connection(Parked):
         self._ended(self)
 
 
-class _Awaited(NamedTuple):
-    who: Who
-    client_id: str
-    host: str
-    until_ms: MonotonicMs
-
-
 class Presence:
     """The connections of members. lost: called with the members whose connection ended."""
 
@@ -49,8 +44,10 @@ class Presence:
         self._lost = lost
         self._connections: dict[Connection, _Connection] = {}
         self._of: dict[Who, _Connection] = {}
+        #: Until when members are awaited, by their client.
+        self._awaited: dict[_Client, dict[Who, MonotonicMs]] = {}
         #: Each is awaited for the same time, so that the first is due first.
-        self._awaited: deque[_Awaited] = deque()
+        self._ends: deque[tuple[MonotonicMs, _Client, Who]] = deque()
 
     def __len__(self) -> int:
         return len(self._of)
@@ -80,9 +77,14 @@ class Presence:
         if connection is not None:
             del connection.members[who]
 
-    def wait_for(self, who: Who, client_id: str, host: str, until_ms: MonotonicMs) -> None:
+    def wait_for(
+        self, who: Who, client_id: str, host: str, now_ms: MonotonicMs, until_ms: MonotonicMs
+    ) -> None:
         """Await a member's client until then; call in the order of the times."""
-        self._awaited.append(_Awaited(who, client_id, host, until_ms))
+        self._give_up(now_ms)
+        client = client_id, host
+        self._awaited.setdefault(client, {})[who] = until_ms
+        self._ends.append((until_ms, client, who))
 
     def returned(
         self, client_id: str, host: str, groups: Collection[str] | None, now_ms: MonotonicMs
@@ -91,16 +93,26 @@ class Presence:
 
         groups: those that it may be back for; None: any.
         """
-        while self._awaited and self._awaited[0].until_ms < now_ms:
-            self._awaited.popleft()
-        found = [
-            each
-            for each in self._awaited
-            if (each.client_id, each.host) == (client_id, host) and (groups is None or each.who[0] in groups)
-        ]
-        if found:
-            self._awaited = deque(each for each in self._awaited if each not in found)
-        return [each.who for each in found]
+        self._give_up(now_ms)
+        awaited = self._awaited.get((client_id, host), {})
+        wanted = set(groups) if groups is not None else None
+        found = [who for who in awaited if wanted is None or who[0] in wanted]
+        for who in found:
+            self._no_more((client_id, host), who)
+        return found
+
+    def _give_up(self, now_ms: MonotonicMs) -> None:
+        """Await nobody any more whose time is over."""
+        while self._ends and self._ends[0][0] < now_ms:
+            until_ms, client, who = self._ends.popleft()
+            if self._awaited.get(client, {}).get(who) == until_ms:
+                self._no_more(client, who)
+
+    def _no_more(self, client: _Client, who: Who) -> None:
+        awaited = self._awaited[client]
+        del awaited[who]
+        if not awaited:
+            del self._awaited[client]
 
     def _ended(self, ended: _Connection) -> None:
         del self._connections[ended.connection]
