@@ -111,7 +111,8 @@ class GroupOffsets:
         if commits:
             self._make_visible(group)
         for queue, offset in commits.items():
-            self._keep(group, queue, offset, is_delivered=queue.broker_name == self._name)
+            if queue.broker_name != self._name:
+                self._keep(group, queue, offset, is_delivered=False)
             codes[queue] = ResponseCode.SUCCESS
         # Nobody waits for brokers that only get copies.
         awaited = {queue.broker_name for queue in commits} & set(names)
