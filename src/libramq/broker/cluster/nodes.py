@@ -66,6 +66,8 @@ class Nodes:
         self._numberings: dict[str, Numbering] = {}
         self._host, self._port = "", 0
         self._version = int(kernel.clock.wall_ms())
+        #: Rises whenever `topics` may return others.
+        self.topics_version = 0
         self._waiting: list[Callable[[], None]] = []
         self._asked = 0
         self._is_saving = self._is_unsaved = False
@@ -154,10 +156,6 @@ class Nodes:
 
     def refresh(self, done: Callable[[], None]) -> None:
         """Ask all other brokers for what has changed; `done` is called when they have answered or failed."""
-        if not self._peers.links:
-            self._settle()
-            done()
-            return
         self._waiting.append(done)
         if not self._asked:
             self._ask_all()
@@ -189,6 +187,7 @@ class Nodes:
                 numberings = {each: value for each, value in node.numberings.items() if each != topic}
                 # What it says next counts, even if nothing has changed there meanwhile.
                 self.known[name] = node._replace(topics=rest, numberings=numberings, version=0)
+                self.topics_version += 1
         self._drop(topic)
 
     def _ask_all(self) -> None:
@@ -196,18 +195,22 @@ class Nodes:
         links = list(self._peers.links.values())
         self._asked = len(links)
 
+        def finish() -> None:
+            self._settle()
+            for done in waiting:
+                done()
+            if self._waiting and not self._asked:
+                self._ask_all()
+
         def answered(name: str, outcome: PeerNode | LibraError) -> None:
             self._asked -= 1
             if not isinstance(outcome, LibraError):
                 self._take(name, outcome)
-            if self._asked:
-                return
-            self._settle()
-            for done in waiting:
-                done()
-            if self._waiting:
-                self._ask_all()
+            if not self._asked:
+                finish()
 
+        if not links:  # The last one may have left the cluster while it was asked.
+            finish()
         for link in links:
             known = self.known.get(link.name)
             body = PeerNodeBody(
@@ -225,6 +228,7 @@ class Nodes:
             return
         numberings = {topic: each.value() for topic, each in body.numberings.items()}
         self.known[name] = Node(body.host, body.port, body.version, body.topics, numberings)
+        self.topics_version += 1
 
     def _settle(self) -> None:
         """Take over what other brokers have numbered, and number what is ours to number."""
@@ -263,6 +267,7 @@ class Nodes:
 
     def _topic_changed(self, topic: str) -> None:
         self._version += 1
+        self.topics_version += 1
 
     def _changed(self) -> None:
         self._version += 1
@@ -278,13 +283,16 @@ class Nodes:
     def _saved(self, outcome: object) -> None:
         self._is_saving = False
         if isinstance(outcome, Exception):
-            # The other brokers have it, and it is written with the next change.
+            # The other brokers have it, and it is written in a moment.
+            self._is_unsaved = True
             log.warning("the numbers of partitions are not saved", reason=str(outcome))
         elif self._is_unsaved:
             self._save()
 
     def _poll(self, now_ms: MonotonicMs) -> None:
         self._due.at(now_ms + REFRESH_MS)
+        if self._is_unsaved and not self._is_saving:
+            self._save()
         if not self._asked:
             self.refresh(lambda: None)
 

@@ -81,10 +81,11 @@ class Metadata:
             found = [(name, self._nodes.numbering(name)) for name in names_ if self._may_list(name)]
         else:
             creates = request.allow_auto_topic_creation
-            names_of = {self._name_of(each): each for each in request.topics or ()}
+            named = [(self._name_of(each), each) for each in request.topics or ()]
+            each_once = {name or each.topic_id: (name, each) for name, each in named}
             found = [
                 _of_no_topic(each) if name is None else self._named(name, slot, creates=creates)
-                for name, each in names_of.items()
+                for name, each in each_once.values()
             ]
         partitions = sum(each[1].size for each in found if isinstance(each, tuple))
         is_large = len(found) > AT_ONCE_MAX or partitions > PARTITIONS_AT_ONCE_MAX

@@ -17,28 +17,32 @@ _IDS_MAX: Final = 75_000
 
 
 class TopicIds:
-    """The ids of topics. topics: returns the names of all topics."""
+    """The ids of topics.
 
-    def __init__(self, topics: Callable[[], Iterable[str]]) -> None:
+    topics: returns the names of all topics; version: returns another number when these may be others.
+    """
+
+    def __init__(self, topics: Callable[[], Iterable[str]], version: Callable[[], int]) -> None:
         self._topics = topics
+        self._version = version
         self._names: dict[bytes, str] = {}
+        #: The version of the topics that were looked through: a request may have thousands of unknown ids.
+        self._looked_through: int | None = None
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the topic with an id; None if there is none."""
-        name = self._names.get(topic_id)
-        if name is None:
-            if len(self._names) > _IDS_MAX:
-                self._names.clear()
-            for each in self._topics():
-                self.note(each)
-            name = self._names.get(topic_id)
-        return name
+        if topic_id not in self._names and self._version() != self._looked_through:
+            self._look_through()
+        return self._names.get(topic_id)
 
-    def note(self, name: str) -> bytes:
-        """Return a topic's id, and remember whose it is."""
-        topic_id = id_of(name)
-        self._names.setdefault(topic_id, name)
-        return topic_id
+    def _look_through(self) -> None:
+        self._looked_through = self._version()
+        if len(self._names) > _IDS_MAX:
+            self._names.clear()
+        known = set(self._names.values())
+        for name in self._topics():
+            if name not in known:
+                self._names[id_of(name)] = name
 
 
 def id_of(name: str) -> bytes:

@@ -74,7 +74,7 @@ class KafkaTranslator:
         nodes = KafkaNodes(node, others.nodes)
         modern_groups: Groups[ModernGroup] = Groups(ModernGroup)
         self.groups = GroupRequests(broker, nodes, secret_bits, modern_groups)
-        ids = TopicIds(others.nodes.topics)
+        ids = TopicIds(others.nodes.topics, lambda: others.nodes.topics_version)
         self.modern_groups = ModernGroupRequests(broker, self.groups, modern_groups, nodes, ids, secret_bits)
         for services in (
             Metadata(broker, node, nodes, ids),
