@@ -1,4 +1,4 @@
-"""The brokers as Kafka's clients see them: questions to brokers that leave, and the file of the numberings."""
+"""The brokers as Kafka's clients see them: brokers that leave, and the file of the numberings."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,13 +1,18 @@
 """Groups of KIP-848 over Kafka's wire, beside classic groups and RocketMQ's."""
 
+import gc
+import hashlib
 from typing import Any
 
 import pytest
 
+from libramq.broker.cluster.nodes import Nodes
+from libramq.groups.classic.values import Beat as HeldOf
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.protocols.kafka.modern_group_messages import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
+from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.topic_ids import id_of
 from libramq.wire.kafka.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
@@ -23,6 +28,7 @@ from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTop
 from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
 from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
 from libramq.wire.kafka.error_code import ErrorCode
+from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.protocols.kafka.peers import KafkaEndpoint, record
 from tests.protocols.kafka.test_groups import join_request
@@ -260,6 +266,7 @@ def test_wrong_epochs_are_fenced(endpoint: KafkaEndpoint, pair: tuple[Member, Me
         ),
         ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
         ({"member_id": "m" * 250}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": "r" * 250}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
@@ -366,6 +373,88 @@ def test_topics_are_asked_for_by_their_ids(endpoint: KafkaEndpoint):
     found, unknown = endpoint.peer().ask(MetadataRequest(topics=wanted)).topics
     assert (found.name, found.topic_id, len(found.partitions)) == ("T", id_of("T"), 2)
     assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def test_many_unknown_topic_ids_cost_one_look_through_the_topics(
+    talk: Conversation, monkeypatch: pytest.MonkeyPatch
+):
+    """Each was looked for among all topics: a heartbeat with 20,000 of them stopped a broker for minutes."""
+    looks: list[None] = []
+    topics = Nodes.topics
+
+    def counted(nodes: Nodes) -> list[str]:
+        looks.append(None)
+        return topics(nodes)
+
+    monkeypatch.setattr(Nodes, "topics", counted)
+    endpoint = KafkaEndpoint(talk)
+    unknown = [hashlib.sha256(b"unknown %d" % each).digest()[:16] for each in range(200)]
+    wanted = tuple(MetadataRequestTopic(topic_id=each, name=None) for each in unknown)
+    found = endpoint.peer().ask(MetadataRequest(topics=wanted)).topics
+    assert {each.error_code for each in found} == {ErrorCode.UNKNOWN_TOPIC_ID}
+    assert [each.topic_id for each in found] == unknown, "each has an answer"
+    assert len(looks) == 1
+    endpoint.peer().create("later")
+    later = (MetadataRequestTopic(topic_id=id_of("later"), name=None),)
+    assert endpoint.peer().ask(MetadataRequest(topics=later)).topics[0].name == "later"
+
+
+def test_a_group_that_is_named_twice_is_described_once(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):
+    """A request of 16 MB that named one group again and again was answered with gigabytes."""
+    tool = endpoint.peer()
+    found = tool.ask(ConsumerGroupDescribeRequest(group_ids=("G", "other", "G"))).groups
+    assert [each.group_id for each in found] == ["G", "other"]
+    classic = tool.ask(DescribeGroupsRequest(groups=("G", "other", "G"))).groups
+    assert [each.group_id for each in classic] == ["G", "other"]
+
+
+def test_no_heartbeat_outlives_its_answer(endpoint: KafkaEndpoint, pair: tuple[Member, Member]):
+    """Each member's last one was kept, with everything that it said."""
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, ConsumerGroupHeartbeatRequest)]
+    assert not kept
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_nothing_is_left_of_former_members_of_an_instance(endpoint: KafkaEndpoint, is_removed: bool):
+    tool = endpoint.peer()
+    for number in range(5):
+        member = Member(endpoint, f"m{number}", instance_id="i")
+        endpoint.talk.advance(HELD_MS)
+        member.heard()
+        if is_removed:
+            leaving = (LeavingMember(member_id="", group_instance_id="i"),)
+            tool.tell(LeaveGroupRequest(group_id="G", members=leaving))
+        else:
+            member.peer.end()
+        keeper = Member(endpoint, "keeper")
+        endpoint.talk.advance(INITIAL_DELAY_MS)
+        keeper.heard()
+    requests = endpoint.translator.modern_groups
+    group = requests.groups.get("G")
+    assert group is not None
+    gc.collect()
+    beats = [each for each in gc.get_objects() if isinstance(each, HeldOf)]
+    assert len(beats) <= len(group.members)
+    assert len(requests.presence) <= len(group.members)
+
+
+def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
+    endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+):
+    """Their readers counted for ever: in the end no rebalance was recorded any more."""
+    monkeypatch.setattr("libramq.protocols.kafka.modern_rebalances.READERS_MAX", 2)
+    requests = endpoint.translator.modern_groups
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(KafkaNodes, "is_coordinator", lambda self, name: False)
+        requests.moved()
+    assert (len(requests.groups), requests.groups.cost_bytes, len(requests.presence)) == (0, 0, 0)
+    other = Member(endpoint, "c", group="H")
+    endpoint.talk.advance(INITIAL_DELAY_MS)
+    other.heard()
+    seen = endpoint.talk.broker.foreign.get("H")
+    assert seen is not None
+    assert len(seen.members[0].queues) == 2
 
 
 def test_members_do_not_say_more_than_there_is_memory_for(

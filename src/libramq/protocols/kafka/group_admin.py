@@ -169,7 +169,7 @@ class GroupAdministration:
         """Answer with the groups and their members."""
         describe = partial(self._described, has_error=slot.version >= _NOT_FOUND_FROM)
         slot.each(
-            request.groups,
+            list(dict.fromkeys(request.groups)),  # Named twice, described once.
             describe,
             lambda groups: slot.answer_with(
                 lambda: DescribeGroupsResponse(groups=tuple(groups)),

@@ -3,12 +3,14 @@
 Other groups are answered GROUP_ID_NOT_FOUND, at which tools ask with DescribeGroups.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import Member
-from libramq.groups.modern.values import NO_PARTITIONS, Partition
+from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
 from libramq.groups.protocol_groups import Groups
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.groups import GroupRequests
@@ -33,37 +35,76 @@ class ModernGroupDescriptions:
         return {ConsumerGroupDescribeRequest: self.describe}
 
     def describe(self, request: ConsumerGroupDescribeRequest, slot: Slot) -> None:
-        """Answer with the groups and their members."""
+        """Answer with the groups and their members; with many of them, or many topics, from a thread."""
         slot.each(
-            request.group_ids,
+            list(dict.fromkeys(request.group_ids)),  # Named twice, described once.
             self._described,
             lambda groups: slot.answer_with(
-                lambda: ConsumerGroupDescribeResponse(groups=tuple(groups)),
-                is_large=len(groups) + sum(len(each.members) for each in groups) > ITEMS_PER_STEP,
+                lambda: ConsumerGroupDescribeResponse(groups=tuple(each.whole() for each in groups)),
+                is_large=sum(each.size for each in groups) > ITEMS_PER_STEP,
             ),
             per_step=1,
         )
 
-    def _described(self, name: str) -> wire.DescribedGroup:
+    def _described(self, name: str) -> "_Described":
         refusal = self._classic.member_refusal(name)
         if refusal is not None:
-            return wire.DescribedGroup(group_id=name, error_code=refusal)
+            return _Described(wire.DescribedGroup(group_id=name, error_code=refusal))
         group = self._groups.get(name)
         if group is None:
             remark = f"{name} has no members of KIP-848's protocol"
             code = ErrorCode.GROUP_ID_NOT_FOUND
-            return wire.DescribedGroup(group_id=name, error_code=code, error_message=remark)
-        return wire.DescribedGroup(
+            return _Described(wire.DescribedGroup(group_id=name, error_code=code, error_message=remark))
+        described = wire.DescribedGroup(
             group_id=name,
             group_state=group.state,
             group_epoch=group.epoch,
             assignment_epoch=group.target_epoch,
             assignor_name=group.assignor,
-            members=tuple(_member(group, each) for each in group.members.values()),
+        )
+        target = group.target
+        members = [
+            _Member(_member(each), each.topics, each.assigned, target.get(each.member_id, NO_PARTITIONS))
+            for each in group.members.values()
+        ]
+        return _Described(described, members)
+
+
+class _Member(NamedTuple):
+    """A member, and what is too much to be put into its answer at once."""
+
+    described: wire.Member
+    topics: frozenset[str]
+    assigned: Partitions
+    target: Partitions
+
+    def whole(self) -> wire.Member:
+        """Return the member with all of that."""
+        return replace(
+            self.described,
+            subscribed_topic_names=tuple(sorted(self.topics)),
+            assignment=_assignment(self.assigned),
+            target_assignment=_assignment(self.target),
         )
 
 
-def _member(group: ModernGroup, member: Member) -> wire.Member:
+class _Described(NamedTuple):
+    """A group and its members, as they are now."""
+
+    group: wire.DescribedGroup
+    members: Sequence[_Member] = ()
+
+    @property
+    def size(self) -> int:
+        """Return how many elements its answer has."""
+        return 1 + sum(1 + len(each.topics) + len(each.assigned) + len(each.target) for each in self.members)
+
+    def whole(self) -> wire.DescribedGroup:
+        """Return the group with its members."""
+        return replace(self.group, members=tuple(each.whole() for each in self.members))
+
+
+def _member(member: Member) -> wire.Member:
     return wire.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -71,9 +112,8 @@ def _member(group: ModernGroup, member: Member) -> wire.Member:
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
-        subscribed_topic_names=tuple(sorted(member.topics)),
-        assignment=_assignment(member.assigned),
-        target_assignment=_assignment(group.target.get(member.member_id, NO_PARTITIONS)),
+        assignment=wire.Assignment(),
+        target_assignment=wire.Assignment(),
         member_type=wire.CONSUMER_MEMBER,
     )
 

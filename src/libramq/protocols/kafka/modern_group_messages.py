@@ -83,8 +83,9 @@ def what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str
     Upstream: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
     """
     epoch = request.member_epoch
-    if any(len(each or "") > NAME_CHARACTERS_MAX for each in (request.instance_id, request.member_id)):
-        return f"ids of members have at most {NAME_CHARACTERS_MAX} characters"
+    ids = (request.instance_id, request.member_id, request.rack_id)
+    if any(len(each or "") > NAME_CHARACTERS_MAX for each in ids):
+        return f"ids of members and racks have at most {NAME_CHARACTERS_MAX} characters"
     topics = request.subscribed_topic_names or ()
     if len(topics) > TOPICS_MAX or any(len(each) > NAME_CHARACTERS_MAX for each in topics):
         return f"a member subscribes to {TOPICS_MAX} topics of {NAME_CHARACTERS_MAX} characters at most"
