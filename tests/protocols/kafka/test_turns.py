@@ -10,15 +10,33 @@ from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP
 from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
+from libramq.protocols.kafka.topic_changes import SETTINGS_MAX
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
+from libramq.wire.kafka.apis.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
+from libramq.wire.kafka.apis.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
+from libramq.wire.kafka.apis.describe_configs import TOPIC
 from libramq.wire.kafka.apis.describe_groups import DescribeGroupsRequest
 from libramq.wire.kafka.apis.find_coordinator import FindCoordinatorRequest
+from libramq.wire.kafka.apis.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalConfig,
+)
 from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
 from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Request
@@ -55,6 +73,32 @@ LARGE: dict[str, Request] = {
         groups=tuple(
             WantedGroup(group_id=name, topics=(WantedTopic(name="T", partition_indexes=(0,)),))
             for name in NAMES[:4_000]
+        )
+    ),
+    "DeleteRecords": DeleteRecordsRequest(
+        topics=tuple(
+            DeleteRecordsTopic(name=name, partitions=(DeleteRecordsPartition(partition_index=0, offset=0),))
+            for name in NAMES[:2_000]
+        )
+    ),
+    "AlterConfigs": AlterConfigsRequest(
+        resources=tuple(
+            AlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name=name,
+                configs=(AlterableConfig(name="cleanup.policy", value="delete"),),
+            )
+            for name in NAMES[:2_000]
+        )
+    ),
+    "IncrementalAlterConfigs": IncrementalAlterConfigsRequest(
+        resources=tuple(
+            IncrementalAlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name=name,
+                configs=(IncrementalConfig(name="cleanup.policy", config_operation=0, value="delete"),),
+            )
+            for name in NAMES[:2_000]
         )
     ),
     "DescribeGroups": DescribeGroupsRequest(groups=NAMES),
@@ -161,6 +205,33 @@ def test_a_large_commit_and_fetch_agree(turns: Turns):
     assert [each.committed_offset for each in found.topics[0].partitions] == [-1]
     assert [each.committed_offset for each in found.topics[1].partitions] == [0] * 1_000 + [-1]
     assert (other.group_id, other.topics) == ("H", ())
+
+
+def test_offsets_are_deleted_in_turns(turns: Turns):
+    turns.talk.create_topic("Many", queues=1_000)
+    commits = tuple(CommittedPartition(partition_index=number, committed_offset=0) for number in range(1_000))
+    turns.ask(OffsetCommitRequest(group_id="G", topics=(CommittedTopic(name="Many", partitions=commits),)))
+    partitions = tuple(OffsetDeleteRequestPartition(partition_index=number) for number in range(1_000))
+    topics = (
+        OffsetDeleteRequestTopic(name="Many", partitions=partitions),
+        *(OffsetDeleteRequestTopic(name=name, partitions=partitions[:1]) for name in NAMES[:1_000]),
+    )
+    response = turns.ask(OffsetDeleteRequest(group_id="G", topics=topics))
+    assert turns.count >= 2_000 // ITEMS_PER_STEP
+    assert [len(each.partitions) for each in response.topics] == [1_000] + [1] * 1_000
+    assert {each.error_code for topic in response.topics for each in topic.partitions} == {0}
+    wanted = (WantedTopic(name="Many", partition_indexes=tuple(range(1_000))),)
+    (found,) = turns.ask(OffsetFetchRequest(groups=(WantedGroup(group_id="G", topics=wanted),))).groups
+    assert {each.committed_offset for each in found.topics[0].partitions} == {-1}
+
+
+def test_a_resource_has_a_bounded_number_of_settings(endpoint: KafkaEndpoint):
+    setting = AlterableConfig(name="cleanup.policy", value="delete")
+    resource = AlterConfigsResource(
+        resource_type=TOPIC, resource_name="T", configs=(setting,) * (SETTINGS_MAX + 1)
+    )
+    (altered,) = endpoint.peer().ask(AlterConfigsRequest(resources=(resource,))).responses
+    assert altered.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_a_commit_stops_at_the_next_generation_of_its_group(

@@ -1,4 +1,4 @@
-"""The administration of groups: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+"""The administration of groups: ListGroups, DescribeGroups, DeleteGroups.
 
 Groups are those of this broker's table, whichever protocol made them:
 
@@ -37,15 +37,8 @@ from libramq.wire.kafka.apis.describe_groups import (
     DescribeGroupsResponse,
 )
 from libramq.wire.kafka.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from libramq.wire.kafka.apis.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
+from libramq.wire.kafka.subscription import CONSUMER
 
 STATES: Final[Mapping[Status, str]] = {
     Status.EMPTY: "Empty",
@@ -95,7 +88,6 @@ class GroupAdministration:
             ListGroupsRequest: self.list,
             DescribeGroupsRequest: self.describe,
             DeleteGroupsRequest: self.delete,
-            OffsetDeleteRequest: self.delete_offsets,
         }
 
     def list(self, request: ListGroupsRequest, slot: Slot) -> None:
@@ -242,43 +234,6 @@ class GroupAdministration:
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
 
-    def delete_offsets(self, request: OffsetDeleteRequest, slot: Slot) -> None:
-        """Delete committed offsets in topics that no member reads."""
-        name = request.group_id
-        found = self._groups.groups.get(name)
-        refusal = self._groups.member_refusal(name) or self._may_not_delete(name)
-        if refusal is None and not self._exists(name):
-            refusal = ErrorCode.GROUP_ID_NOT_FOUND
-        if refusal is None and (self._groups.has_foreign_members(name) or not _are_consumers(found)):
-            refusal = ErrorCode.NON_EMPTY_GROUP
-        if refusal is not None:
-            slot.answer(OffsetDeleteResponse(error_code=refusal))
-            return
-        topics = tuple(self._without_offsets(name, each, found) for each in request.topics)
-        slot.answer(OffsetDeleteResponse(error_code=self._write(), topics=topics))
-
-    def _without_offsets(
-        self, name: str, wanted: OffsetDeleteRequestTopic, found: ClassicGroup | None
-    ) -> OffsetDeleteResponseTopic:
-        queues = {each.partition_index for each in wanted.partitions}
-        code = ErrorCode.NONE
-        epochs = self._modern_groups.get(name)
-        if (epochs is not None and wanted.name in epochs.topics) or (
-            found is not None and any(wanted.name in _topics(found, each) for each in found.members.values())
-        ):
-            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        else:
-            places = [self._nodes.place(wanted.name, index) for index in queues]
-            own = {queue.queue_id for queue in places if queue is not None and self._nodes.is_own(queue)}
-            self._offsets.remove_queues(name, wanted.name, own)
-            others = [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
-            self._group_offsets.remove(name, others)
-        partitions = (
-            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in wanted.partitions
-        )
-        return OffsetDeleteResponseTopic(name=wanted.name, partitions=tuple(partitions))
-
     def _write(self) -> ErrorCode:
         """Journal what was removed; return why that is not acknowledged."""
         try:
@@ -294,16 +249,6 @@ def _is_stable(found: ClassicGroup | None) -> bool:
 
 def _strategy(found: ClassicGroup | None) -> str:
     return (found.protocol_name or "") if found is not None and _is_stable(found) else ""
-
-
-def _are_consumers(found: ClassicGroup | None) -> bool:
-    """Return whether members, if there are any, say which topics they read."""
-    return found is None or found.protocol_type == CONSUMER
-
-
-def _topics(found: ClassicGroup, member: Member) -> frozenset[str]:
-    """Return the topics of a member."""
-    return frozenset().union(*(subscribed_topics(each.metadata) for each in member.protocols))
 
 
 def _member(found: ClassicGroup, member: Member) -> DescribedGroupMember:

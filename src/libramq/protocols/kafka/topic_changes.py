@@ -3,9 +3,10 @@
 No topic has settings of its own: a change of one is refused, unless it sets what every topic has.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
@@ -20,11 +21,12 @@ from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Re
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
-from libramq.store.log.segments import ColdRead
+from libramq.store.log.segments import ColdRead, FileRange
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -46,10 +48,14 @@ from libramq.wire.kafka.apis.describe_configs import BROKER, TOPIC
 from libramq.wire.kafka.apis.incremental_alter_configs import (
     SET,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
     IncrementalConfig,
 )
 from libramq.wire.kafka.error_code import ErrorCode
+
+#: Ours: settings of a resource; Kafka's topics have some forty, its brokers some three hundred.
+SETTINGS_MAX: Final = 1_000
 
 _Result = tuple[ErrorCode, str | None]
 _DONE: _Result = (ErrorCode.NONE, None)
@@ -150,34 +156,53 @@ class TopicChanges:
 
     def alter(self, request: AlterConfigsRequest, slot: Slot) -> None:
         """Refuse settings."""
-        responses = tuple(
-            self._altered(
-                each.resource_type,
-                each.resource_name,
-                [f"{setting.name}={setting.value}" for setting in each.configs if not _is_always(setting)],
-            )
-            for each in request.resources
+
+        def alter(each: AlterConfigsResource) -> AlterConfigsResourceResponse:
+            return self._altered(each, (setting for setting in each.configs if not _is_always(setting)))
+
+        slot.each(
+            request.resources,
+            alter,
+            lambda altered: slot.answer_with(
+                lambda: AlterConfigsResponse(responses=tuple(altered)),
+                is_large=len(altered) > ITEMS_PER_STEP,
+            ),
+            per_step=CHANGES_PER_STEP,
         )
-        slot.answer(AlterConfigsResponse(responses=responses))
 
     def alter_some(self, request: IncrementalAlterConfigsRequest, slot: Slot) -> None:
         """Refuse changes of settings."""
-        responses = tuple(
-            self._altered(
-                each.resource_type,
-                each.resource_name,
-                [
-                    f"{setting.name}={setting.value}"
-                    for setting in each.configs
-                    if setting.config_operation != SET or not _is_always(setting)
-                ],
-            )
-            for each in request.resources
-        )
-        slot.answer(IncrementalAlterConfigsResponse(responses=responses))
 
-    def _altered(self, kind: int, name: str, refused: Sequence[str]) -> AlterConfigsResourceResponse:
-        code, message = self._alteration(kind, name, refused)
+        def alter(each: IncrementalAlterConfigsResource) -> AlterConfigsResourceResponse:
+            refused = (
+                setting
+                for setting in each.configs
+                if setting.config_operation != SET or not _is_always(setting)
+            )
+            return self._altered(each, refused)
+
+        slot.each(
+            request.resources,
+            alter,
+            lambda altered: slot.answer_with(
+                lambda: IncrementalAlterConfigsResponse(responses=tuple(altered)),
+                is_large=len(altered) > ITEMS_PER_STEP,
+            ),
+            per_step=CHANGES_PER_STEP,
+        )
+
+    def _altered(
+        self,
+        resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+        refused: Iterable[AlterableConfig | IncrementalConfig],
+    ) -> AlterConfigsResourceResponse:
+        """Return the answer for a resource. refused: the settings that it cannot have."""
+        kind, name, count = resource.resource_type, resource.resource_name, len(resource.configs)
+        if count > SETTINGS_MAX:
+            code = ErrorCode.INVALID_REQUEST
+            message: str | None = f"{count} settings of one resource; at most {SETTINGS_MAX} are read"
+        else:
+            code, message = self._alteration(kind, name, [f"{each.name}={each.value}" for each in refused])
         return AlterConfigsResourceResponse(
             error_code=code, error_message=message, resource_type=kind, resource_name=name
         )
@@ -208,32 +233,42 @@ class TopicChanges:
 
         As in Kafka, a power cut at once may bring the records back: the next flush has the beginnings.
         """
-        self._delete_from([], request, slot)
+        wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
+
+        def answer(results: Sequence[DeleteRecordsPartitionResult]) -> None:
+            slot.answer_with(
+                lambda: DeleteRecordsResponse(topics=tuple(_of_topics(request, iter(results)))),
+                is_large=len(results) + len(request.topics) > ITEMS_PER_STEP,
+            )
+
+        self._delete_from(wanted, {}, answer, slot)
 
     def _delete_from(
-        self, done: list[DeleteRecordsPartitionResult], request: DeleteRecordsRequest, slot: Slot
+        self,
+        wanted: Sequence[tuple[str, DeleteRecordsPartition]],
+        results: dict[int, DeleteRecordsPartitionResult],
+        answer: Callable[[Sequence[DeleteRecordsPartitionResult]], None],
+        slot: Slot,
     ) -> None:
-        wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
-        try:
-            for name, partition in wanted[len(done) :]:
-                done.append(self._begin_later(name, partition))
-        except ColdRead as cold:
-            self._effects.run(
-                Thread.READ,
-                partial(self._store.warm, (cold.stretch,)),
-                lambda _: self._delete_from(done, request, slot),
-                slot.connection,
-            )
-            return
-        results = iter(done)
-        slot.answer(
-            DeleteRecordsResponse(
-                topics=tuple(
-                    DeleteRecordsTopicResult(name=each.name, partitions=_some(results, len(each.partitions)))
-                    for each in request.topics
-                )
-            )
-        )
+        """Have those begin later that have no result yet."""
+
+        def begin(at: int) -> FileRange | None:
+            try:
+                results[at] = self._begin_later(*wanted[at])
+            except ColdRead as cold:
+                return cold.stretch
+            return None
+
+        def begun(stretches: Sequence[FileRange | None]) -> None:
+            cold = tuple(each for each in stretches if each is not None)
+            if not cold:
+                answer([results[at] for at in range(len(wanted))])
+                return
+            again = slot.guarded(lambda _: self._delete_from(wanted, results, answer, slot))
+            self._effects.run(Thread.READ, partial(self._store.warm, cold), again, slot.connection)
+
+        left = [at for at in range(len(wanted)) if at not in results]
+        slot.each(left, begin, begun, per_step=CHANGES_PER_STEP)
 
     def _begin_later(self, name: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index
@@ -278,8 +313,9 @@ def _is_always(setting: AlterableConfig | IncrementalConfig) -> bool:
     return ALWAYS.get(setting.name) == setting.value
 
 
-def _some(
-    results: Iterable[DeleteRecordsPartitionResult], count: int
-) -> tuple[DeleteRecordsPartitionResult, ...]:
-    iterator = iter(results)
-    return tuple(next(iterator) for _ in range(count))
+def _of_topics(
+    request: DeleteRecordsRequest, results: Iterator[DeleteRecordsPartitionResult]
+) -> Iterator[DeleteRecordsTopicResult]:
+    for each in request.topics:
+        partitions = tuple(islice(results, len(each.partitions)))
+        yield DeleteRecordsTopicResult(name=each.name, partitions=partitions)

@@ -28,6 +28,7 @@ from libramq.protocols.kafka.metadata import Metadata
 from libramq.protocols.kafka.modern_group_admin import ModernGroupDescriptions
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes, Node
+from libramq.protocols.kafka.offset_removals import OffsetRemovals
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
@@ -89,6 +90,7 @@ class KafkaTranslator:
             Coordinators(self.groups, self.modern_groups, nodes),
             OffsetRequests(broker, self.groups, self.modern_groups, nodes),
             GroupAdministration(broker, self.groups, modern_groups, nodes),
+            OffsetRemovals(broker, self.groups, modern_groups, nodes),
             TopicChanges(topics, store, others, authorizer, kernel.effects, nodes),
         ):
             served: Mapping[type, Serve] = services.apis()

@@ -1,0 +1,160 @@
+"""Offset removals: OffsetDelete, in topics that no member of the group reads.
+
+Each turn removes some, and looks at the group again: members may have joined since. All removals of a request
+are journalled by one write before they are acknowledged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.principal import ANONYMOUS
+from libramq.auth.resource import Action, group
+from libramq.broker.broker import Broker
+from libramq.errors import BrokerError
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.protocol_groups import Groups
+from libramq.message.names import SYSTEM_GROUPS
+from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.node import KafkaNodes
+from libramq.wire.kafka.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from libramq.wire.kafka.error_code import ErrorCode
+from libramq.wire.kafka.subscription import CONSUMER, subscribed_topics
+
+#: Some partitions of a topic.
+_Part = tuple[str, Sequence[int]]
+
+
+class OffsetRemovals:
+    """Answers OffsetDelete."""
+
+    def __init__(
+        self, broker: Broker, groups: GroupRequests, modern_groups: Groups[ModernGroup], nodes: KafkaNodes
+    ) -> None:
+        self._groups = groups
+        self._modern_groups = modern_groups
+        self._nodes = nodes
+        self._table = broker.groups
+        self._offsets = broker.offsets
+        self._committing = broker.committing
+        self._group_offsets = broker.other_nodes.offsets
+        self._authorizer = broker.authorizer
+
+    def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
+        """Return the requests that it serves."""
+        return {OffsetDeleteRequest: self.delete_offsets}
+
+    def delete_offsets(self, request: OffsetDeleteRequest, slot: Slot) -> None:
+        """Delete committed offsets in topics that no member reads."""
+        refusal = self._refusal(request.group_id)
+        if refusal is not None:
+            slot.answer(OffsetDeleteResponse(error_code=refusal))
+            return
+        steps = list(_steps(request.topics))
+        work = partial(self._remove, request.group_id)
+        slot.each(steps, work, partial(self._removed, request, slot), per_step=1)
+
+    def _refusal(self, name: str) -> ErrorCode | None:
+        """Return why a group's offsets may not be deleted, if so."""
+        refusal = self._groups.member_refusal(name)
+        if refusal is not None:
+            return refusal
+        try:
+            require_permission(self._authorizer, Manage(ANONYMOUS, Action.DELETE, (group(name),)))
+        except BrokerError:
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        found = self._groups.groups.get(name)
+        is_known = found is not None or self._modern_groups.get(name) is not None
+        if not is_known and (name not in self._table or name in SYSTEM_GROUPS):
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        # Members of other kinds do not say which topics they read.
+        is_readable = found is None or found.protocol_type == CONSUMER
+        return (
+            ErrorCode.NON_EMPTY_GROUP if self._groups.has_foreign_members(name) or not is_readable else None
+        )
+
+    def _remove(self, name: str, step: Sequence[_Part]) -> list[ErrorCode]:
+        """Remove some offsets; return a code for each partition."""
+        refusal = self._refusal(name)
+        read = self._read_topics(name) if refusal is None else frozenset()
+        codes: list[ErrorCode] = []
+        for topic, indexes in step:
+            code = refusal or ErrorCode.NONE
+            if code is ErrorCode.NONE and topic in read:
+                code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if code is ErrorCode.NONE:
+                places = [self._nodes.place(topic, index) for index in indexes]
+                queues = [queue for queue in places if queue is not None]
+                own = {queue.queue_id for queue in queues if self._nodes.is_own(queue)}
+                self._offsets.remove_queues(name, topic, own)
+                others = [queue for queue in queues if not self._nodes.is_own(queue)]
+                if others:
+                    self._group_offsets.remove(name, others)
+            codes += [code] * len(indexes)
+        return codes
+
+    def _read_topics(self, name: str) -> frozenset[str]:
+        """Return what members of the group subscribe to."""
+        found, modern = self._groups.groups.get(name), self._modern_groups.get(name)
+        topics = modern.topics if modern is not None else frozenset()
+        return topics | _topics(found) if found is not None else topics
+
+    def _removed(
+        self, request: OffsetDeleteRequest, slot: Slot, parts: Sequence[Sequence[ErrorCode]]
+    ) -> None:
+        code = ErrorCode.NONE
+        try:
+            self._committing.write()
+        except BrokerError:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
+        codes = list(chain.from_iterable(parts))
+        slot.answer_with(
+            lambda: OffsetDeleteResponse(
+                error_code=code, topics=tuple(_results(request.topics, iter(codes)))
+            ),
+            is_large=len(codes) + len(request.topics) > ITEMS_PER_STEP,
+        )
+
+
+def _steps(topics: Sequence[OffsetDeleteRequestTopic]) -> Iterator[list[_Part]]:
+    """Yield what each turn does: some topics, or some partitions of one."""
+    step: list[_Part] = []
+    size = 0
+    for topic in topics:
+        for at in range(0, len(topic.partitions), ITEMS_PER_STEP):
+            indexes = [each.partition_index for each in topic.partitions[at : at + ITEMS_PER_STEP]]
+            if step and size + len(indexes) > ITEMS_PER_STEP:
+                yield step
+                step, size = [], 0
+            step.append((topic.name, indexes))
+            size += len(indexes)
+    if step:
+        yield step
+
+
+def _topics(found: ClassicGroup) -> frozenset[str]:
+    """Return the topics of a group's members; most name the same ones by the same bytes."""
+    distinct = {each.metadata for member in found.members.values() for each in member.protocols}
+    return frozenset().union(*map(subscribed_topics, distinct))
+
+
+def _results(
+    topics: Sequence[OffsetDeleteRequestTopic], codes: Iterator[ErrorCode]
+) -> Iterator[OffsetDeleteResponseTopic]:
+    for topic in topics:
+        partitions = tuple(
+            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
+            for each, code in zip(topic.partitions, islice(codes, len(topic.partitions)), strict=True)
+        )
+        yield OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)
