@@ -117,7 +117,7 @@ def test_a_member_that_an_operator_removed_joins_again(clients: KafkaClients, se
     clients.finish()
 
 
-def test_members_join_again_after_the_broker_was_killed_and_restarted(tmp_path: Path):
+def test_members_keep_their_partitions_while_the_broker_is_killed_and_restarted(tmp_path: Path):
     set_up()
     cluster = KafkaCluster(tmp_path / "servers", ("broker-a",))
     try:
@@ -132,6 +132,8 @@ def test_members_join_again_after_the_broker_was_killed_and_restarted(tmp_path: 
             clients.produce("restart", 1, "second")
             clients.wait_records(2)
             assert sorted(clients.records()) == [(0, 0), (1, 0)]
+            changes = [each for each in clients.program.events if "owned" in each]
+            assert [each["event"] for each in changes] == ["assigned"]
             clients.finish()
         finally:
             clients.stop()

@@ -59,6 +59,10 @@ class Groups(Generic[G]):
             group = self._groups[name] = self._new()
         return group
 
+    def put(self, name: str, group: G) -> None:
+        """Take a group that was recorded before a restart."""
+        self._groups[name] = group
+
     def charge(self, name: str) -> None:
         """Account for what a group takes now."""
         group = self._groups.get(name)

@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from libramq.clock import MonotonicMs
@@ -10,6 +11,14 @@ from libramq.groups.modern import group as limits
 from libramq.groups.modern import subscribed_topics
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, ModernGroup
 from libramq.groups.modern.member import SESSION_MS
+from libramq.groups.modern.saved_state import (
+    SavedEntry,
+    member_key,
+    members_of,
+    restored_members,
+    saved_group,
+    saved_member,
+)
 from libramq.groups.modern.subscribed_topics import NAME_BYTES, TOPICS_LOOK_MS
 from libramq.groups.modern.values import (
     JOINS,
@@ -41,6 +50,7 @@ class World:
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, Partitions] = {}
         self.topics: dict[str, frozenset[str]] = {}
+        self.entries: dict[str, SavedEntry] = {}
 
     def count_of(self, topic: str) -> int:
         return self.counts.get(topic, 0)
@@ -86,6 +96,34 @@ class World:
             assert self.join(member_id, **fields) is Refusal.NONE
         self.settle()
         assert sorted(self.group.members) == sorted(member_ids)
+
+    def restart(self) -> None:
+        """Have the process killed: what was recorded is there again."""
+        self.record()
+        entries = {
+            key: msgspec.json.decode(msgspec.json.encode(entry), type=SavedEntry)
+            for key, entry in self.entries.items()
+        }
+        saved = entries["G"].group
+        assert saved is not None
+        group = ModernGroup()
+        members = restored_members(members_of(entries).get("G", {}))
+        group.restore(saved.epoch, saved.assignor, saved.counts, members, self.now_ms)
+        assert group.epoch > self.group.epoch, "no epoch is used twice"
+        self.group = group
+
+    def record(self) -> None:
+        """Record the group, and the members that it says have changed."""
+        self.entries["G"] = saved_group(self.group)
+        for member_id in self.group.touched:
+            entry = saved_member(self.group, member_id)
+            if entry is None:
+                self.entries.pop(member_key("G", member_id), None)
+            else:
+                self.entries[member_key("G", member_id)] = entry
+        self.group.touched.clear()
+        for member_id in self.group.members:
+            assert self.entries[member_key("G", member_id)] == saved_member(self.group, member_id)
 
     def settle(self) -> None:
         self.advance(INITIAL_DELAY_MS)
@@ -392,8 +430,12 @@ def test_no_partition_has_two_owners_whatever_members_do(seed: int):
     world = World(T=rng.randrange(1, 9), U=3)
     for step in range(300):
         members = list(world.group.members)
-        action = rng.randrange(10)
-        if action == 0 or not members:
+        action = rng.randrange(11)
+        if action == 10:
+            world.restart()
+            for each in members:  # Static ones may be replaced while they are away.
+                world.group.returned(each, world.now_ms)
+        elif action == 0 or not members:
             instance = rng.choice((None, "i", "j"))
             if world.join(
                 f"m{step}", *rng.sample(("T", "U"), rng.randrange(1, 3)), instance_id=instance

@@ -144,6 +144,48 @@ def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protoco
         cluster.stop()
 
 
+def test_members_keep_their_partitions_while_their_broker_is_killed_and_restarted(tmp_path: Path):
+    """KIP-848's members continue in their group: nothing is revoked or lost, and commits are accepted."""
+    cluster = KafkaCluster(tmp_path, (A,))
+    events: list[str] = []
+    consumers = []
+    try:
+        cluster.create("restart", 2)
+        for _ in range(2):
+            consumer = cluster.consumer("g", **{"group.protocol": "consumer", "enable.auto.commit": False})
+            consumer.subscribe(
+                ["restart"],
+                on_assign=lambda *_: events.append("assigned"),
+                on_revoke=lambda *_: events.append("revoked"),
+                on_lost=lambda *_: events.append("lost"),
+            )
+            consumers.append(consumer)
+
+        def are_shared() -> bool:
+            for each in consumers:
+                each.poll(0.05)
+            return all(len(each.assignment()) == 1 for each in consumers)
+
+        wait_until(are_shared, "a partition each")
+        before = len(events)
+        for value in (b"a", b"b"):
+            produce(cluster, "restart", range(2), value)
+            for each in consumers:
+                ((partition, offset, _),) = read(each, 1)
+                offsets = [TopicPartition("restart", partition, offset + 1)]
+                each.commit(offsets=offsets, asynchronous=False)
+            if value == b"a":
+                cluster.kill(A)
+                cluster.start(A)
+                cluster.wait_brokers(1)
+        assert events[before:] == []
+        assert committed(consumers[0], "restart", 2) == [2, 2]
+    finally:
+        for each in consumers:
+            each.close()
+        cluster.stop()
+
+
 def test_queues_of_rocketmqs_topics_have_the_same_numbers_at_all_brokers(cluster: KafkaCluster):
     """A topic that RocketMQ's tools make at one broker, then at others, keeps the numbers of its queues."""
     cluster.tool("updateTopic", "-b", cluster.address(B), "-t", "numbers", "-r", "2", "-w", "2")

@@ -1,4 +1,5 @@
-"""The tables of a broker that are kept in files: topics, groups, fences, coordinated groups, filters.
+"""The tables of a broker that are kept in files: topics, groups, fences, coordinated groups, groups of
+KIP-848, filters.
 
 Each but the last has a ledger: a change is in its journal before it takes effect, and the whole table is
 written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
@@ -30,6 +31,7 @@ from libramq.formats.tables import (
     TopicConfig,
 )
 from libramq.groups.coordinator.group.saved_state import GroupState, GroupStatesFile
+from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
 from libramq.logs import get_logger
 from libramq.offsets import Fences
 from libramq.offsets.fence_file import FencesFile, Opening
@@ -69,6 +71,9 @@ class Tables:
         self.ordered = self._load_ordered(clock)
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
+        #: Groups of KIP-848, with members or without, and their members.
+        self.modern_groups: dict[str, SavedEntry] = {}
+        self._modern_ledger = self._load_modern_groups()
 
     def plan_folds(self) -> list[Fold]:
         """Return the changed tables, to be written in a thread."""
@@ -89,6 +94,17 @@ class Tables:
         """Record the state of a coordinated group, None: remove it; raises OSError if the disk refuses."""
         self._states_ledger.append(group, state)
         self._apply_state(group, state)
+
+    def record_modern_group(self, key: str, entry: SavedEntry | None) -> None:
+        """Record a group of KIP-848 or a member, None: remove it; raises OSError if the disk refuses."""
+        self._modern_ledger.append(key, entry)
+        self._apply_modern(key, entry)
+
+    def _apply_modern(self, key: str, entry: SavedEntry | None) -> None:
+        if entry is None:
+            self.modern_groups.pop(key, None)
+        else:
+            self.modern_groups[key] = entry
 
     def _apply_state(self, group: str, state: GroupState | None) -> None:
         if state is None:
@@ -168,4 +184,12 @@ class Tables:
         self.group_states.update(file.groups if file is not None else {})
         ledger.replay(lambda change: self._apply_state(change.name, change.config))
         self._folded.append((ledger, lambda: GroupStatesFile(groups=dict(self.group_states))))
+        return ledger
+
+    def _load_modern_groups(self) -> ConfigLedger[SavedEntry]:
+        ledger = self._ledger("kafkaGroups.json", SavedEntry)
+        file = ledger.load(ModernGroupsFile)
+        self.modern_groups.update(file.entries if file is not None else {})
+        ledger.replay(lambda change: self._apply_modern(change.name, change.config))
+        self._folded.append((ledger, lambda: ModernGroupsFile(entries=dict(self.modern_groups))))
         return ledger

@@ -10,12 +10,13 @@ Who calls it sends `answer` to members for which `has_news`, and calls `tick` at
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import KeysView
+from collections.abc import Iterable, KeysView, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.modern.assignors import UNIFORM, assign, voted
-from libramq.groups.modern.member import Member, Step
+from libramq.groups.modern.member import SESSION_MS, Member, Step
+from libramq.groups.modern.steps import MemberSteps
 from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
 from libramq.groups.modern.values import (
     JOINS,
@@ -24,7 +25,6 @@ from libramq.groups.modern.values import (
     Answer,
     Beat,
     Change,
-    Partition,
     Partitions,
     Refusal,
 )
@@ -34,6 +34,11 @@ from libramq.groups.rebalance_event import Reason
 COLLECT_MS: Final = 20
 #: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
 INITIAL_DELAY_MS: Final = 200
+#: Ours: how long members are expected back after a restart: half as long again as librdkafka waits at most
+#: before it connects again (reconnect.backoff.max.ms).
+RETURN_MS: Final = 15_000
+#: Ours: more than the epochs in the half second before a power cut whose records may be lost.
+EPOCHS_AHEAD: Final = 100
 #: Ours; group.consumer.max.size is unbounded.
 MEMBERS_MAX: Final = 1_000
 #: Ours: the memory of a member, and of a partition and a topic's name with it.
@@ -41,27 +46,16 @@ MEMBER_BYTES: Final = 1_500
 PARTITION_BYTES: Final = 300
 
 
-class ModernGroup:
-    """One group. epoch: rises with every cause of a rebalance; target_epoch: the one that was assigned last.
-
-    changes: the causes since they were taken.
-    """
+class ModernGroup(MemberSteps):
+    """One group. changes: the causes of rebalances since they were taken."""
 
     def __init__(self) -> None:
-        self.epoch = 0
-        self.target_epoch = 0
+        super().__init__()
         self.assignor = UNIFORM
-        self.members: dict[str, Member] = {}
-        self.target: dict[str, Partitions] = {}
         self.changes: list[Change] = []
-        #: Rises whenever some member may have news.
-        self.version = 0
         self._topics = SubscribedTopics()
         self._static: dict[str, str] = {}
-        self._owners: dict[Partition, str] = {}
         self._assign_at_ms: MonotonicMs | None = None
-        #: No later than the next time at which something is due: beats only put that off.
-        self._due_ms: MonotonicMs | None = None
 
     @property
     def is_unused(self) -> bool:
@@ -94,13 +88,9 @@ class ModernGroup:
         return "Stable" if self.is_settled else "Reconciling"
 
     @property
-    def is_settled(self) -> bool:
-        """Return whether every member has its target."""
-        return self.epoch == self.target_epoch and all(
-            each.epoch in (self.target_epoch, LEAVES_FOR_A_WHILE)
-            and each.holds == self.target.get(each.member_id, NO_PARTITIONS)
-            for each in self.members.values()
-        )
+    def counts(self) -> Mapping[str, int]:
+        """Return how many partitions of each topic are assigned."""
+        return self._topics.counts
 
     # Requests.
 
@@ -116,6 +106,8 @@ class ModernGroup:
         member.renew(now_ms)
         self._due_by(member.expires_ms)
         before = member.topics
+        if beat.topics is not None or beat.assignor is not None or beat.rebalance_ms is not None:
+            self.touched.add(beat.member_id)
         is_new = beat.member_id not in self.target
         has_other_topics, has_other_assignor = member.take(beat)
         self._topics.subscribe(before, member.topics)
@@ -228,6 +220,36 @@ class ModernGroup:
 
     # The time.
 
+    def restore(
+        self,
+        epoch: int,
+        assignor: str,
+        counts: Mapping[str, int],
+        members: Iterable[tuple[Member, Partitions]],
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Continue with members, and what each shall have, as they were recorded before a restart.
+
+        They are expected back. What a crash left half recorded is assigned again.
+        """
+        self.assignor = assignor
+        self._topics.restore(counts)
+        for member, target in members:
+            member.assigned -= self._owners.keys()
+            member.revoking -= self._owners.keys()
+            self._add(member)
+            self.target[member.member_id] = target
+            is_static = member.instance_id is not None
+            member.expires_ms = now_ms + (SESSION_MS if is_static else RETURN_MS)
+            member.is_lost = is_static  # Another one may take its place.
+            if member.revoking:
+                member.revoke_by_ms = now_ms + member.rebalance_ms
+                self._due_by(member.revoke_by_ms)
+            self._due_by(member.expires_ms)
+        self.epoch = epoch + EPOCHS_AHEAD
+        if self.members:
+            self._assign()
+
     def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
         """Blame nobody for a time in which this process stood still; late_ms: how late `tick` is."""
         for member in self.members.values():
@@ -296,13 +318,17 @@ class ModernGroup:
                 member.topics, member.assignor = old.topics, old.assignor
                 member.assigned = old.assigned & target
                 self.target[beat.member_id] = target
-        self.members[beat.member_id] = member
-        self._own(member, member.assigned)
-        self._topics.subscribe(frozenset(), member.topics)
-        if beat.instance_id is not None:
-            self._static[beat.instance_id] = beat.member_id
-        self.version += 1
+        self._add(member)
         return member
+
+    def _add(self, member: Member) -> None:
+        self.members[member.member_id] = member
+        self._own(member, member.holds)
+        self._topics.subscribe(frozenset(), member.topics)
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.member_id
+        self.touched.add(member.member_id)
+        self.version += 1
 
     def _remove(self, member: Member, reason: Reason, now_ms: MonotonicMs) -> None:
         self._drop(member)
@@ -313,6 +339,7 @@ class ModernGroup:
         self._own(member, NO_PARTITIONS)
         self._topics.subscribe(member.topics, frozenset())
         del self.members[member.member_id]
+        self.touched.add(member.member_id)
         if member.instance_id is not None:
             del self._static[member.instance_id]
 
@@ -331,37 +358,10 @@ class ModernGroup:
         self._assign_at_ms = None
         self.version += 1
         self.assignor = voted(self.members.values())
-        self.target = assign(self.assignor, self.members.values(), self._topics.counts, self.target)
+        before = self.target
+        self.target = assign(self.assignor, self.members.values(), self._topics.counts, before)
+        self.touched.update(each for each, share in self.target.items() if before.get(each) != share)
         self.target_epoch = self.epoch
-
-    # Partitions.
-
-    def _next(self, member: Member) -> Step:
-        target = self.target.get(member.member_id, NO_PARTITIONS)
-        return member.next_step(target, self.target_epoch, lambda each: each not in self._owners)
-
-    def _put(self, member: Member, step: Step, now_ms: MonotonicMs) -> None:
-        """Take a step; whatever it releases is free for others."""
-        if step.epoch != member.epoch:
-            member.previous_epoch, member.epoch = member.epoch, step.epoch
-        if step.revoking != member.revoking:
-            member.revoke_by_ms = now_ms + member.rebalance_ms if step.revoking else None
-            if member.revoke_by_ms is not None:
-                self._due_by(member.revoke_by_ms)
-        held = member.holds
-        member.assigned, member.revoking = step.assigned, step.revoking
-        if member.holds != held:
-            self._own(member, member.holds, held)
-
-    def _own(self, member: Member, now: Partitions, before: Partitions | None = None) -> None:
-        for each in (member.holds if before is None else before) - now:
-            self._owners.pop(each, None)
-            self.version += 1
-        for each in now:
-            self._owners[each] = member.member_id
-
-    def _due_by(self, due_ms: MonotonicMs) -> None:
-        self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
 
 
 def _why_expired(*, is_closed: bool) -> Reason:

@@ -38,6 +38,10 @@ class SubscribedTopics:
         """Return what members subscribe to."""
         return self._subscribers.keys()
 
+    def restore(self, counts: Mapping[str, int]) -> None:
+        """Take the partitions that were assigned before a restart."""
+        self.counts, self.count = dict(counts), sum(counts.values())
+
     def subscribe(self, before: frozenset[str], now: frozenset[str]) -> None:
         """Note that a member has other topics."""
         if now is before:

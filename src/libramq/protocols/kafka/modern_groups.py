@@ -36,6 +36,7 @@ from libramq.protocols.kafka.modern_group_messages import (
     response,
     what_is_invalid,
 )
+from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.protocols.kafka.modern_rebalances import ModernRebalances
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
@@ -89,8 +90,12 @@ class ModernGroupRequests:
         self._last: dict[str, dict[str, HeldOf]] = {}
         #: The versions of groups whose held heartbeats were looked at.
         self._looked_at: dict[str, int] = {}
+        self._records = ModernGroupRecords(broker.tables)
+        #: Groups that continue after a restart, and whose members were not heard since.
+        self._restored: set[str] = set()
         if broker.cluster is not None:
             broker.cluster.observe(self.moved)
+        self._restore()
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -110,6 +115,7 @@ class ModernGroupRequests:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_short else ErrorCode.UNKNOWN_MEMBER_ID
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
             return
+        self._records.begin(name, group)
         beat = beat_of(request, slot, self._ids, self._secret_bits)
         now_ms = self._clock.monotonic_ms()
         if beat.epoch < JOINS:
@@ -118,6 +124,7 @@ class ModernGroupRequests:
         refusal = group.beat(beat, self._nodes.partitions, now_ms)
         held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
         if refusal is Refusal.NONE:
+            self._restored.discard(name)
             self._note_last(name, group, held)
             self.presence.heard(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
@@ -169,11 +176,10 @@ class ModernGroupRequests:
             self._forget(name, beat.member_id)
         self._finish(name)
         epoch = beat.epoch if refusal is Refusal.NONE else 0
-        slot.answer(
-            ConsumerGroupHeartbeatResponse(
-                error_code=CODES[refusal], member_id=beat.member_id, member_epoch=epoch
-            )
+        left = ConsumerGroupHeartbeatResponse(
+            error_code=CODES[refusal], member_id=beat.member_id, member_epoch=epoch
         )
+        self._send(slot, left, is_recorded=self._records.note(name, group))
 
     def remove(self, request: LeaveGroupRequest, slot: Slot) -> None:
         """Remove members, named by their ids or instances, as tools do; classic groups do that themselves."""
@@ -203,10 +209,15 @@ class ModernGroupRequests:
         return None if code is ErrorCode.NONE else code
 
     def moved(self) -> None:
-        """Drop the groups that another broker coordinates now: their members ask for it and join there."""
+        """Drop the groups that another broker coordinates now: their members ask for it and join there.
+
+        Where there are other brokers, one of them had those of our records after us.
+        """
+        has_others = not self._nodes.is_alone
         for name in self.groups.names():
             group = self.groups.get(name)
-            if group is None or self._nodes.is_coordinator(name):
+            is_outdated = has_others and name in self._restored
+            if group is None or (self._nodes.is_coordinator(name) and not is_outdated):
                 continue
             log.info("another broker coordinates a group of Kafka's clients now", group=name)
             for member_id in group.members:
@@ -245,6 +256,7 @@ class ModernGroupRequests:
         group = self.groups.get(name)
         if group is None:
             return
+        self._records.note(name, group)
         self._rebalances.look(name, group)
         if self.groups.forget_unused(name):
             self._gone(name)
@@ -264,6 +276,7 @@ class ModernGroupRequests:
         if deadline is not None:
             deadline.cancel()
         self._table.release(name)
+        self._restored.discard(name)
         self._looked_at.pop(name, None)
         self.held_beats.answer_group(name)
         self._last.pop(name, None)
@@ -314,5 +327,25 @@ class ModernGroupRequests:
         answer = group.answer(member_id, self._clock.monotonic_ms())
         self._rebalances.reads(name, member_id)
         is_waiting = group.is_moving(member_id)
-        slot.answer(response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting))
+        found = response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting)
+        self._send(slot, found, is_recorded=self._records.note(name, group))
         self._finish(name)
+
+    def _send(self, slot: Slot, found: ConsumerGroupHeartbeatResponse, *, is_recorded: bool) -> None:
+        """Answer once what the answer says is as durable as the broker's flush promises."""
+
+        def send(is_synced: bool) -> None:
+            failed = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            slot.answer(found if is_recorded and is_synced else failed)  # Clients try again.
+
+        self._records.when_recorded(slot.guarded(send))
+
+    def _restore(self) -> None:
+        """Continue with the groups that were recorded before a restart."""
+        for name, group in self._records.restored(self._clock.monotonic_ms()):
+            self.groups.put(name, group)
+            self._restored.add(name)
+            self._rebalances.restored(name, group)
+            self._finish(name)
+        if not self._nodes.is_alone:
+            self.moved()

@@ -57,6 +57,13 @@ class ModernRebalances:
         self._readers = 0
         foreign.add(self.group)
 
+    def restored(self, name: str, group: ModernGroup) -> None:
+        """Take a group that continues after a restart: its members read on what they had."""
+        known = self._of(name)
+        known.members = {member.name for member in group.members.values()}
+        for member_id in group.members:
+            self.reads(name, member_id)
+
     def reads(self, name: str, member_id: str) -> None:
         """Note what a member reads: its answer has left, or it has revoked something."""
         group = self._groups.get(name)

@@ -57,6 +57,11 @@ class KafkaNodes:
             found[name] = MetadataBroker(node_id=self.node_id(name), host=host, port=port)
         return found
 
+    @property
+    def is_alone(self) -> bool:
+        """Return whether there is no other broker."""
+        return self._nodes.view.is_alone
+
     def coordinator(self, group: str) -> MetadataBroker | None:
         """Return the broker that coordinates a group; None while it is unknown, or serves no such clients.
 

@@ -107,7 +107,7 @@ class OffsetRemovals:
     def _read_topics(self, name: str) -> frozenset[str]:
         """Return what members of the group subscribe to."""
         found, modern = self._groups.groups.get(name), self._modern_groups.get(name)
-        topics = modern.topics if modern is not None else frozenset()
+        topics = frozenset(modern.topics) if modern is not None else frozenset()
         return topics | _topics(found) if found is not None else topics
 
     def _removed(

@@ -1,0 +1,129 @@
+"""The state of a modern group that outlives its coordinator's process: config/kafkaGroups.json.
+
+    group            its epoch, assignor and partition counts; kept without members, too
+    group@member     what a member is, reads, has and shall have
+
+A change is recorded before the member hears of it. After a restart the members continue where they were, and
+every epoch is a later one.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from libramq.groups.modern.assignors import UNIFORM
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.modern.member import REBALANCE_MS, Member
+from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
+
+#: No group's name has it.
+SEPARATOR: Final = "@"
+
+
+class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """The base of the file's records: snake_case here, camelCase there; unknown fields are ignored."""
+
+
+class SavedGroup(_Stored, frozen=True, kw_only=True):
+    """A group. counts: the partitions of its topics."""
+
+    epoch: int
+    assignor: str = UNIFORM
+    counts: dict[str, int] = {}
+
+
+class SavedMember(_Stored, frozen=True, kw_only=True):
+    """A member. assigned, revoking, target: numbers of partitions by topic."""
+
+    epoch: int
+    previous_epoch: int = 0
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_ms: int = REBALANCE_MS
+    topics: list[str] = []
+    assignor: str | None = None
+    assigned: dict[str, list[int]] = {}
+    revoking: dict[str, list[int]] = {}
+    target: dict[str, list[int]] = {}
+
+
+class SavedEntry(_Stored, frozen=True, kw_only=True):
+    """An entry of the file: one of both."""
+
+    group: SavedGroup | None = None
+    member: SavedMember | None = None
+
+
+class ModernGroupsFile(_Stored, frozen=True, kw_only=True):
+    """The content of config/kafkaGroups.json: the entries by their keys."""
+
+    entries: dict[str, SavedEntry] = {}
+
+
+def member_key(group: str, member_id: str) -> str:
+    """Return the key of a member's entry; a group's is its name."""
+    return f"{group}{SEPARATOR}{member_id}"
+
+
+def members_of(entries: Mapping[str, SavedEntry]) -> dict[str, dict[str, SavedMember]]:
+    """Return the members of each group, by their ids."""
+    found: dict[str, dict[str, SavedMember]] = {}
+    for key, entry in entries.items():
+        group, separator, member_id = key.partition(SEPARATOR)
+        if separator and entry.member is not None:
+            found.setdefault(group, {})[member_id] = entry.member
+    return found
+
+
+def saved_group(group: ModernGroup) -> SavedEntry:
+    """Return a group's entry."""
+    return SavedEntry(group=SavedGroup(epoch=group.epoch, assignor=group.assignor, counts=dict(group.counts)))
+
+
+def saved_member(group: ModernGroup, member_id: str) -> SavedEntry | None:
+    """Return a member's entry; None if it is gone."""
+    member = group.members.get(member_id)
+    if member is None:
+        return None
+    return SavedEntry(
+        member=SavedMember(
+            epoch=member.epoch,
+            previous_epoch=member.previous_epoch,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_ms=member.rebalance_ms,
+            topics=sorted(member.topics),
+            assignor=member.assignor,
+            assigned=_by_topic(member.assigned),
+            revoking=_by_topic(member.revoking),
+            target=_by_topic(group.target.get(member_id, NO_PARTITIONS)),
+        )
+    )
+
+
+def restored_members(saved: Mapping[str, SavedMember]) -> Iterable[tuple[Member, Partitions]]:
+    """Return members as they were, and what each shall have."""
+    for member_id, each in saved.items():
+        member = Member(member_id, each.instance_id)
+        member.epoch, member.previous_epoch = each.epoch, each.previous_epoch
+        member.rack_id, member.client_id, member.client_host = each.rack_id, each.client_id, each.client_host
+        member.rebalance_ms, member.assignor = each.rebalance_ms, each.assignor
+        member.topics = frozenset(each.topics)
+        member.assigned, member.revoking = _partitions(each.assigned), _partitions(each.revoking)
+        yield member, _partitions(each.target)
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for each in sorted(partitions):
+        topics.setdefault(each.topic, []).append(each.number)
+    return topics
+
+
+def _partitions(topics: Mapping[str, Iterable[int]]) -> Partitions:
+    return frozenset(Partition(topic, index) for topic, indexes in topics.items() for index in indexes)
