@@ -31,6 +31,7 @@ class Thread(enum.Enum):
     DISK = "disk"  # Tables, journals, consume queues; no request waits.
     READ = "read"  # Parts of files that are not in the page cache; consumers wait.
     COMPUTE = "compute"  # Encoding and decoding of large bodies.
+    ASSIGN = "assign"  # Assignments of large groups, which may take seconds.
 
 
 class Question(Protocol):

@@ -13,7 +13,7 @@ from libramq.kernel.effect import Thread
 from libramq.runtime.seams import Timer
 
 #: Ours: one thread if writes must follow each other or no request waits; old data is read in parallel.
-THREADS: Final = {Thread.FLUSH: 1, Thread.DISK: 1, Thread.READ: 4, Thread.COMPUTE: 1}
+THREADS: Final = {Thread.FLUSH: 1, Thread.DISK: 1, Thread.READ: 4, Thread.COMPUTE: 1, Thread.ASSIGN: 1}
 
 
 class LoopTimers:

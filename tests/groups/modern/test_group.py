@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from libramq.clock import MonotonicMs
+from libramq.groups.modern import assignors, subscribed_topics
 from libramq.groups.modern import group as limits
-from libramq.groups.modern import subscribed_topics
+from libramq.groups.modern.assignors import Assigning
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, ModernGroup
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.saved_state import (
@@ -34,6 +35,8 @@ from libramq.groups.modern.values import (
 from libramq.groups.rebalance_event import Reason
 
 REBALANCE_MS = 60_000
+#: How often a large assignment is done by the next step of a history.
+FINISHES = 0.2
 
 
 def of(*indexes: int, topic: str = "T") -> Partitions:
@@ -49,8 +52,10 @@ class World:
         self.counts = counts or {"T": 4}
         self.epochs: dict[str, int] = {}
         self.owned: dict[str, Partitions] = {}
-        self.topics: dict[str, frozenset[str]] = {}
         self.entries: dict[str, SavedEntry] = {}
+        self.work: Assigning | None = None
+        #: Whether large assignments take until `finish_work`.
+        self.is_slow = False
 
     def count_of(self, topic: str) -> int:
         return self.counts.get(topic, 0)
@@ -81,7 +86,18 @@ class World:
         while (due_ms := self.group.next_due_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
             self.group.tick(self.now_ms)
+            self.take_work()
         self.now_ms = end_ms
+
+    def take_work(self) -> None:
+        self.work = self.group.take_work() or self.work
+        if not self.is_slow:
+            self.finish_work()
+
+    def finish_work(self) -> None:
+        if self.work is not None:
+            work, self.work = self.work, None
+            self.group.assigned(work, work.made())
 
     def round(self, *member_ids: str) -> None:
         """Have members say what they have, and hear the answers."""
@@ -110,7 +126,8 @@ class World:
         members = restored_members(members_of(entries).get("G", {}))
         group.restore(saved.epoch, saved.assignor, saved.counts, members, self.now_ms)
         assert group.epoch > self.group.epoch, "no epoch is used twice"
-        self.group = group
+        self.group, self.work = group, None
+        self.take_work()
 
     def record(self) -> None:
         """Record the group, and the members that it says have changed."""
@@ -127,6 +144,9 @@ class World:
 
     def settle(self) -> None:
         self.advance(INITIAL_DELAY_MS)
+        self.is_slow = False
+        self.take_work()
+        self.advance(COLLECT_MS)  # What has changed meanwhile.
         for member_id in list(self.group.members):
             self.hear(member_id)
         for _ in range(4):
@@ -402,6 +422,36 @@ def test_a_member_that_takes_an_instances_place_gets_its_partitions(world: World
     assert world.group.target[f"second-{number}"] == kept != NO_PARTITIONS
 
 
+def test_a_large_assignment_is_made_elsewhere_and_nobody_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """A thousand members with different topics stopped a broker for seconds at each rebalance."""
+    monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 1)
+    world.is_slow = True
+    for member_id in ("a", "b"):
+        world.join(member_id, instance_id=f"i{member_id}")
+    world.advance(INITIAL_DELAY_MS)
+    assert world.hear("a") is None
+    assert world.group.state == "Assigning"
+    answer = world.group.answer("a", world.now_ms)
+    assert answer == Answer("a", 1, NO_PARTITIONS), "its join has been held for long enough"
+    world.epochs["a"] = 1
+    world.group.leave(Beat("b", LEAVES_FOR_A_WHILE, "ib"), world.now_ms)
+    world.join("again", instance_id="ib")
+    world.join("late")
+    world.advance(SESSION_MS // 2)
+    assert world.group.next_due_ms is not None
+    assert world.group.next_due_ms > world.now_ms, "the next assignment waits for this one"
+    world.finish_work()
+    told = world.hear("a")
+    assert told is not None
+    assert (told.epoch, len(told.assigned or ())) == (2, 2)
+    assert len(world.group.target["again"]) == 2, "it has its instance's place"
+    world.settle()
+    assert world.epochs["late"] == 3
+    assert sorted(len(each) for each in world.owned.values()) == [0, 1, 1, 2]
+
+
 def test_a_process_that_stood_still_blames_nobody(world: World):
     world.stable("a", "b")
     world.now_ms += 10 * SESSION_MS
@@ -424,13 +474,22 @@ def test_the_memory_of_a_group_is_that_of_its_members(world: World):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_partition_has_two_owners_whatever_members_do(seed: int):
+@pytest.mark.parametrize("is_large", [False, True])
+def test_no_partition_has_two_owners_whatever_members_do(
+    seed: int, is_large: bool, monkeypatch: pytest.MonkeyPatch
+):
     """Members join, leave, fall silent, lose answers and revoke late; in the end all partitions are read."""
     rng = random.Random(seed)
     world = World(T=rng.randrange(1, 9), U=3)
+    if is_large:
+        monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+        world.is_slow = True
     for step in range(300):
         members = list(world.group.members)
         action = rng.randrange(11)
+        world.take_work()
+        if rng.random() < FINISHES:
+            world.finish_work()
         if action == 10:
             world.restart()
             for each in members:  # Static ones may be replaced while they are away.

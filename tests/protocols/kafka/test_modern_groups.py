@@ -8,9 +8,11 @@ import pytest
 
 from libramq.broker.cluster.nodes import Nodes
 from libramq.groups.classic.values import Beat as HeldOf
+from libramq.groups.modern import assignors
 from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
+from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.modern_group_messages import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.topic_ids import id_of
@@ -455,6 +457,41 @@ def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
     seen = endpoint.talk.broker.foreign.get("H")
     assert seen is not None
     assert len(seen.members[0].queues) == 2
+
+
+def test_a_large_assignment_is_made_on_a_thread(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+    member = Member(endpoint, "a")
+    endpoint.talk.advance(INITIAL_DELAY_MS)
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.ASSIGN]
+    endpoint.talk.advance(HELD_MS)
+    member.heard()
+    assert (member.epoch, member.partitions) == (1, ())
+    member.hold_beat()
+    assert member.heard() is None
+    endpoint.talk.threads.run_all(Thread.ASSIGN)
+    member.heard()
+    assert (member.epoch, member.partitions) == (2, (0, 1))
+
+
+def test_members_keep_what_they_have_if_an_assignment_fails(
+    endpoint: KafkaEndpoint, pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(assignors, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+    first, second = pair
+    for member in pair:
+        member.hold_beat()
+    third = Member(endpoint, "c")
+    endpoint.talk.advance(COLLECT_MS)
+    ((_, _, assigned),) = endpoint.talk.threads.work
+    endpoint.talk.threads.work.clear()
+    assigned(MemoryError())
+    before = first.partitions, second.partitions
+    for member in (first, second, third):
+        answer = member.heard()
+        assert answer is not None
+    assert ((first.partitions, second.partitions), third.partitions) == (before, ())
+    assert {first.epoch, second.epoch, third.epoch} == {2}
 
 
 def test_members_do_not_say_more_than_there_is_memory_for(

@@ -5,7 +5,8 @@
     heartbeat ─► the member's next step towards its target: revoke first, then get what is free
 
 Every method is a request or the time, and changes the state. Nothing else happens: no clock, no randomness.
-Who calls it sends `answer` to members for which `has_news`, and calls `tick` at `next_due_ms`.
+Who calls it sends `answer` to members for which `has_news`, and calls `tick` at `next_due_ms`. A large
+assignment is made elsewhere: `take_work` returns it, and `assigned` takes the result.
 
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
 """
@@ -14,7 +15,7 @@ from collections.abc import Iterable, KeysView, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.modern.assignors import UNIFORM, assign, voted
+from libramq.groups.modern.assignors import UNIFORM, Assigning, voted
 from libramq.groups.modern.member import SESSION_MS, Member, Step
 from libramq.groups.modern.steps import MemberSteps
 from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
@@ -56,6 +57,10 @@ class ModernGroup(MemberSteps):
         self._topics = SubscribedTopics()
         self._static: dict[str, str] = {}
         self._assign_at_ms: MonotonicMs | None = None
+        #: The assignment that is being made, whether `take_work` has returned it, and its epoch.
+        self._work: Assigning | None = None
+        self._is_taken = False
+        self._work_epoch = 0
 
     @property
     def is_unused(self) -> bool:
@@ -130,7 +135,7 @@ class ModernGroup(MemberSteps):
         member = self.members.get(member_id)
         if member is None:
             return True
-        if member.epoch == JOINS and self._assign_at_ms is not None:
+        if member.epoch == JOINS and (self._assign_at_ms is not None or self._work is not None):
             return False  # Its assignment is made in a moment.
         step = self._next(member)
         if member.epoch == JOINS and not step.assigned and self.target[member_id]:
@@ -148,6 +153,9 @@ class ModernGroup(MemberSteps):
         member = self.members[member_id]
         if member.epoch == JOINS and self._assign_at_ms is not None:
             self._assign()
+        if member.epoch == JOINS and not self.target_epoch:  # The first assignment takes long.
+            self.target_epoch = self.epoch
+            self.epoch = self._work_epoch = self.epoch + 1
         self._put(member, self._next(member), now_ms)
         is_sent = member.sent == member.assigned
         member.sent = member.assigned
@@ -246,7 +254,7 @@ class ModernGroup(MemberSteps):
                 member.revoke_by_ms = now_ms + member.rebalance_ms
                 self._due_by(member.revoke_by_ms)
             self._due_by(member.expires_ms)
-        self.epoch = epoch + EPOCHS_AHEAD
+        self.epoch = self.target_epoch = epoch + EPOCHS_AHEAD
         if self.members:
             self._assign()
 
@@ -272,7 +280,7 @@ class ModernGroup(MemberSteps):
             self._assign()
         times = [each.expires_ms for each in self.members.values()]
         times += [each.revoke_by_ms for each in self.members.values() if each.revoke_by_ms is not None]
-        times += [self._assign_at_ms] if self._assign_at_ms is not None else []
+        times += [self._assign_at_ms] if self._assign_at_ms is not None and self._work is None else []
         self._due_ms = min(times, default=None)
 
     # Members.
@@ -355,13 +363,37 @@ class ModernGroup(MemberSteps):
             self._due_by(self._assign_at_ms)
 
     def _assign(self) -> None:
+        if self._work is not None:
+            return  # It is begun again when that is done.
         self._assign_at_ms = None
-        self.version += 1
         self.assignor = voted(self.members.values())
+        work = Assigning.of(self.assignor, self.members.values(), self._topics.counts, self.target)
+        if work.is_large:
+            self.epoch = max(self.epoch, self.target_epoch + 1)
+            self._work, self._is_taken = work, False
+        self._work_epoch = self.epoch
+        if not work.is_large:
+            self.assigned(work, work.made())
+
+    def take_work(self) -> Assigning | None:
+        """Return an assignment that is to be made now, once."""
+        work, self._is_taken = None if self._is_taken else self._work, True
+        return work
+
+    def assigned(self, work: Assigning, made: Mapping[str, Partitions]) -> None:
+        """Take an assignment: an instance may have another member by now, and new ones have nothing."""
+        known = {
+            each.instance_id or each.member_id: made.get(each.member_id, NO_PARTITIONS)
+            for each in work.members
+        }
         before = self.target
-        self.target = assign(self.assignor, self.members.values(), self._topics.counts, before)
+        self.target = {each.member_id: known.get(each.name, NO_PARTITIONS) for each in self.members.values()}
         self.touched.update(each for each, share in self.target.items() if before.get(each) != share)
-        self.target_epoch = self.epoch
+        self.target_epoch = self._work_epoch
+        self.version += 1
+        self._work = None
+        if self._assign_at_ms is not None:
+            self._due_by(self._assign_at_ms)
 
 
 def _why_expired(*, is_closed: bool) -> Reason:

@@ -10,7 +10,7 @@ from libramq.clock import MonotonicMs
 TOPICS_LOOK_MS: Final = 1_000
 LOOK_MS_PER_TOPIC: Final = 1
 #: Ours: the partitions of a group; a topic that does not exist counts as one. To assign so many to a thousand
-#: members takes 50 to 100 ms.
+#: members takes 50 to 100 ms of a thread, and some seconds if their subscriptions differ.
 PARTITIONS_MAX: Final = 10_000
 #: Ours: the memory of a name that a member subscribes to, beside its characters.
 NAME_BYTES: Final = 120

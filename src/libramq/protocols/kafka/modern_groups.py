@@ -14,16 +14,18 @@ from typing import Any
 from libramq.broker.broker import Broker
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat as HeldOf
-from libramq.groups.modern.assignors import ASSIGNORS
+from libramq.groups.modern.assignors import ASSIGNORS, Assigning
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.values import (
     JOINS,
     Beat,
+    Partitions,
     Refusal,
 )
 from libramq.groups.protocol_groups import Groups
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
+from libramq.kernel.effect import Thread
 from libramq.kernel.engine import LATE_MS_MIN
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
@@ -263,6 +265,9 @@ class ModernGroupRequests:
             return
         self.groups.charge(name)
         self._table.take(name, f"{PROTOCOL}'s")
+        work = group.take_work()
+        if work is not None:
+            self._effects.run(Thread.ASSIGN, work.made, partial(self._assigned, name, group, work))
         if self._looked_at.get(name) != group.version:
             self._looked_at[name] = group.version
             self.held_beats.answer_group(name, lambda beat: group.has_news(beat.member_id))
@@ -270,6 +275,16 @@ class ModernGroupRequests:
         if deadline is None:
             deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "modern group")
         deadline.at(group.next_due_ms)
+
+    def _assigned(
+        self, name: str, group: ModernGroup, work: Assigning, made: dict[str, Partitions] | Exception
+    ) -> None:
+        """Take a large assignment from its thread; where it failed all keep what they had."""
+        if isinstance(made, Exception):
+            log.error("partitions could not be assigned", group=name, exc_info=made)
+        group.assigned(work, work.before if isinstance(made, Exception) else made)
+        if self.groups.get(name) is group:
+            self._finish(name)
 
     def _gone(self, name: str) -> None:
         deadline = self._due.pop(name, None)

@@ -14,7 +14,7 @@ from libramq.testing.machine.process import Process
 from libramq.testing.machine.virtual_time import Event
 
 #: How long threads take for a flush, a table, cold bytes, a large body.
-WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2}
+WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2, Thread.ASSIGN: 20}
 
 
 class SimulatedTimers:
