@@ -97,7 +97,7 @@ class World:
     def finish_work(self) -> None:
         if self.work is not None:
             work, self.work = self.work, None
-            self.group.assigned(work, work.made())
+            self.group.assigned(work, work.made(), self.now_ms)
 
     def round(self, *member_ids: str) -> None:
         """Have members say what they have, and hear the answers."""
@@ -443,6 +443,7 @@ def test_a_large_assignment_is_made_elsewhere_and_nobody_waits_for_it(
     assert world.group.next_due_ms is not None
     assert world.group.next_due_ms > world.now_ms, "the next assignment waits for this one"
     world.finish_work()
+    assert world.group.next_due_ms == world.now_ms, "it would look as if the process had stood still"
     told = world.hear("a")
     assert told is not None
     assert (told.epoch, len(told.assigned or ())) == (2, 2)

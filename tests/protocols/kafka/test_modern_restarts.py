@@ -189,6 +189,28 @@ def test_answers_wait_for_the_disk_under_sync_flush(tmp_path: Path):
     restarts.talk.close()
 
 
+def test_a_revocation_that_could_not_be_recorded_is_announced_again(
+    restarts: Restarts, monkeypatch: pytest.MonkeyPatch
+):
+    """The member's next heartbeat brought it no news; it was removed when its time to revoke was over."""
+    member = Member(restarts.endpoint, "a")
+    restarts.talk.advance(INITIAL_DELAY_MS)
+    member.heard()
+    assert member.partitions == (0, 1)
+
+    def refuse(*_: object) -> None:
+        raise OSError("full")
+
+    Member(restarts.endpoint, "b")
+    with monkeypatch.context() as full:
+        full.setattr(restarts.talk.broker.tables._modern_ledger, "append", refuse)
+        restarts.talk.advance(COLLECT_MS)
+        assert member.refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    member.hold_beat()
+    member.heard()
+    assert len(member.partitions) == 1
+
+
 def test_nothing_is_assigned_while_the_disk_refuses_records(
     restarts: Restarts, monkeypatch: pytest.MonkeyPatch
 ):

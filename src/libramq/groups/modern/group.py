@@ -152,7 +152,7 @@ class ModernGroup(MemberSteps):
         """Take a member's next step, and return the answer to its heartbeat."""
         member = self.members[member_id]
         if member.epoch == JOINS and self._assign_at_ms is not None:
-            self._assign()
+            self._assign(now_ms)
         if member.epoch == JOINS and not self.target_epoch:  # The first assignment takes long.
             self.target_epoch = self.epoch
             self.epoch = self._work_epoch = self.epoch + 1
@@ -256,7 +256,7 @@ class ModernGroup(MemberSteps):
             self._due_by(member.expires_ms)
         self.epoch = self.target_epoch = epoch + EPOCHS_AHEAD
         if self.members:
-            self._assign()
+            self._assign(now_ms)
 
     def extend(self, late_ms: int, now_ms: MonotonicMs) -> None:
         """Blame nobody for a time in which this process stood still; late_ms: how late `tick` is."""
@@ -277,7 +277,7 @@ class ModernGroup(MemberSteps):
             elif member.revoke_by_ms is not None and member.revoke_by_ms <= now_ms:
                 self._remove(member, Reason.PROCESSING_TIMEOUT, now_ms)
         if self._assign_at_ms is not None and self._assign_at_ms <= now_ms:
-            self._assign()
+            self._assign(now_ms)
         times = [each.expires_ms for each in self.members.values()]
         times += [each.revoke_by_ms for each in self.members.values() if each.revoke_by_ms is not None]
         times += [self._assign_at_ms] if self._assign_at_ms is not None and self._work is None else []
@@ -362,7 +362,7 @@ class ModernGroup(MemberSteps):
             self._assign_at_ms = now_ms + delay_ms
             self._due_by(self._assign_at_ms)
 
-    def _assign(self) -> None:
+    def _assign(self, now_ms: MonotonicMs) -> None:
         if self._work is not None:
             return  # It is begun again when that is done.
         self._assign_at_ms = None
@@ -373,26 +373,24 @@ class ModernGroup(MemberSteps):
             self._work, self._is_taken = work, False
         self._work_epoch = self.epoch
         if not work.is_large:
-            self.assigned(work, work.made())
+            self.assigned(work, work.made(), now_ms)
 
     def take_work(self) -> Assigning | None:
         """Return an assignment that is to be made now, once."""
         work, self._is_taken = None if self._is_taken else self._work, True
         return work
 
-    def assigned(self, work: Assigning, made: Mapping[str, Partitions]) -> None:
+    def assigned(self, work: Assigning, made: Mapping[str, Partitions], now_ms: MonotonicMs) -> None:
         """Take an assignment: an instance may have another member by now, and new ones have nothing."""
-        known = {
-            each.instance_id or each.member_id: made.get(each.member_id, NO_PARTITIONS)
-            for each in work.members
-        }
+        known = {each.instance_id or each.member_id: made[each.member_id] for each in work.members}
         before = self.target
         self.target = {each.member_id: known.get(each.name, NO_PARTITIONS) for each in self.members.values()}
         self.touched.update(each for each, share in self.target.items() if before.get(each) != share)
         self.target_epoch = self._work_epoch
         self.version += 1
         self._work = None
-        if self._assign_at_ms is not None:
+        if self._assign_at_ms is not None:  # Put off, not late: nobody stood still.
+            self._assign_at_ms = max(self._assign_at_ms, now_ms)
             self._due_by(self._assign_at_ms)
 
 

@@ -63,6 +63,7 @@ class SubscribedTopics:
     def look(self, count_of: CountOf, now_ms: MonotonicMs, *, is_due: bool) -> str | None:
         """Look at the partitions, if it is time to; return a known topic that has others now."""
         pause_ms = max(TOPICS_LOOK_MS, LOOK_MS_PER_TOPIC * len(self.counts))
+        is_due = is_due and not self.names <= self.counts.keys()  # Most members name what others did.
         if not is_due and self._looked_ms is not None and now_ms - self._looked_ms < pause_ms:
             return None
         self._looked_ms = now_ms

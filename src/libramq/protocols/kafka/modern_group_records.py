@@ -63,7 +63,7 @@ class ModernGroupRecords:
             return True
         try:
             self._put(name, saved_group(group))
-            for member_id in list(group.touched):
+            for member_id in sorted(group.touched):
                 self._put(member_key(name, member_id), saved_member(group, member_id))
                 group.touched.discard(member_id)
             if self._count > GROUPS_MAX:

@@ -16,6 +16,7 @@ from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat as HeldOf
 from libramq.groups.modern.assignors import ASSIGNORS, Assigning
 from libramq.groups.modern.group import ModernGroup
+from libramq.groups.modern.member import Member
 from libramq.groups.modern.values import (
     JOINS,
     Beat,
@@ -282,7 +283,8 @@ class ModernGroupRequests:
         """Take a large assignment from its thread; where it failed all keep what they had."""
         if isinstance(made, Exception):
             log.error("partitions could not be assigned", group=name, exc_info=made)
-        group.assigned(work, work.before if isinstance(made, Exception) else made)
+        target = work.before if isinstance(made, Exception) else made
+        group.assigned(work, target, self._clock.monotonic_ms())
         if self.groups.get(name) is group:
             self._finish(name)
 
@@ -343,15 +345,30 @@ class ModernGroupRequests:
         self._rebalances.reads(name, member_id)
         is_waiting = group.is_moving(member_id)
         found = response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting)
-        self._send(slot, found, is_recorded=self._records.note(name, group))
+        is_recorded = self._records.note(name, group)
+        self._send(slot, found, group.members.get(member_id), is_recorded=is_recorded)
         self._finish(name)
 
-    def _send(self, slot: Slot, found: ConsumerGroupHeartbeatResponse, *, is_recorded: bool) -> None:
-        """Answer once what the answer says is as durable as the broker's flush promises."""
+    def _send(
+        self,
+        slot: Slot,
+        found: ConsumerGroupHeartbeatResponse,
+        member: Member | None = None,
+        *,
+        is_recorded: bool,
+    ) -> None:
+        """Answer once what the answer says is as durable as the broker's flush promises.
+
+        Otherwise clients try again; member: it is sent its assignment then.
+        """
 
         def send(is_synced: bool) -> None:
-            failed = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            slot.answer(found if is_recorded and is_synced else failed)  # Clients try again.
+            if is_recorded and is_synced:
+                slot.answer(found)
+                return
+            if member is not None:
+                member.sent = None  # It has heard of nothing.
+            slot.answer(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
         self._records.when_recorded(slot.guarded(send))
 
