@@ -260,8 +260,10 @@ def torture(
         ),
     ] = False,
 ) -> int:
-    """Kill a broker again and again while it stores messages and commits with SYNC_FLUSH, and verify each
-    time that it has all that it acknowledged. Exit with 1 if anything is lost."""
+    """Kill a broker again and again, and verify that it has all that it acknowledged.
+
+    It stores messages and commits with SYNC_FLUSH meanwhile. Exit with 1 if anything is lost.
+    """
     from libramq.cli import torturing
 
     return torturing.torture(rounds, dir, is_replicated=replicated)

@@ -16,6 +16,7 @@ from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.group.saved_state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Fences
 from libramq.offsets.fence_file import Opening
@@ -58,6 +59,12 @@ class Cluster(Surroundings):
         self.has_stayed |= any(consumer.is_leaving for consumer in self.consumers.values())
         self.parting.clear()
         super().restart()
+        state = self.states.get(GROUP, GroupState())
+        recorded = {profile.member: profile.subscriptions for profile in state.members}
+        for consumer in self.consumers.values():
+            if consumer.member in recorded and set(recorded[consumer.member]) != set(consumer.topics):
+                # Answered while the fences were asked: coordinated-groups.md. Ours never change theirs.
+                consumer.member = None
 
     def join(self, consumer: Consumer, *, claims: bool = False) -> None:
         self.has_stayed |= consumer.member in self.parting
