@@ -7,18 +7,22 @@ Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.filter.selector import named_expression
 from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.groups.consumer import Consumer
-from libramq.groups.limits import SUBSCRIPTIONS_MAX
+from libramq.groups.limits import SUBSCRIPTION_BYTES_MAX, SUBSCRIPTIONS_MAX
 from libramq.groups.memberships import Memberships
 from libramq.groups.notice import AreYouThere
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.session import Session
 from libramq.message.names import RETRY_PREFIX
+
+#: CPython's, beside a string's characters, and of a hash; with their places in a tuple.
+STRING_BYTES: Final = 57
+INTEGER_BYTES: Final = 36
 
 #: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
@@ -30,7 +34,7 @@ class Member(Generic[P]):
 
     is_stock: it knows no coordinator. asks: True if it last asked for its queues (QUERY_ASSIGNMENT), False if
     it last fetched the member list, None before either. subscriptions: its expressions by topic.
-    heartbeat_gaps_ms: between its last three heartbeats.
+    subscription_bytes: what they take. heartbeat_gaps_ms: between its last three heartbeats.
     """
 
     peer: P
@@ -41,6 +45,7 @@ class Member(Generic[P]):
     is_stock: bool = True
     asks: bool | None = None
     subscriptions: Mapping[str, str] = field(default_factory=dict)
+    subscription_bytes: int = 0
     joined_at_ms: MonotonicMs = MonotonicMs(0)
     heartbeat_gaps_ms: tuple[int, int] = (0, 0)
     session: Session = field(init=False)
@@ -59,6 +64,7 @@ class Member(Generic[P]):
             return
         self.asks = known.asks
         self.subscriptions = known.subscriptions
+        self.subscription_bytes = known.subscription_bytes
         self.joined_at_ms = known.joined_at_ms
         self.session = known.session
         self.session.seen(now_ms=self.heartbeat_at_ms)
@@ -241,13 +247,24 @@ class ConsumerGroup(Generic[P]):
         return self._common
 
 
+def _cost_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
+    """Return about how much memory subscriptions take; expressions are kept by group and by member."""
+    return sum(
+        2 * (len(data.topic) + len(data.sub_string))
+        + sum(STRING_BYTES + len(tag) for tag in data.tags_set)
+        + INTEGER_BYTES * len(data.code_set)
+        for data in subscriptions
+    )
+
+
 class ConsumerGroups(Generic[P]):
-    """All groups with connected members."""
+    """All groups with connected members. subscription_bytes: what their subscriptions take."""
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup[P]] = {}
         self._memberships: Memberships[P, str] = Memberships()
         self._last_probe = 0
+        self.subscription_bytes = 0
 
     def __iter__(self) -> Iterator[ConsumerGroup[P]]:
         return iter(self._groups.values())
@@ -272,7 +289,25 @@ class ConsumerGroups(Generic[P]):
     def beat(self, group: ConsumerGroup[P], member: Member[P], consumer: Consumer) -> bool:
         """Apply a heartbeat; return whether the member is new."""
         self._memberships.add(member.peer, group.name)
-        return group.beat(member, consumer)
+        known = group.members.get(member.peer)
+        before = known.subscription_bytes if known is not None else 0
+        is_new = group.beat(member, consumer)
+        self.subscription_bytes += member.subscription_bytes - before
+        return is_new
+
+    def have_room(self, group_name: str, peer: P, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Return whether a member's subscriptions can be kept in place of its former ones."""
+        known = self.member(group_name, peer)
+        before = known.subscription_bytes if known is not None else 0
+        return self.subscription_bytes + _cost_bytes(subscriptions) - before <= SUBSCRIPTION_BYTES_MAX
+
+    def subscribe(self, group: ConsumerGroup[P], peer: P, subscriptions: Sequence[SubscriptionData]) -> bool:
+        """Apply a member's subscriptions; return whether the group's subscriptions changed."""
+        member = group.members[peer]
+        cost_bytes = _cost_bytes(subscriptions)
+        self.subscription_bytes += cost_bytes - member.subscription_bytes
+        member.subscription_bytes = cost_bytes
+        return group.subscribe(peer, subscriptions)
 
     def member(self, group_name: str, peer: P) -> Member[P] | None:
         """Return a connection's membership of a group."""
@@ -293,6 +328,8 @@ class ConsumerGroups(Generic[P]):
         if group is None:
             return None
         member = group.drop(peer)
+        if member is not None:
+            self.subscription_bytes -= member.subscription_bytes
         if not group.members:
             del self._groups[group_name]
         self._memberships.remove(peer, group_name)

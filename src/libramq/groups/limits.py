@@ -6,3 +6,5 @@ from typing import Final
 MEMBERS_MAX: Final = 10_000
 #: Ours: a client subscribes to its own topics, not to all there are.
 SUBSCRIPTIONS_MAX: Final = 2_000
+#: Ours: memory of all members' subscriptions: 10,000 members with 1.6 KB each.
+SUBSCRIPTION_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -11,11 +11,13 @@ from libramq.broker.groups.notifications import Notifications
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT
-from libramq.filter.subscription import BROADCASTING
+from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
-from libramq.groups.limits import MEMBERS_MAX
+from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.roster import MemberList, Roster
@@ -119,6 +121,17 @@ class ConsumerClients:
         """Return the groups that subscribe to a topic."""
         return self._groups.subscribers_of(topic)
 
+    def require_room(
+        self, group_name: str, peer: Connection, subscriptions: Sequence[SubscriptionData]
+    ) -> None:
+        """Raise SystemBusy if a member's subscriptions cannot be kept beside those of all others."""
+        if not self._groups.have_room(group_name, peer, subscriptions):
+            raise broker_error(
+                ResponseCode.SYSTEM_BUSY,
+                f"group {group_name}: the subscriptions of all members take more than"
+                f" {SUBSCRIPTION_BYTES_MAX} bytes; use shorter expressions or fewer groups",
+            )
+
     def beat(
         self, member: Member[Connection], consumer: Consumer, *, without_subscriptions: bool, now: Now
     ) -> None:
@@ -141,7 +154,9 @@ class ConsumerClients:
         is_new = self._groups.beat(group, member, consumer)
         if not is_same:
             self._membership_changed(group, is_other_stock=stock != group.stock_client_ids)
-        resubscribed = not without_subscriptions and group.subscribe(member.peer, consumer.subscriptions)
+        resubscribed = not without_subscriptions and self._groups.subscribe(
+            group, member.peer, consumer.subscriptions
+        )
         if member.is_stock and group.version != version:
             self._members_changed(group.name)
         if not is_new and not resubscribed:

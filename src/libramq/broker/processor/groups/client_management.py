@@ -97,6 +97,10 @@ class ClientManagement:
                 break
             try:
                 self._groups.require_not_taken(consumer.group_name)
+                if not data.without_sub:
+                    self._consumers.require_room(
+                        consumer.group_name, request.peer, consumer.subscription_data_set
+                    )
             except BrokerError as taken:
                 refused = taken  # The client's other groups are kept.
                 continue
