@@ -30,9 +30,9 @@ DEAD_KEPT_MS: Final = 24 * 3600 * 1000
 DEAD_BEFORE_START_MS: Final = 30 * 1000
 #: Ours: filters of dead groups that are kept; the oldest ones go.
 DEAD_MAX: Final = 10_000
-#: Ours: characters of all expressions that are kept: 1,000 groups with ten of 100 each. Parsed, each takes
-#: up to 30 bytes, and their heartbeats as much; with four times as many it was 190 MB.
-CHARACTERS_MAX: Final = 1024 * 1024
+#: Ours: characters of all expressions that are kept: 500 groups with ten of 100 each. Parsed, each takes
+#: up to 50 bytes; with eight times as many it was 190 MB.
+CHARACTERS_MAX: Final = 512 * 1024
 
 
 class ConsumerFilterData(Document, frozen=True, kw_only=True):

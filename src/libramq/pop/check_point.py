@@ -7,12 +7,17 @@ It is named by its key; a message in it by its queue offset. Each message has a 
 """
 
 from collections.abc import Iterator
+from sys import intern
+from typing import Final
 
 import msgspec
 
 from libramq.clock import MonotonicMs
 from libramq.message.properties import whole_number
-from libramq.pop.entries import AckEntry, CheckPointEntry
+from libramq.pop.entries import MESSAGES_MAX, AckEntry, CheckPointEntry
+
+#: The offsets of messages that follow one another, by their number: nearly all check points share these.
+_CONSECUTIVE: Final = tuple(tuple(range(count)) for count in range(MESSAGES_MAX + 1))
 
 #: Topic, group, queue, start offset, and time of the pop (wall clock).
 Key = tuple[str, str, int, int, int]
@@ -38,6 +43,13 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     done: int = 0
     place: int = -1
     re_puts: int = 0
+
+    def __post_init__(self) -> None:
+        """Share what many check points have: their names, and the offsets of consecutive messages."""
+        self.topic, self.group = intern(self.topic), intern(self.group)
+        consecutive = _CONSECUTIVE[len(self.diffs)]
+        if self.diffs == consecutive:
+            self.diffs = consecutive
 
     @property
     def key(self) -> Key:
