@@ -499,7 +499,7 @@ def test_pending_notifications_are_checked_in_slices(talk, monkeypatch):
 
 
 def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch):
-    monkeypatch.setattr(group_health, "MEMBERS_PER_STEP", 4)
+    monkeypatch.setattr(group_health, "LOOKED_AT_PER_STEP", 8)  # Two members, a topic and its retry topic.
     talk.create_topic("T", 1)
     for number in range(10):
         for client_id in ("alice", "bob"):

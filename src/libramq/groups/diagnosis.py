@@ -139,12 +139,17 @@ def _client_ids(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
 
 def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
     members: dict[tuple[str, ...], list[str]] = {}
+    known: dict[int, tuple[str, ...]] = {}
     for one in connected:
-        wanted = tuple(
-            sorted(
-                f"{topic} {canonical(tags)}" for topic, tags in one.subscriptions.items() if _is_own(topic)
+        wanted = known.get(id(one.subscriptions))  # Members with equal subscriptions share one mapping.
+        if wanted is None:
+            wanted = known[id(one.subscriptions)] = tuple(
+                sorted(
+                    f"{topic} {canonical(tags)}"
+                    for topic, tags in one.subscriptions.items()
+                    if _is_own(topic)
+                )
             )
-        )
         members.setdefault(wanted, []).append(one.client_id)
     if len(members) > 1:
         lots = [
