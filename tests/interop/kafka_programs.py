@@ -51,7 +51,10 @@ class KafkaClients:
         return offsets
 
     def subscribe(self, name: str, topic: str, group: str, **settings: object) -> None:
-        """Start a consumer, with settings whose dots are underscores."""
+        """Start a consumer, with settings whose dots are underscores.
+
+        A topic that begins with ^ is a pattern behind that, which the broker resolves.
+        """
         named = {key.replace("_", "."): str(value) for key, value in settings.items()}
         self._ask("subscribe", name=name, topic=topic, settings={"group.id": group, **named})
 

@@ -141,6 +141,21 @@ def test_members_keep_their_partitions_while_the_broker_is_killed_and_restarted(
         cluster.stop()
 
 
+def test_a_pattern_is_resolved_by_the_broker(clients: KafkaClients):
+    clients.create("fits-a", 1)
+    clients.create("other-a", 1)
+    clients.subscribe("one", "^fits-[a-z]+", "g-pattern", **MODERN)
+    clients.wait_owned(one=[0])
+    clients.produce("other-a", 0, "no")
+    clients.produce("fits-a", 0, "first")
+    clients.wait_records(1)
+    clients.create("fits-b", 1)
+    clients.produce("fits-b", 0, "second")
+    clients.wait_records(2)
+    assert sorted(each["value"] for each in clients.program.of("record")) == ["first", "second"]
+    clients.finish()
+
+
 def test_kafkas_tools_show_the_group(servers: KafkaUp, clients: KafkaClients, tmp_path: Path):
     def groups(*options: str) -> str:
         main = "consumer.group.ConsumerGroupCommand"

@@ -10,17 +10,18 @@ from libramq.clock import MonotonicMs
 from libramq.groups.modern import assignors, subscribed_topics
 from libramq.groups.modern import group as limits
 from libramq.groups.modern.assignors import Assigning
-from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS, ModernGroup
+from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import SESSION_MS
 from libramq.groups.modern.saved_state import (
     SavedEntry,
     member_key,
     members_of,
-    restored_members,
+    restored,
     saved_group,
     saved_member,
 )
 from libramq.groups.modern.subscribed_topics import NAME_BYTES, TOPICS_LOOK_MS
+from libramq.groups.modern.target_assignment import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES,
@@ -122,9 +123,7 @@ class World:
         }
         saved = entries["G"].group
         assert saved is not None
-        group = ModernGroup()
-        members = restored_members(members_of(entries).get("G", {}))
-        group.restore(saved.epoch, saved.assignor, saved.counts, members, self.now_ms)
+        group = restored(saved, members_of(entries).get("G", {}), self.now_ms)
         assert group.epoch > self.group.epoch, "no epoch is used twice"
         self.group, self.work = group, None
         self.take_work()

@@ -24,6 +24,7 @@ import org.apache.kafka.clients.admin.RemoveMembersFromConsumerGroupOptions;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -154,7 +155,12 @@ public final class KafkaClients {
             settings.put("enable.auto.commit", "false");
             question.get("settings").fields().forEachRemaining(each -> settings.put(each.getKey(), each.getValue().asText()));
             consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer());
-            consumer.subscribe(List.of(question.get("topic").asText()), this);
+            String topic = question.get("topic").asText();
+            if (topic.startsWith("^")) {
+                consumer.subscribe(new SubscriptionPattern(topic.substring(1)), this);
+            } else {
+                consumer.subscribe(List.of(topic), this);
+            }
             thread = new Thread(this::run, name);
         }
 

@@ -186,6 +186,23 @@ def test_members_keep_their_partitions_while_their_broker_is_killed_and_restarte
         cluster.stop()
 
 
+def test_the_broker_resolves_a_pattern_for_librdkafka(tmp_path: Path):
+    cluster = KafkaCluster(tmp_path, (A,))
+    consumer = cluster.consumer("g", **{"group.protocol": "consumer"})
+    try:
+        for topic in ("fits-a", "other"):
+            cluster.create(topic, 1)
+            produce(cluster, topic, range(1), topic.encode())
+        consumer.subscribe(["^fits-.*"])
+        assert read(consumer, 1) == [(0, 0, b"fits-a")]
+        cluster.create("fits-b", 1)
+        produce(cluster, "fits-b", range(1), b"fits-b")
+        assert read(consumer, 1) == [(0, 0, b"fits-b")]
+    finally:
+        consumer.close()
+        cluster.stop()
+
+
 def test_queues_of_rocketmqs_topics_have_the_same_numbers_at_all_brokers(cluster: KafkaCluster):
     """A topic that RocketMQ's tools make at one broker, then at others, keeps the numbers of its queues."""
     cluster.tool("updateTopic", "-b", cluster.address(B), "-t", "numbers", "-r", "2", "-w", "2")

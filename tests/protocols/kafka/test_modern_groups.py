@@ -9,8 +9,8 @@ import pytest
 from libramq.broker.cluster.nodes import Nodes
 from libramq.groups.classic.values import Beat as HeldOf
 from libramq.groups.modern import assignors
-from libramq.groups.modern.group import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.member import SESSION_MS
+from libramq.groups.modern.target_assignment import COLLECT_MS, INITIAL_DELAY_MS
 from libramq.groups.modern.values import LEAVES, LEAVES_FOR_A_WHILE
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.modern_group_messages import HEARTBEAT_MS, HELD_MS, WAITING_HEARTBEAT_MS
@@ -273,7 +273,7 @@ def test_wrong_epochs_are_fenced(endpoint: KafkaEndpoint, pair: tuple[Member, Me
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": 1}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"server_assignor": "rack"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
-        ({"subscribed_topic_regex": "T.*"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "(?=T).*"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"group_id": "a.b"}, ErrorCode.INVALID_GROUP_ID),
     ],
 )
@@ -372,6 +372,8 @@ def test_topics_are_asked_for_by_their_ids(endpoint: KafkaEndpoint):
         MetadataRequestTopic(topic_id=id_of("T"), name=None),
         MetadataRequestTopic(topic_id=b"x" * 16, name=None),
     )
+    java = MetadataRequest(topics=(MetadataRequestTopic(topic_id=id_of("T"), name=""),))
+    assert [each.name for each in endpoint.peer().ask(java).topics] == ["T"], "its members of patterns ask so"
     found, unknown = endpoint.peer().ask(MetadataRequest(topics=wanted)).topics
     assert (found.name, found.topic_id, len(found.partitions)) == ("T", id_of("T"), 2)
     assert (unknown.name, unknown.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)

@@ -11,30 +11,25 @@ assignment is made elsewhere: `take_work` returns it, and `assigned` takes the r
 Upstream: ModernGroup.java, ConsumerGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs
-from libramq.groups.modern.assignors import UNIFORM, Assigning, voted
+from libramq.groups.modern.assignors import voted
 from libramq.groups.modern.member import SESSION_MS, Member, Step
-from libramq.groups.modern.steps import MemberSteps
-from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
+from libramq.groups.modern.subscribed_topics import CountOf
+from libramq.groups.modern.target_assignment import TargetAssignment
 from libramq.groups.modern.values import (
     JOINS,
     LEAVES_FOR_A_WHILE,
     NO_PARTITIONS,
     Answer,
     Beat,
-    Change,
     Partitions,
     Refusal,
 )
 from libramq.groups.rebalance_event import Reason
 
-#: Ours: members that come at once get one assignment, as in a coordinated group.
-COLLECT_MS: Final = 20
-#: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
-INITIAL_DELAY_MS: Final = 200
 #: Ours: how long members are expected back after a restart: half as long again as librdkafka waits at most
 #: before it connects again (reconnect.backoff.max.ms).
 RETURN_MS: Final = 15_000
@@ -47,20 +42,12 @@ MEMBER_BYTES: Final = 1_500
 PARTITION_BYTES: Final = 300
 
 
-class ModernGroup(MemberSteps):
-    """One group. changes: the causes of rebalances since they were taken."""
+class ModernGroup(TargetAssignment):
+    """One group."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.assignor = UNIFORM
-        self.changes: list[Change] = []
-        self._topics = SubscribedTopics()
         self._static: dict[str, str] = {}
-        self._assign_at_ms: MonotonicMs | None = None
-        #: The assignment that is being made, whether `take_work` has returned it, and its epoch.
-        self._work: Assigning | None = None
-        self._is_taken = False
-        self._work_epoch = 0
 
     @property
     def is_unused(self) -> bool:
@@ -79,11 +66,6 @@ class ModernGroup(MemberSteps):
         return MEMBER_BYTES * len(self.members) + self._topics.name_bytes + PARTITION_BYTES * partitions
 
     @property
-    def topics(self) -> KeysView[str]:
-        """Return what its members subscribe to."""
-        return self._topics.names
-
-    @property
     def state(self) -> str:
         """Return the name of its state (ConsumerGroupState)."""
         if not self.members:
@@ -91,11 +73,6 @@ class ModernGroup(MemberSteps):
         if self.epoch != self.target_epoch:
             return "Assigning"
         return "Stable" if self.is_settled else "Reconciling"
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Return how many partitions of each topic are assigned."""
-        return self._topics.counts
 
     # Requests.
 
@@ -111,10 +88,11 @@ class ModernGroup(MemberSteps):
         member.renew(now_ms)
         self._due_by(member.expires_ms)
         before = member.topics
-        if beat.topics is not None or beat.assignor is not None or beat.rebalance_ms is not None:
+        news = (beat.topics, beat.pattern, beat.assignor, beat.rebalance_ms)
+        if any(each is not None for each in news):
             self.touched.add(beat.member_id)
         is_new = beat.member_id not in self.target
-        has_other_topics, has_other_assignor = member.take(beat)
+        has_other_topics, has_other_assignor = member.take(beat, self.fitting)
         self._topics.subscribe(before, member.topics)
         if is_new:
             self.target[beat.member_id] = NO_PARTITIONS
@@ -324,6 +302,7 @@ class ModernGroup(MemberSteps):
             self._drop(old)
             if old.instance_id == beat.instance_id:
                 member.topics, member.assignor = old.topics, old.assignor
+                member.named, member.pattern = old.named, old.pattern
                 member.assigned = old.assigned & target
                 self.target[beat.member_id] = target
         self._add(member)
@@ -350,48 +329,6 @@ class ModernGroup(MemberSteps):
         self.touched.add(member.member_id)
         if member.instance_id is not None:
             del self._static[member.instance_id]
-
-    # The target.
-
-    def _changed(self, reason: Reason, name: str, now_ms: MonotonicMs) -> None:
-        self.changes.append(Change(reason, name))
-        self.version += 1
-        if self._assign_at_ms is None:
-            self.epoch += 1
-            delay_ms = INITIAL_DELAY_MS if not self.target_epoch else COLLECT_MS
-            self._assign_at_ms = now_ms + delay_ms
-            self._due_by(self._assign_at_ms)
-
-    def _assign(self, now_ms: MonotonicMs) -> None:
-        if self._work is not None:
-            return  # It is begun again when that is done.
-        self._assign_at_ms = None
-        self.assignor = voted(self.members.values())
-        work = Assigning.of(self.assignor, self.members.values(), self._topics.counts, self.target)
-        if work.is_large:
-            self.epoch = max(self.epoch, self.target_epoch + 1)
-            self._work, self._is_taken = work, False
-        self._work_epoch = self.epoch
-        if not work.is_large:
-            self.assigned(work, work.made(), now_ms)
-
-    def take_work(self) -> Assigning | None:
-        """Return an assignment that is to be made now, once."""
-        work, self._is_taken = None if self._is_taken else self._work, True
-        return work
-
-    def assigned(self, work: Assigning, made: Mapping[str, Partitions], now_ms: MonotonicMs) -> None:
-        """Take an assignment: an instance may have another member by now, and new ones have nothing."""
-        known = {each.instance_id or each.member_id: made[each.member_id] for each in work.members}
-        before = self.target
-        self.target = {each.member_id: known.get(each.name, NO_PARTITIONS) for each in self.members.values()}
-        self.touched.update(each for each, share in self.target.items() if before.get(each) != share)
-        self.target_epoch = self._work_epoch
-        self.version += 1
-        self._work = None
-        if self._assign_at_ms is not None:  # Put off, not late: nobody stood still.
-            self._assign_at_ms = max(self._assign_at_ms, now_ms)
-            self._due_by(self._assign_at_ms)
 
 
 def _why_expired(*, is_closed: bool) -> Reason:

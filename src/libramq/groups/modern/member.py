@@ -10,7 +10,7 @@
 Upstream: CurrentAssignmentBuilder.java, ConsumerGroupMember.java.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
@@ -37,8 +37,8 @@ class Member:
 
     __slots__ = (
         "assigned", "assignor", "client_host", "client_id", "epoch", "expires_ms", "instance_id",
-        "is_lost", "member_id", "previous_epoch", "rack_id", "rebalance_ms", "revoke_by_ms", "revoking",
-        "sent", "topics",
+        "is_lost", "member_id", "named", "pattern", "previous_epoch", "rack_id", "rebalance_ms",
+        "revoke_by_ms", "revoking", "sent", "topics",
     )  # fmt: skip
 
     def __init__(self, member_id: str, instance_id: str | None) -> None:
@@ -47,6 +47,9 @@ class Member:
         self.rack_id: str | None = None
         self.client_id = self.client_host = ""
         self.rebalance_ms = REBALANCE_MS
+        #: The topics that it names, and the pattern of others; `topics` are both.
+        self.named: frozenset[str] = frozenset()
+        self.pattern = ""
         self.topics: frozenset[str] = frozenset()
         self.assignor: str | None = None
         self.epoch = self.previous_epoch = JOINS
@@ -77,13 +80,26 @@ class Member:
         self.expires_ms = now_ms + SESSION_MS
         self.is_lost = False
 
-    def take(self, beat: Beat) -> tuple[bool, bool]:
-        """Take over what a heartbeat says.
+    def subscribe(self, fitting: Mapping[str, frozenset[str]]) -> None:
+        """Have it read what it names, and what fits its pattern. fitting: the topics that fit patterns.
+
+        Until those are known of a new pattern, it gives up nothing for it.
+        """
+        more = fitting.get(self.pattern) if self.pattern else frozenset()
+        if more is None:
+            more = self.topics
+        self.topics = self.named | more if self.named and more else more or self.named  # Few sets of many.
+
+    def take(self, beat: Beat, fitting: Mapping[str, frozenset[str]]) -> tuple[bool, bool]:
+        """Take over what a heartbeat says. fitting: as for `subscribe`.
 
         Return whether the member reads other topics now, and whether it wants another assignor.
         """
         topics, assignor = self.topics, self.assignor
-        self.topics = topics if beat.topics is None else beat.topics
+        if beat.topics is not None or beat.pattern is not None:
+            self.named = self.named if beat.topics is None else beat.topics
+            self.pattern = self.pattern if beat.pattern is None else beat.pattern
+            self.subscribe(fitting)
         self.assignor = assignor if beat.assignor is None else beat.assignor
         self.rack_id = self.rack_id if beat.rack_id is None else beat.rack_id
         if beat.rebalance_ms is not None:

@@ -7,11 +7,12 @@ A change is recorded before the member hears of it. After a restart the members 
 every epoch is a later one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from libramq.clock import MonotonicMs
 from libramq.groups.modern.assignors import UNIFORM
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import REBALANCE_MS, Member
@@ -26,15 +27,16 @@ class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_de
 
 
 class SavedGroup(_Stored, frozen=True, kw_only=True):
-    """A group. counts: the partitions of its topics."""
+    """A group. counts: the partitions of its topics; fitting: the topics that fit patterns of members."""
 
     epoch: int
     assignor: str = UNIFORM
     counts: dict[str, int] = {}
+    fitting: dict[str, list[str]] = {}
 
 
 class SavedMember(_Stored, frozen=True, kw_only=True):
-    """A member. assigned, revoking, target: numbers of partitions by topic."""
+    """A member. topics: those that it names. assigned, revoking, target: numbers of partitions by topic."""
 
     epoch: int
     previous_epoch: int = 0
@@ -44,6 +46,7 @@ class SavedMember(_Stored, frozen=True, kw_only=True):
     client_host: str = ""
     rebalance_ms: int = REBALANCE_MS
     topics: list[str] = []
+    pattern: str = ""
     assignor: str | None = None
     assigned: dict[str, list[int]] = {}
     revoking: dict[str, list[int]] = {}
@@ -80,7 +83,21 @@ def members_of(entries: Mapping[str, SavedEntry]) -> dict[str, dict[str, SavedMe
 
 def saved_group(group: ModernGroup) -> SavedEntry:
     """Return a group's entry."""
-    return SavedEntry(group=SavedGroup(epoch=group.epoch, assignor=group.assignor, counts=dict(group.counts)))
+    fitting = {pattern: sorted(topics) for pattern, topics in group.fitting.items()}
+    return SavedEntry(
+        group=SavedGroup(
+            epoch=group.epoch, assignor=group.assignor, counts=dict(group.counts), fitting=fitting
+        )
+    )
+
+
+def restored(saved: SavedGroup, members: Mapping[str, SavedMember], now_ms: MonotonicMs) -> ModernGroup:
+    """Return a group as it continues after a restart."""
+    group = ModernGroup()
+    group.fitting = {pattern: frozenset(topics) for pattern, topics in saved.fitting.items()}
+    found = _members(members, group.fitting)
+    group.restore(saved.epoch, saved.assignor, saved.counts, found, now_ms)
+    return group
 
 
 def saved_member(group: ModernGroup, member_id: str) -> SavedEntry | None:
@@ -97,7 +114,8 @@ def saved_member(group: ModernGroup, member_id: str) -> SavedEntry | None:
             client_id=member.client_id,
             client_host=member.client_host,
             rebalance_ms=member.rebalance_ms,
-            topics=sorted(member.topics),
+            topics=sorted(member.named),
+            pattern=member.pattern,
             assignor=member.assignor,
             assigned=_by_topic(member.assigned),
             revoking=_by_topic(member.revoking),
@@ -106,14 +124,17 @@ def saved_member(group: ModernGroup, member_id: str) -> SavedEntry | None:
     )
 
 
-def restored_members(saved: Mapping[str, SavedMember]) -> Iterable[tuple[Member, Partitions]]:
-    """Return members as they were, and what each shall have."""
+def _members(
+    saved: Mapping[str, SavedMember], fitting: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[Member, Partitions]]:
+    """Yield members as they were, and what each shall have."""
     for member_id, each in saved.items():
         member = Member(member_id, each.instance_id)
         member.epoch, member.previous_epoch = each.epoch, each.previous_epoch
         member.rack_id, member.client_id, member.client_host = each.rack_id, each.client_id, each.client_host
         member.rebalance_ms, member.assignor = each.rebalance_ms, each.assignor
-        member.topics = frozenset(each.topics)
+        member.named, member.pattern = frozenset(each.topics), each.pattern
+        member.subscribe(fitting)
         member.assigned, member.revoking = _partitions(each.assigned), _partitions(each.revoking)
         yield member, _partitions(each.target)
 

@@ -37,7 +37,8 @@ class Refusal(Enum):
 class Beat(NamedTuple):
     """A member's heartbeat. None: as it was.
 
-    owned: the partitions that the member has. is_full: the client asks for its whole assignment again.
+    pattern: of the topics that it reads beside those it names; empty: none any more. owned: the partitions
+    that the member has. is_full: the client asks for its whole assignment again.
     """
 
     member_id: str
@@ -48,6 +49,7 @@ class Beat(NamedTuple):
     client_host: str = ""
     rebalance_ms: int | None = None
     topics: frozenset[str] | None = None
+    pattern: str | None = None
     assignor: str | None = None
     owned: Partitions | None = None
     is_full: bool = False

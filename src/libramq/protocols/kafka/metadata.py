@@ -20,7 +20,7 @@ from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes, Node
 from libramq.protocols.kafka.refusals import code_of
-from libramq.protocols.kafka.topic_ids import TopicIds, id_of
+from libramq.protocols.kafka.topic_ids import NO_TOPIC_ID, TopicIds, id_of
 from libramq.wire.kafka.apis.metadata import (
     MetadataPartition,
     MetadataRequest,
@@ -105,7 +105,8 @@ class Metadata:
 
     def _name_of(self, wanted: MetadataRequestTopic) -> str | None:
         """Return the name of a topic; None if there is no topic with its id."""
-        return wanted.name if wanted.name is not None else self._ids.name_of(wanted.topic_id)
+        by_id = wanted.name is None or (not wanted.name and wanted.topic_id != NO_TOPIC_ID)  # As Java's.
+        return self._ids.name_of(wanted.topic_id) if by_id else wanted.name
 
     def _may_list(self, name: str) -> bool:
         """Return whether a topic is in the list of all."""

@@ -64,7 +64,7 @@ class ModernGroupDescriptions:
         )
         target = group.target
         members = [
-            _Member(_member(each), each.topics, each.assigned, target.get(each.member_id, NO_PARTITIONS))
+            _Member(_member(each), each.named, each.assigned, target.get(each.member_id, NO_PARTITIONS))
             for each in group.members.values()
         ]
         return _Described(described, members)
@@ -112,6 +112,7 @@ def _member(member: Member) -> wire.Member:
         member_epoch=member.epoch,
         client_id=member.client_id,
         client_host=member.client_host,
+        subscribed_topic_regex=member.pattern or None,
         assignment=wire.Assignment(),
         target_assignment=wire.Assignment(),
         member_type=wire.CONSUMER_MEMBER,

@@ -52,7 +52,7 @@ def beat_of(
     """Return a request as the group sees it; a member without an id gets one."""
     owned = _owned(request.topic_partitions, ids)
     topics = request.subscribed_topic_names
-    has_all = request.rebalance_timeout_ms >= 0 and topics is not None
+    has_all = request.rebalance_timeout_ms >= 0 and reads_others(request)
     return Beat(
         member_id=request.member_id or secret_bits.token_hex(_ID_BYTES),
         epoch=request.member_epoch,
@@ -62,10 +62,16 @@ def beat_of(
         client_host="/" + host_of(slot.connection),
         rebalance_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else None,
         topics=None if topics is None else frozenset(topics),
+        pattern=request.subscribed_topic_regex,
         assignor=request.server_assignor,
         owned=owned,
         is_full=request.member_epoch == JOINS or (has_all and owned is not None),
     )
+
+
+def reads_others(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Return whether a member says what it subscribes to."""
+    return request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
 
 
 def _owned(named: Iterable[TopicPartitions] | None, ids: TopicIds) -> Partitions | None:
@@ -98,8 +104,7 @@ def what_is_invalid(request: ConsumerGroupHeartbeatRequest, version: int) -> str
             return "a join names a rebalance timeout"
         if request.topic_partitions:
             return "a member joins without partitions"
-        has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
-        return None if has_topics else "a join names topics"
+        return None if reads_others(request) else "a join names topics"
     if epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
         return "only a static member leaves for a while"
     return f"there is no member epoch {epoch}" if epoch < min(LEAVES, LEAVES_FOR_A_WHILE) else None

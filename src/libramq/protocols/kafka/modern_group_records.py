@@ -19,7 +19,7 @@ from libramq.groups.modern.saved_state import (
     SavedGroup,
     member_key,
     members_of,
-    restored_members,
+    restored,
     saved_group,
     saved_member,
 )
@@ -46,9 +46,7 @@ class ModernGroupRecords:
         """Yield the groups that had members before the restart, as they continue."""
         for name, members in members_of(self._entries).items():
             saved = self._former.pop(name, None) or SavedGroup(epoch=max(m.epoch for m in members.values()))
-            group = ModernGroup()
-            group.restore(saved.epoch, saved.assignor, saved.counts, restored_members(members), now_ms)
-            yield name, group
+            yield name, restored(saved, members, now_ms)
 
     def begin(self, name: str, group: ModernGroup) -> None:
         """Have a group without members go on from its last epoch."""

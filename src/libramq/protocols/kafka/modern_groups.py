@@ -14,7 +14,7 @@ from typing import Any
 from libramq.broker.broker import Broker
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat as HeldOf
-from libramq.groups.modern.assignors import ASSIGNORS, Assigning
+from libramq.groups.modern.assignors import Assigning
 from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import Member
 from libramq.groups.modern.values import (
@@ -31,20 +31,23 @@ from libramq.kernel.engine import LATE_MS_MIN
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.groups import GroupRequests, client_id_of, host_of
+from libramq.protocols.kafka.heartbeat_refusals import HeartbeatRefusals
 from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
 from libramq.protocols.kafka.modern_group_messages import (
     CODES,
     HELD_MS,
     beat_of,
+    reads_others,
     response,
-    what_is_invalid,
 )
 from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.protocols.kafka.modern_rebalances import ModernRebalances
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.rebalances import PROTOCOL
+from libramq.protocols.kafka.refusals import may_read
 from libramq.protocols.kafka.topic_ids import TopicIds
+from libramq.protocols.kafka.topic_patterns import TopicPatterns
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -78,6 +81,7 @@ class ModernGroupRequests:
         self._classic = classic
         self._secret_bits = secret_bits
         self._clock = broker.kernel.clock
+        self._authorizer = broker.authorizer
         self._effects = broker.kernel.effects
         self._deadlines = broker.kernel.deadlines
         self._table = broker.groups
@@ -96,6 +100,8 @@ class ModernGroupRequests:
         self._records = ModernGroupRecords(broker.tables)
         #: Groups that continue after a restart, and whose members were not heard since.
         self._restored: set[str] = set()
+        self._patterns = TopicPatterns(broker.kernel, broker.other_nodes.nodes, self._uses, self._fit)
+        self._refusals = HeartbeatRefusals(classic, self._patterns)
         if broker.cluster is not None:
             broker.cluster.observe(self.moved)
         self._restore()
@@ -106,12 +112,12 @@ class ModernGroupRequests:
 
     def beat(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
         """A member joins, is alive, has revoked, or leaves."""
-        refused = self._refused(request, slot)
+        refused = self._refusals.refused(request, slot)
         if refused is not None:
             slot.answer(refused)
             return
         name = request.group_id
-        is_join, has_topics = request.member_epoch == JOINS, request.subscribed_topic_names is not None
+        is_join, has_topics = request.member_epoch == JOINS, reads_others(request)
         group = self.groups.get_or_create(name) if is_join else self.groups.get(name)
         if group is None or (has_topics and not self.groups.has_room):
             is_short = is_join or group is not None  # Where memory is short, clients try again.
@@ -129,6 +135,8 @@ class ModernGroupRequests:
         if refusal is Refusal.NONE:
             self._restored.discard(name)
             self._note_last(name, group, held)
+            if beat.pattern and beat.pattern not in group.fitting:
+                self._patterns.use(beat.pattern, name)
             self.presence.heard(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
             self._rebalances.reads(name, beat.member_id)
@@ -142,36 +150,17 @@ class ModernGroupRequests:
         else:
             self.held_beats.hold(slot, name, held, now_ms + HELD_MS)
 
-    def _refused(
-        self, request: ConsumerGroupHeartbeatRequest, slot: Slot
-    ) -> ConsumerGroupHeartbeatResponse | None:
-        """Return why a heartbeat is refused whatever the state of its group, if so."""
-        name = request.group_id
-        code, remark = self._classic.member_refusal(name), None
-        if code is None and self._classic.has_foreign_members(name):
-            code, remark = (
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"RocketMQ's members are in the group {name}",
-            )
-        if code is None and self._classic.groups.get(name) is not None:
-            code, remark = (
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"the group {name} has members of the classic protocol",
-            )
-        if code is None:
-            remark = what_is_invalid(request, slot.version)
-            code = ErrorCode.INVALID_REQUEST if remark is not None else None
-        if code is None and request.server_assignor not in (None, *ASSIGNORS):
-            code = ErrorCode.UNSUPPORTED_ASSIGNOR
-            remark = f"only the assignors {', '.join(ASSIGNORS)} are supported"
-        if code is None and request.subscribed_topic_regex:
-            code = ErrorCode.INVALID_REGULAR_EXPRESSION
-            remark = "subscriptions by regular expressions are not supported: name the topics"
-        return (
-            ConsumerGroupHeartbeatResponse(error_code=code, error_message=remark)
-            if code is not None
-            else None
-        )
+    def _uses(self, name: str, pattern: str) -> bool:
+        group = self.groups.get(name)
+        return group is not None and group.uses(pattern)
+
+    def _fit(self, name: str, pattern: str, topics: frozenset[str]) -> None:
+        """Have a group's members read the topics that fit their pattern now, if the group may."""
+        group = self.groups.get(name)
+        if group is not None and group.uses(pattern):
+            allowed = frozenset(each for each in topics if may_read(self._authorizer, name, each))
+            group.fit(pattern, allowed, self._nodes.partitions, self._clock.monotonic_ms())
+            self._finish(name)
 
     def _leave(self, name: str, group: ModernGroup, beat: Beat, slot: Slot) -> None:
         refusal = group.leave(beat, self._clock.monotonic_ms())
@@ -377,6 +366,9 @@ class ModernGroupRequests:
         for name, group in self._records.restored(self._clock.monotonic_ms()):
             self.groups.put(name, group)
             self._restored.add(name)
+            for pattern in {each.pattern for each in group.members.values() if each.pattern}:
+                if self._refusals.of_pattern(pattern)[0] is None:
+                    self._patterns.use(pattern, name)
             self._rebalances.restored(name, group)
             self._finish(name)
         if not self._nodes.is_alone:

@@ -23,7 +23,7 @@ from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.refusals import code_for, code_of
+from libramq.protocols.kafka.refusals import code_for, code_of, may_read
 from libramq.wire.kafka.apis.offset_commit import (
     CommitResult,
     CommitResults,
@@ -215,7 +215,11 @@ class OffsetRequests:
         partitions: dict[str, set[int]] = {}
         for queue in queues:
             index = self._nodes.partition(queue)
-            if index is not None and is_visible(queue.topic) and self._may_read(name, queue.topic):
+            if (
+                index is not None
+                and is_visible(queue.topic)
+                and may_read(self._authorizer, name, queue.topic)
+            ):
                 partitions.setdefault(queue.topic, set()).add(index)
         topics = tuple(
             WantedTopic(name=topic, partition_indexes=tuple(sorted(partitions[topic])))
@@ -245,7 +249,7 @@ class OffsetRequests:
         self, elsewhere: Mapping[str, Found], wanted: tuple[str, str, Sequence[int]]
     ) -> list[FoundPartition]:
         group, topic, indexes = wanted
-        if not self._may_read(group, topic):
+        if not may_read(self._authorizer, group, topic):
             denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return [
                 FoundPartition(partition_index=index, committed_offset=-1, error_code=denied)
@@ -268,13 +272,6 @@ class OffsetRequests:
                 )
             )
         return found
-
-    def _may_read(self, group: str, topic: str) -> bool:
-        try:
-            require_permission(self._authorizer, Consume(ANONYMOUS, group, (topic,)))
-        except BrokerError:
-            return False
-        return True
 
 
 def _refused(response_code: int) -> ErrorCode:

@@ -12,6 +12,8 @@ from typing import Final
 
 from libramq.wire.kafka.primitives import UUID_BYTES
 
+#: Uuid.ZERO_UUID: none.
+NO_TOPIC_ID: Final = bytes(UUID_BYTES)
 #: Ours: as many as a broker has topics (TOPICS_MAX in `catalog`), and half as many again.
 _IDS_MAX: Final = 75_000
 

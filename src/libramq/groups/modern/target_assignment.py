@@ -1,0 +1,105 @@
+"""The target of a modern group: what its members shall have, of which topics, and why it is made again."""
+
+from collections.abc import KeysView, Mapping
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.groups.modern.assignors import UNIFORM, Assigning, voted
+from libramq.groups.modern.member import Member
+from libramq.groups.modern.steps import MemberSteps
+from libramq.groups.modern.subscribed_topics import CountOf, SubscribedTopics
+from libramq.groups.modern.values import NO_PARTITIONS, Change, Partitions
+from libramq.groups.rebalance_event import Reason
+
+#: Ours: members that come at once get one assignment, as in a coordinated group.
+COLLECT_MS: Final = 20
+#: Ours: a group's first members, as in a classic group: what one gets at once it would have to give up again.
+INITIAL_DELAY_MS: Final = 200
+
+
+class TargetAssignment(MemberSteps):
+    """The target. changes: the causes of rebalances since they were taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.assignor = UNIFORM
+        self.changes: list[Change] = []
+        #: The topics that fit the patterns of members.
+        self.fitting: dict[str, frozenset[str]] = {}
+        self._topics = SubscribedTopics()
+        self._assign_at_ms: MonotonicMs | None = None
+        #: The assignment that is being made, whether `take_work` has returned it, and its epoch.
+        self._work: Assigning | None = None
+        self._is_taken = False
+        self._work_epoch = 0
+
+    @property
+    def topics(self) -> KeysView[str]:
+        """Return what its members subscribe to."""
+        return self._topics.names
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Return how many partitions of each topic are assigned."""
+        return self._topics.counts
+
+    def uses(self, pattern: str) -> bool:
+        """Return whether a member subscribes to a pattern."""
+        return any(member.pattern == pattern for member in self.members.values())
+
+    def fit(self, pattern: str, topics: frozenset[str], count_of: CountOf, now_ms: MonotonicMs) -> None:
+        """Note which topics fit a pattern now: its members read them."""
+        self.fitting = {each: self.fitting[each] for each in self.fitting if self.uses(each)}
+        self.fitting[pattern] = topics
+        others: list[Member] = []
+        for member in self.members.values():
+            before = member.topics
+            if member.pattern == pattern:
+                member.subscribe(self.fitting)
+                if member.topics != before:
+                    others.append(member)
+                    self._topics.subscribe(before, member.topics)
+        if others:
+            self.touched.update(each.member_id for each in others)
+            self._changed(Reason.SUBSCRIPTION_CHANGED, others[0].name, now_ms)
+            self._topics.look(count_of, now_ms, is_due=True)
+
+    def _changed(self, reason: Reason, name: str, now_ms: MonotonicMs) -> None:
+        self.changes.append(Change(reason, name))
+        self.version += 1
+        if self._assign_at_ms is None:
+            self.epoch += 1
+            delay_ms = INITIAL_DELAY_MS if not self.target_epoch else COLLECT_MS
+            self._assign_at_ms = now_ms + delay_ms
+            self._due_by(self._assign_at_ms)
+
+    def _assign(self, now_ms: MonotonicMs) -> None:
+        if self._work is not None:
+            return  # It is begun again when that is done.
+        self._assign_at_ms = None
+        self.assignor = voted(self.members.values())
+        work = Assigning.of(self.assignor, self.members.values(), self._topics.counts, self.target)
+        if work.is_large:
+            self.epoch = max(self.epoch, self.target_epoch + 1)
+            self._work, self._is_taken = work, False
+        self._work_epoch = self.epoch
+        if not work.is_large:
+            self.assigned(work, work.made(), now_ms)
+
+    def take_work(self) -> Assigning | None:
+        """Return an assignment that is to be made now, once."""
+        work, self._is_taken = None if self._is_taken else self._work, True
+        return work
+
+    def assigned(self, work: Assigning, made: Mapping[str, Partitions], now_ms: MonotonicMs) -> None:
+        """Take an assignment: an instance may have another member by now, and new ones have nothing."""
+        known = {each.instance_id or each.member_id: made[each.member_id] for each in work.members}
+        before = self.target
+        self.target = {each.member_id: known.get(each.name, NO_PARTITIONS) for each in self.members.values()}
+        self.touched.update(each for each, share in self.target.items() if before.get(each) != share)
+        self.target_epoch = self._work_epoch
+        self.version += 1
+        self._work = None
+        if self._assign_at_ms is not None:  # Put off, not late: nobody stood still.
+            self._assign_at_ms = max(self._assign_at_ms, now_ms)
+            self._due_by(self._assign_at_ms)

@@ -1,0 +1,125 @@
+"""The patterns that members of KIP-848's groups subscribe to, and the topics that fit them.
+
+    a new pattern, or other topics ─► a thread goes through the names ─► the groups that use the pattern
+
+Members hear of a new topic as of new partitions: within about a second.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from libramq.broker.cluster.nodes import Nodes
+from libramq.clock import MonotonicMs
+from libramq.groups.modern.pattern_syntax import InvalidPattern
+from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
+from libramq.groups.modern.topic_pattern import TopicPattern
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.protocols.kafka.modern_group_messages import TOPICS_MAX
+
+log = get_logger(__name__)
+
+#: Ours: different patterns of all members; each takes 40 KB at most.
+PATTERNS_MAX: Final = 1_000
+
+
+class TooManyPatterns(Exception):
+    """There is no room for another pattern."""
+
+
+@dataclass(slots=True)
+class _Used:
+    """A pattern. topics: those that fit, None before they are known; version: of the topics gone through."""
+
+    pattern: TopicPattern
+    groups: set[str] = field(default_factory=set)
+    topics: frozenset[str] | None = None
+    version: int | None = None
+    is_running: bool = False
+
+
+class TopicPatterns:
+    """The patterns in use.
+
+    uses: returns whether a group still has a member with a pattern; fit: called with a group, its pattern,
+    and the topics that fit.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        nodes: Nodes,
+        uses: Callable[[str, str], bool],
+        fit: Callable[[str, str, frozenset[str]], None],
+    ) -> None:
+        self._effects = kernel.effects
+        self._clock = kernel.clock
+        self._nodes = nodes
+        self._uses = uses
+        self._fit = fit
+        self._used: dict[str, _Used] = {}
+        self._due = kernel.deadlines.new(self._look, "topic patterns")
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def require(self, pattern: str) -> None:
+        """Raise InvalidPattern where a pattern cannot be used, TooManyPatterns where there is no room."""
+        if pattern in self._used:
+            return
+        if len(self._used) >= PATTERNS_MAX:
+            raise TooManyPatterns
+        self._used[pattern] = _Used(TopicPattern(pattern))
+        self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
+
+    def use(self, pattern: str, group: str) -> None:
+        """Find the topics for a group, now or soon; the pattern was required before."""
+        used = self._used[pattern]
+        used.groups.add(group)
+        if used.topics is not None:
+            self._fit(group, pattern, used.topics)
+        self._go_through(used)
+
+    def _go_through(self, used: _Used) -> None:
+        """Have a thread go through the names of topics, unless it has."""
+        if used.is_running or used.version == self._nodes.topics_version:
+            return
+        used.is_running, used.version = True, self._nodes.topics_version
+        names = self._nodes.topics()
+        self._effects.run(
+            Thread.COMPUTE, partial(used.pattern.among, names), partial(self._gone_through, used)
+        )
+
+    def _gone_through(self, used: _Used, found: Any) -> None:
+        used.is_running = False
+        if isinstance(found, Exception):
+            log.error("a pattern of topics failed", pattern=used.pattern.pattern, exc_info=found)
+            return
+        topics = frozenset(found[:TOPICS_MAX])
+        if topics != used.topics:
+            used.topics = topics
+            for group in list(used.groups):
+                self._fit(group, used.pattern.pattern, topics)
+
+    def _look(self, now_ms: MonotonicMs) -> None:
+        """Forget what nobody uses, and go through topics that are new."""
+        for name, used in list(self._used.items()):
+            used.groups = {group for group in used.groups if self._uses(group, name)}
+            if used.groups:
+                self._go_through(used)
+            elif not used.is_running:
+                del self._used[name]
+        if self._used:
+            self._due.at(now_ms + TOPICS_LOOK_MS)
+
+
+def why_invalid(patterns: TopicPatterns, pattern: str) -> str | None:
+    """Return why a pattern is refused, if it is; raises TooManyPatterns."""
+    try:
+        patterns.require(pattern)
+    except InvalidPattern as invalid:
+        return f"{invalid} (RE2's syntax is understood as far as names of topics need it)"
+    return None
