@@ -39,11 +39,6 @@ class NumberingsFile(Document, frozen=True, kw_only=True):
 
     numberings: dict[str, NumberingBody] = {}
 
-    @classmethod
-    def of(cls, numberings: Mapping[str, Numbering]) -> "NumberingsFile":
-        """Return the content."""
-        return cls(numberings={topic: NumberingBody.of(each) for topic, each in numberings.items()})
-
 
 class PeerNodeBody(Document, frozen=True, kw_only=True):
     """PEER_NODE: a broker asks another what Kafka's clients need to know of it; the reply is a PeerNode.
