@@ -380,6 +380,21 @@ def test_a_poll_that_ends_as_queues_are_assigned_carries_none_that_are_not_recor
     assert effects.index(grant) < effects.index(answer)
 
 
+def test_subscriptions_of_all_members_are_bounded(monkeypatch):
+    """GROUP_JOINs of 4 MiB each took the memory of a broker, and its disk with every record."""
+    monkeypatch.setattr("libramq.groups.coordinator.group.membership.SUBSCRIPTION_BYTES_MAX", 100)
+    group = Surroundings()
+    long_name = "T" * 40
+    alice, bob = (group.add(name, topics=(long_name,)) for name in ("alice", "bob"))
+    carol = group.add("carol", topics=(long_name,))
+    assert (carol.member, carol.refused) == (None, ResponseCode.SYSTEM_BUSY)
+    group.join(bob, claims=True)
+    assert bob.refused is None, "it has its room"
+    group.leave(alice)
+    group.join(carol)
+    assert carol.member is not None
+
+
 def test_a_second_poll_answers_the_first():
     group = group_of("alice")
     alice = group.consumers["alice"]

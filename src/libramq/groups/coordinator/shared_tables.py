@@ -23,7 +23,8 @@ class MemberKey(NamedTuple):
 class SharedTables(Generic[P]):
     """Each table is its owner's to change; a group touches its own entries only.
 
-    connections: members that speak over one. member_count: of all groups, with those that are not connected.
+    connections: members that speak over one. member_count, subscription_bytes: of all groups, with those that
+    are not connected.
     stock: who allocates for itself, by group, of those that live here.
     """
 
@@ -32,4 +33,5 @@ class SharedTables(Generic[P]):
     connections: Memberships[P, MemberKey] = field(default_factory=Memberships)
     stock: dict[str, tuple[str, ...]] = field(default_factory=dict)
     member_count: int = 0
+    subscription_bytes: int = 0
     timers: KeyTimers[MemberKey] = field(default_factory=KeyTimers)

@@ -22,7 +22,7 @@ from libramq.errors import BrokerError, broker_error
 from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
-from libramq.groups.limits import MEMBERS_MAX
+from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.rebalance_event import Reason
 
 P = TypeVar("P", bound=Hashable)
@@ -134,7 +134,7 @@ class GroupMembership(Generic[P, T]):
         """Admit a client. profile.member is a new id; wanted: the id that the client claims.
 
         if_free: do not replace another member; the static name is given back only if it is free.
-        Raises Fenced, InvalidParameter, or SystemError when the group is full.
+        Raises Fenced, InvalidParameter, SystemError when the group is full, or SystemBusy.
         """
         wanted = wanted or self._existing_member(profile, peer)
         instance = profile.instance
@@ -146,6 +146,7 @@ class GroupMembership(Generic[P, T]):
                     f"member {wanted} cannot become instance {instance}, which is member {former};"
                     " leave first, or choose another lbInstance",
                 )
+            self._require_room(profile, self.members[wanted])
             return self._readmit(self.members[wanted], profile, peer, now_ms)
         if instance is not None:
             was_replaced = wanted is not None and self._replaced.get(wanted) == instance
@@ -157,12 +158,23 @@ class GroupMembership(Generic[P, T]):
                 ResponseCode.SYSTEM_ERROR,
                 f"group {self._group} has {MEMBERS_MAX} members, which is the limit; let some leave first",
             )
+        self._require_room(profile, replaced)
         if wanted is not None and _ID.match(wanted) and wanted not in self._replaced:
             profile = msgspec.structs.replace(profile, member=wanted)
         if replaced is not None:
             self.remove(replaced)
             self._remember(replaced)
         return Admission(self._add(profile, peer, now_ms), replaced.profile if replaced else None, replaced)
+
+    def _require_room(self, profile: MemberProfile, former: GroupMember[P, T] | None) -> None:
+        """Raise SystemBusy if a client's subscriptions cannot be kept beside those of all members."""
+        before = former.profile.subscription_bytes if former is not None else 0
+        if self._shared.subscription_bytes - before + profile.subscription_bytes > SUBSCRIPTION_BYTES_MAX:
+            raise broker_error(
+                ResponseCode.SYSTEM_BUSY,
+                f"group {self._group}: the subscriptions of all members take more than"
+                f" {SUBSCRIPTION_BYTES_MAX} bytes; use shorter expressions or fewer groups",
+            )
 
     def restore(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
         """Add a recorded member; its connection is not known yet."""
@@ -186,6 +198,7 @@ class GroupMembership(Generic[P, T]):
         del self.members[member.id]
         self.leaving.discard(member.id)
         self._shared.member_count -= 1
+        self._shared.subscription_bytes -= member.profile.subscription_bytes
         self._disconnect(member)
         if member.profile.instance is not None:
             del self._instances[member.profile.instance]
@@ -223,6 +236,7 @@ class GroupMembership(Generic[P, T]):
         if earlier.instance is not None:
             del self._instances[earlier.instance]
         member.profile = msgspec.structs.replace(profile, member=earlier.member)
+        self._shared.subscription_bytes += profile.subscription_bytes - earlier.subscription_bytes
         if profile.instance is not None:
             self._instances[profile.instance] = earlier.member
         self.seen(member, peer, now_ms=now_ms)
@@ -232,6 +246,7 @@ class GroupMembership(Generic[P, T]):
         member: GroupMember[P, T] = GroupMember(profile.member, profile, now_ms)
         self.members[member.id] = member
         self._shared.member_count += 1
+        self._shared.subscription_bytes += profile.subscription_bytes
         if profile.instance is not None:
             self._instances[profile.instance] = member.id
         if peer is not None:

@@ -34,6 +34,11 @@ class MemberProfile(_Stored, frozen=True, kw_only=True):
     capacity: int = 1
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
 
+    @property
+    def subscription_bytes(self) -> int:
+        """Return about how much memory the subscriptions take."""
+        return sum(len(topic) + len(expression) for topic, expression in self.subscriptions.items())
+
 
 class StoredHolding(_Stored, frozen=True, kw_only=True):
     """A queue, its holder, and the epoch of its grant."""
