@@ -10,6 +10,7 @@ from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP
 from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
+from libramq.protocols.kafka.produce import RECORDS_PER_STEP
 from libramq.protocols.kafka.topic_changes import SETTINGS_MAX
 from libramq.runtime import performer
 from libramq.wire.kafka.api import APIS
@@ -38,11 +39,12 @@ from libramq.wire.kafka.apis.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
+from libramq.wire.kafka.apis.produce import ProducePartition, ProduceRequest, ProduceTopic
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.schema import Request
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
-from tests.protocols.kafka.peers import KafkaEndpoint
+from tests.protocols.kafka.peers import KafkaEndpoint, batch, record
 from tests.protocols.kafka.test_groups import Member
 
 COUNT = 15_000
@@ -223,6 +225,20 @@ def test_offsets_are_deleted_in_turns(turns: Turns):
     wanted = (WantedTopic(name="Many", partition_indexes=tuple(range(1_000))),)
     (found,) = turns.ask(OffsetFetchRequest(groups=(WantedGroup(group_id="G", topics=wanted),))).groups
     assert {each.committed_offset for each in found.topics[0].partitions} == {-1}
+
+
+def test_batches_of_many_partitions_are_stored_in_turns(turns: Turns):
+    turns.talk.create_topic("Many", queues=40)
+    data = batch(*(record() for _ in range(200)))
+    partitions = tuple(ProducePartition(index=number, records=data) for number in range(40))
+    topics = (ProduceTopic(name="Many", partitions=partitions),)
+    response = turns.ask(ProduceRequest(acks=-1, timeout_ms=1_000, topics=topics))
+    assert turns.count >= 40 * 200 // RECORDS_PER_STEP
+    assert turns.most <= RECORDS_PER_STEP // 200
+    (topic,) = response.responses
+    assert [(each.index, each.error_code, each.base_offset) for each in topic.partitions] == [
+        (number, 0, 0) for number in range(40)
+    ]
 
 
 def test_a_resource_has_a_bounded_number_of_settings(endpoint: KafkaEndpoint):

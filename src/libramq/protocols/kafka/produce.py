@@ -7,7 +7,7 @@ acks 1 and all mean the same here: what the broker's flush and replication setti
 answered.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +48,8 @@ from libramq.wire.kafka.record_batch import (
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
+#: Ours: records of several partitions that are stored in one turn, in some milliseconds.
+RECORDS_PER_STEP: Final = 500
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
 
@@ -124,21 +126,27 @@ class Produces:
             slot.fail(error)
 
     def _append(self, request: ProduceRequest, slot: Slot, batches: Mapping[Place, Found]) -> None:
+        """Store the batches; those of many partitions in turns."""
         production = _Production(request, slot)
-        for place, batch in batches.items():
-            topic = request.topics[place[0]]
-            if isinstance(batch, Refused):
-                production.refuse(place, batch.code, batch.remark)
-                continue
-            try:
-                require_permission(self._authorizer, Send(ANONYMOUS, topic.name))
-                _require_visible(topic.name)
-                self._store_batch(batch, topic.name, production, place)
-            except InvalidBatch as invalid:
-                production.refuse(place, invalid.code, str(invalid))
-            except (BrokerError, InvalidName) as refused:
-                production.refuse(place, code_of(refused), str(refused))
-        production.answer_if_done()
+
+        def append(step: Sequence[tuple[Place, Found]]) -> None:
+            for place, batch in step:
+                self._append_to(place, batch, request.topics[place[0]].name, production)
+
+        slot.each(list(_steps(batches)), append, lambda _: production.answer_if_done(), per_step=1)
+
+    def _append_to(self, place: Place, batch: Found, topic: str, production: "_Production") -> None:
+        if isinstance(batch, Refused):
+            production.refuse(place, batch.code, batch.remark)
+            return
+        try:
+            require_permission(self._authorizer, Send(ANONYMOUS, topic))
+            _require_visible(topic)
+            self._store_batch(batch, topic, production, place)
+        except InvalidBatch as invalid:
+            production.refuse(place, invalid.code, str(invalid))
+        except (BrokerError, InvalidName) as refused:
+            production.refuse(place, code_of(refused), str(refused))
 
     def _store_batch(self, batch: Batch, topic: str, production: "_Production", place: Place) -> None:
         """Store a batch, or what is missing of it."""
@@ -168,6 +176,21 @@ class Produces:
         rest = stamp._replace(first=stamp.first + done, records=stamp.records - done)
         drafts = marked(batch.drafts[done:], rest, offset)
         self._appending.append(drafts, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
+
+
+def _steps(batches: Mapping[Place, Found]) -> Iterator[list[tuple[Place, Found]]]:
+    """Yield what each turn stores: a partition's batch stays whole, so that its offsets have no gaps."""
+    step: list[tuple[Place, Found]] = []
+    size = 0
+    for place, batch in batches.items():
+        count = len(batch.drafts) if isinstance(batch, Batch) else 1
+        if step and size + count > RECORDS_PER_STEP:
+            yield step
+            step, size = [], 0
+        step.append((place, batch))
+        size += count
+    if step:
+        yield step
 
 
 def _require_visible(topic: str) -> None:
