@@ -164,6 +164,25 @@ def test_a_second_member_knows_the_pattern_at_once(endpoint: KafkaEndpoint, memb
     assert len(endpoint.translator.modern_groups._patterns) == 0
 
 
+def test_a_pattern_that_is_used_again_is_looked_after_again(endpoint: KafkaEndpoint, member: Member):
+    other = Member(endpoint, "b")
+    other.join(None, "T")
+    endpoint.talk.advance(COLLECT_MS)
+    other.heard()
+    member.beat(member_epoch=LEAVES)
+    endpoint.talk.advance(2 * TOPICS_LOOK_MS)
+    again = Member(endpoint, "c")
+    again.join("orders-.*")
+    endpoint.talk.advance(COLLECT_MS)
+    again.heard()
+    endpoint.talk.create_topic("orders-new", queues=1)
+    for _ in range(3):
+        again.beat()
+        endpoint.talk.advance(TOPICS_LOOK_MS)
+        again.heard()
+    assert again.topics == {"orders-eu", "orders-us", "orders-new"}
+
+
 def test_system_topics_and_those_that_are_denied_do_not_fit(tmp_path: Path):
     guard = Guard({"Topic:orders-eu"})
     talk = Conversation(tmp_path, authorizer=guard)

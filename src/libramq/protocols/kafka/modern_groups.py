@@ -135,8 +135,8 @@ class ModernGroupRequests:
         if refusal is Refusal.NONE:
             self._restored.discard(name)
             self._note_last(name, group, held)
-            if beat.pattern and beat.pattern not in group.fitting:
-                self._patterns.use(beat.pattern, name)
+            if beat.pattern:
+                self._patterns.use(beat.pattern, name, is_known=beat.pattern in group.fitting)
             self.presence.heard(slot.connection, (name, beat.member_id))
             self._rebalances.look(name, group)
             self._rebalances.reads(name, beat.member_id)
@@ -368,7 +368,7 @@ class ModernGroupRequests:
             self._restored.add(name)
             for pattern in {each.pattern for each in group.members.values() if each.pattern}:
                 if self._refusals.of_pattern(pattern)[0] is None:
-                    self._patterns.use(pattern, name)
+                    self._patterns.use(pattern, name, is_known=pattern in group.fitting)
             self._rebalances.restored(name, group)
             self._finish(name)
         if not self._nodes.is_alone:

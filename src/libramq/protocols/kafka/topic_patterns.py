@@ -75,9 +75,14 @@ class TopicPatterns:
         self._used[pattern] = _Used(TopicPattern(pattern))
         self._due.at(self._clock.monotonic_ms() + TOPICS_LOOK_MS)
 
-    def use(self, pattern: str, group: str) -> None:
-        """Find the topics for a group, now or soon; the pattern was required before."""
+    def use(self, pattern: str, group: str, *, is_known: bool) -> None:
+        """Find the topics for a group, now or soon; the pattern was required before.
+
+        is_known: the group has those that fitted last.
+        """
         used = self._used[pattern]
+        if is_known and group in used.groups:
+            return
         used.groups.add(group)
         if used.topics is not None:
             self._fit(group, pattern, used.topics)
