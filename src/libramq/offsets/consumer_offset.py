@@ -84,7 +84,15 @@ class ConsumerOffset:
 
     def topics_of_group(self, group: str) -> set[str]:
         """Return the topics that a group has read."""
-        return {topic for topic, reader in map(_parts, self._offsets) if reader == group}
+        return self.topics_of_groups({group}).get(group, set())
+
+    def topics_of_groups(self, groups: Set[str]) -> dict[str, set[str]]:
+        """Return the topics that each of some groups has read; goes through all keys once."""
+        found: dict[str, set[str]] = {}
+        for topic, reader in map(_parts, self._offsets):
+            if reader in groups:
+                found.setdefault(reader, set()).add(topic)
+        return found
 
     def groups_of_topic(self, topic: str) -> set[str]:
         """Return the groups that have read a topic."""

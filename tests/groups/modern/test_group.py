@@ -452,6 +452,27 @@ def test_a_large_assignment_is_made_elsewhere_and_nobody_waits_for_it(
     assert sorted(len(each) for each in world.owned.values()) == [0, 1, 1, 2]
 
 
+def test_a_pattern_is_compared_with_each_member_once(world: World):
+    """A topic that fits the patterns of a thousand members took eight seconds."""
+    compared: list[None] = []
+
+    class Pattern(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(None)
+            return str.__eq__(self, other)  # type: ignore[arg-type]
+
+    for each in range(100):
+        world.join(f"m{each}", pattern=Pattern(f"p{each}"))
+        world.group.fit(f"p{each}", frozenset({"T"}), world.count_of, world.now_ms)
+    compared.clear()
+    world.group.fit("p0", frozenset({"U"}), world.count_of, world.now_ms)
+    assert world.group.members["m0"].topics == {"T", "U"}
+    assert len(compared) <= 300
+
+
 def test_a_process_that_stood_still_blames_nobody(world: World):
     world.stable("a", "b")
     world.now_ms += 10 * SESSION_MS

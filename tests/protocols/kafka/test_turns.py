@@ -1,6 +1,6 @@
 """Requests with thousands of elements: the work of one turn, counted in what the authoriser is asked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.kernel.effect import Thread
+from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP
 from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
 from libramq.protocols.kafka.produce import RECORDS_PER_STEP
@@ -131,8 +132,9 @@ class Turns:
         """Send a request, and return its answer."""
         peer = self.endpoint.peer()
         version = max(api.last for api in APIS.values() if api.request is type(request))
-        self.count = self.most = 0
+        before = len(self.guard.asked)
         peer._entrance.received(peer, [peer.frame(request, version)])
+        self.count, self.most = 0, len(self.guard.asked) - before
         while self._step():
             self.count += 1
         (response,) = peer.answers()
@@ -207,6 +209,28 @@ def test_a_large_commit_and_fetch_agree(turns: Turns):
     assert [each.committed_offset for each in found.topics[0].partitions] == [-1]
     assert [each.committed_offset for each in found.topics[1].partitions] == [0] * 1_000 + [-1]
     assert (other.group_id, other.topics) == ("H", ())
+
+
+def test_all_offsets_of_many_groups_are_fetched_in_turns(turns: Turns, monkeypatch: pytest.MonkeyPatch):
+    """As kafka-consumer-groups asks for them; each 10,000 took 100 ms of the same turn."""
+    turns.talk.create_topic("Many", queues=500)
+    commits = tuple(CommittedPartition(partition_index=number, committed_offset=0) for number in range(500))
+    groups = [f"G{each}" for each in range(10)]
+    for group in groups:
+        topics = (CommittedTopic(name="Many", partitions=commits),)
+        turns.ask(OffsetCommitRequest(group_id=group, topics=topics))
+    looks: list[None] = []
+    topics_of_groups = ConsumerOffset.topics_of_groups
+
+    def counted(offsets: ConsumerOffset, groups: Set[str]) -> dict[str, set[str]]:
+        looks.append(None)
+        return topics_of_groups(offsets, groups)
+
+    monkeypatch.setattr(ConsumerOffset, "topics_of_groups", counted)
+    found = turns.ask(OffsetFetchRequest(groups=tuple(WantedGroup(group_id=each) for each in groups))).groups
+    assert len(looks) == 1, "each goes through the offsets of all groups"
+    assert [(each.group_id, len(each.topics[0].partitions)) for each in found] == [(g, 500) for g in groups]
+    assert turns.most <= ASKED_MAX
 
 
 def test_offsets_are_deleted_in_turns(turns: Turns):

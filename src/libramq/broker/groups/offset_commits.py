@@ -110,6 +110,10 @@ class OffsetCommits:
         """Return the topics that a group has read."""
         return self._ledger.offsets.topics_of_group(group)
 
+    def topics_of_groups(self, groups: Set[str]) -> dict[str, set[str]]:
+        """Return the topics that each of some groups has read."""
+        return self._ledger.offsets.topics_of_groups(groups)
+
     def groups_of_topic(self, topic: str) -> set[str]:
         """Return the groups that have read a topic."""
         return self._ledger.offsets.groups_of_topic(topic)

@@ -49,7 +49,8 @@ class TargetAssignment(MemberSteps):
 
     def fit(self, pattern: str, topics: frozenset[str], count_of: CountOf, now_ms: MonotonicMs) -> None:
         """Note which topics fit a pattern now: its members read them."""
-        self.fitting = {each: self.fitting[each] for each in self.fitting if self.uses(each)}
+        used = {member.pattern for member in self.members.values()}
+        self.fitting = {each: fitting for each, fitting in self.fitting.items() if each in used}
         self.fitting[pattern] = topics
         others: list[Member] = []
         for member in self.members.values():

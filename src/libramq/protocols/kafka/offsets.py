@@ -4,7 +4,7 @@ All commits of a request are journalled by one write before they are acknowledge
 may add to a commit is not kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
@@ -183,11 +183,21 @@ class OffsetRequests:
 
         def find(found: Sequence[Found]) -> None:
             of = {group.group_id: each for group, each in zip(granted, found, strict=True)}
-            whole = [
-                (group if refusal is not None else self._whole(group, of[group.group_id]), refusal)
-                for group, refusal in groups
+
+            def look_up(wholes: Sequence[WantedGroup]) -> None:
+                whole = {each.group_id: each for each in wholes}
+                wanted = [(whole.get(group.group_id, group), refusal) for group, refusal in groups]
+                self._find(slot, wanted, of)
+
+            # Tools ask for all offsets of many groups.
+            every = {each.group_id for each in granted if each.topics is None}
+            topics = self._offsets.topics_of_groups(every) if every else {}
+            work = [
+                (each, of[each.group_id], topics.get(each.group_id, set()))
+                for each in granted
+                if each.group_id in topics or (each.group_id in every and of[each.group_id].offsets)
             ]
-            self._find(slot, whole, of)
+            slot.each(work, self._whole, look_up, per_step=1)
 
         results: Results[Found] = Results(len(granted), slot.guarded(find))
         for at, group in enumerate(granted):
@@ -199,27 +209,27 @@ class OffsetRequests:
         places = (self._nodes.place(each.name, index) for each in topics for index in each.partition_indexes)
         return [queue for queue in places if queue is not None and not self._nodes.is_own(queue)]
 
-    def _whole(self, wanted: WantedGroup, found: Found) -> WantedGroup:
-        """Return a group with all topics that are wanted."""
-        if wanted.topics is not None:
-            return wanted
+    def _whole(self, group: tuple[WantedGroup, Found, Set[str]]) -> WantedGroup:
+        """Return a group with all topics that it has offsets of; last come those at this broker."""
+        wanted, found, own_topics = group
         name = wanted.group_id
         queues = [
             *found.offsets,
             *(
                 self._nodes.own_queue(topic, queue_id)
-                for topic in self._offsets.topics_of_group(name)
+                for topic in own_topics
                 for queue_id in self._offsets.offsets(name, topic)
             ),
         ]
+        readable = {
+            topic
+            for topic in dict.fromkeys(queue.topic for queue in queues)
+            if is_visible(topic) and may_read(self._authorizer, name, topic)
+        }
         partitions: dict[str, set[int]] = {}
         for queue in queues:
-            index = self._nodes.partition(queue)
-            if (
-                index is not None
-                and is_visible(queue.topic)
-                and may_read(self._authorizer, name, queue.topic)
-            ):
+            index = self._nodes.partition(queue) if queue.topic in readable else None
+            if index is not None:
                 partitions.setdefault(queue.topic, set()).add(index)
         topics = tuple(
             WantedTopic(name=topic, partition_indexes=tuple(sorted(partitions[topic])))
