@@ -97,7 +97,10 @@ class Appending:
         no_space = self._disk_space.refusal(now_ms)
         if no_space is not None:
             raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
-        messages = [self._message(draft, waiter.connection.address, wall_ms) for draft in drafts]
+        for topic, queue_id in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
+            self._requirements.queue_to_write(topic, queue_id)
+        sender = born_host(waiter.connection.address)
+        messages = [self._message(draft, sender, wall_ms) for draft in drafts]
         results = self._log.append(messages)
         if stored is not None and results and results[0].is_ok:
             stored([result for result in results if result.is_ok])
@@ -115,8 +118,7 @@ class Appending:
         else:
             waiter.answer(results)
 
-    def _message(self, draft: Draft, sender: str, wall_ms: WallMs) -> StoreMessage:
-        self._requirements.queue_to_write(draft.topic, draft.queue_id)
+    def _message(self, draft: Draft, sender: bytes, wall_ms: WallMs) -> StoreMessage:
         self.check_size(draft.body)
         text, _ = self.completed(draft.properties)
         message = StoreMessage(
@@ -126,7 +128,7 @@ class Appending:
             text.encode("utf-8", "replace"),
             tag_code(stored_properties.find(text, p.TAGS)),
             born_timestamp_ms=int(wall_ms) if draft.born_ms is None else draft.born_ms,
-            born_host=born_host(sender),
+            born_host=sender,
         )
         self._log.require_storable(message)  # Later the others would be stored without it.
         return message
