@@ -11,5 +11,10 @@ function reachWideBoxes() {
 function nameButtons() {
   document.querySelectorAll(".md-code__nav").forEach((nav, index) => nav.setAttribute("aria-label", `Code block ${index + 1}`));
 }
-addEventListener("load", () => setTimeout(() => { reachWideBoxes(); nameButtons(); }, 100));
+function mendPage() {
+  reachWideBoxes();
+  nameButtons();
+}
+// At once, and again when the theme has wrapped the tables.
+addEventListener("load", () => { mendPage(); setTimeout(mendPage, 100); });
 addEventListener("resize", reachWideBoxes);

@@ -395,6 +395,20 @@ def test_subscriptions_of_all_members_are_bounded(monkeypatch):
     assert carol.member is not None
 
 
+def test_the_queues_that_all_members_list_are_bounded(monkeypatch):
+    """A hundred members that listed 60,000 made-up queues each took more than a gigabyte."""
+    monkeypatch.setattr("libramq.groups.coordinator.shared_tables.HELD_OF_ALL_MAX", 10)
+    group = group_of("alice", "bob")  # They hold eight.
+    alice, bob = group.consumers["alice"], group.consumers["bob"]
+    bob.held |= {MessageQueue("T", "b", number): 1 for number in range(100, 103)}
+    group.poll(bob)
+    assert bob.refused == ResponseCode.SYSTEM_BUSY
+    group.leave(alice)
+    bob.refused = None
+    group.poll(bob)
+    assert bob.refused is None
+
+
 def test_a_second_poll_answers_the_first():
     group = group_of("alice")
     alice = group.consumers["alice"]

@@ -129,8 +129,7 @@ def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
     if event.is_leaving:
         group.balance.depart(event.member.profile, now_ms=now_ms)
     group.members.seen(event.member, event.peer, now_ms=now_ms)
-    for queue in event.queues:
-        event.member.held.pop(queue, None)
+    group.members.released(event.member, event.queues)
     group.balance.queues.release(event.member.id, event.queues, event.committed)
     group.balance.hand_over(now_ms=now_ms)
 
@@ -182,7 +181,7 @@ def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, no
 
     epoch: of the member's assignment. An epoch above ours means that our disk has lost the last ones.
     """
-    member.held = held
+    group.members.holds(member, held)
     group.balance.queues.to_notify[member.id] = None
     highest = max(epoch, max(held.values(), default=0))
     ours = group.epoch

@@ -86,7 +86,7 @@ class Coordinator(Generic[P, T]):
         self._begin(now_ms)
         try:
             names.validate_group(join.group)
-            check_listed(join.held)
+            self._shared.check_listed(join.held)
             profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
             group = self._group_to_join(join.group, now_ms)
             if group.publication.cannot_persist:
@@ -103,8 +103,8 @@ class Coordinator(Generic[P, T]):
         """Hold a member's poll until its assignment differs from the one it names, or a while has passed."""
         self._begin(now_ms)
         try:
-            check_listed(poll.held)
             group, member = self._require(poll.group, poll.member)
+            self._shared.check_listed(poll.held, len(member.held))
             event = ev.Polled(ticket, peer, member, poll.epoch, poll.held, poll.duplicates, poll.is_leaving)
             group.handle(event, now_ms=now_ms)
         except BrokerError as error:
@@ -344,8 +344,8 @@ class Coordinator(Generic[P, T]):
         group = self._groups.get(group_name)
         for queue, claim in claims.items():
             member = group.members.get(claim.member) if group is not None else None
-            if member is not None:
-                member.held = member.held | {queue: claim.epoch}
+            if group is not None and member is not None:
+                group.members.holds(member, member.held | {queue: claim.epoch})
 
     def client_of(self, group_name: str, member_id: str) -> str | None:
         """Return the client id of a member."""

@@ -11,7 +11,7 @@ Ids are 128 random bits: a client that knows one is its member.
 """
 
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -20,10 +20,12 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.request import Held
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.limits import MEMBERS_MAX, SUBSCRIPTION_BYTES_MAX
 from libramq.groups.rebalance_event import Reason
+from libramq.message.queue import MessageQueue
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
@@ -188,6 +190,18 @@ class GroupMembership(Generic[P, T]):
             self._shared.connections.add(peer, MemberKey(self._group, member.id))
             member.peer = peer
 
+    def holds(self, member: GroupMember[P, T], held: Held) -> None:
+        """Note the queues that a member lists, with their epochs."""
+        self._shared.held_count += len(held) - len(member.held)
+        member.held = held
+
+    def released(self, member: GroupMember[P, T], queues: Iterable[MessageQueue]) -> None:
+        """Note queues that a member lists no longer."""
+        before = len(member.held)
+        for queue in queues:
+            member.held.pop(queue, None)
+        self._shared.held_count += len(member.held) - before
+
     def closed(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
         """Note that a member's connection has ended."""
         self._disconnect(member)
@@ -199,6 +213,7 @@ class GroupMembership(Generic[P, T]):
         self.leaving.discard(member.id)
         self._shared.member_count -= 1
         self._shared.subscription_bytes -= member.profile.subscription_bytes
+        self._shared.held_count -= len(member.held)
         self._disconnect(member)
         if member.profile.instance is not None:
             del self._instances[member.profile.instance]
