@@ -217,7 +217,7 @@ class OffsetRequests:
             *found.offsets,
             *(
                 self._nodes.own_queue(topic, queue_id)
-                for topic in own_topics
+                for topic in sorted(own_topics)
                 for queue_id in self._offsets.offsets(name, topic)
             ),
         ]
