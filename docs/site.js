@@ -11,9 +11,14 @@ function reachWideBoxes() {
 function nameButtons() {
   document.querySelectorAll(".md-code__nav").forEach((nav, index) => nav.setAttribute("aria-label", `Code block ${index + 1}`));
 }
+// The page of the error 404 lacks the name that the theme gives to the search on all others.
+function nameSearch() {
+  for (const dialog of document.querySelectorAll(".md-search:not([aria-label])")) dialog.setAttribute("aria-label", "Search");
+}
 function mendPage() {
   reachWideBoxes();
   nameButtons();
+  nameSearch();
 }
 // At once, and again when the theme has wrapped the tables.
 addEventListener("load", () => { mendPage(); setTimeout(mendPage, 100); });
