@@ -11,10 +11,10 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.pop.check_point import CheckPoint, Key
 
-#: Ours: a check point takes some 600 bytes, whether it has one message or 32, so these are 60 MB, which the
+#: Ours: a check point takes some 600 bytes, whether it has one message or 32, so these are 50 MB, which the
 #: garbage collector looks through in 15 ms. A group gets no more than are left: one alone has half of them,
 #: and another one always has room.
-CHECK_POINTS_MAX: Final = 100_000
+CHECK_POINTS_MAX: Final = 80_000
 #: Ours: how many entries of settled check points are kept before an index is cleaned.
 STALE_MAX: Final = 1024
 

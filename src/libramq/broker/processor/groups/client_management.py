@@ -25,7 +25,7 @@ from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from libramq.remoting.command import Command
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
-from libramq.rpc.request import Processor, Request
+from libramq.rpc.request import Processor, Request, failure
 from libramq.rpc.request_body import begin, with_body
 
 #: The ext field by which a client declares that it uses a coordinator, and a broker that it has one.
@@ -87,7 +87,7 @@ class ClientManagement:
         for producer in data.producer_data_set:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
-        refused: BrokerError | None = None
+        refused: Reply | None = None
         is_topic_new = False
         is_changed = data.heartbeat_fingerprint == 0  # Version 1 always gets this, and ignores it.
         for number, consumer in enumerate(data.consumer_data_set, 1):
@@ -102,7 +102,8 @@ class ClientManagement:
                         consumer.group_name, request.peer, consumer.subscription_data_set
                     )
             except BrokerError as taken:
-                refused = taken  # The client's other groups are kept.
+                # Its other groups are kept. The error itself would be in a cycle with this frame.
+                refused = failure(taken, request)
                 continue
             config = self._groups.find(consumer.group_name, request.wall_ms)
             if config is None:
@@ -126,7 +127,7 @@ class ClientManagement:
                 # A client that omits its subscriptions must send them again after this broker's restart.
                 is_changed = is_changed or (data.without_sub and not group.subscriptions)
         if refused is not None:
-            raise refused
+            return refused
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
             "IS_SUB_CHANGE": "true" if is_changed else "false",
