@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.broker.pop import taking
 from libramq.broker.pop.taking import PopSelection, Taking
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
@@ -303,6 +304,23 @@ def test_a_message_that_failed_too_often_is_a_dead_letter(broker: Conversation):
         broker.advance(1_000)
     assert popper.pop() == []
     assert bodies(broker.messages("%DLQ%G")) == [b"a"]
+
+
+def test_offsets_of_very_many_pops_are_committed_in_slices(broker: Conversation, monkeypatch):
+    """Twenty clients popped for 5,000 groups: each flush of the log was followed by a turn of 21 ms."""
+    monkeypatch.setattr(taking, "COMMITTED_AT_ONCE", 2)
+    sent(broker, b"a")
+    groups = [f"G{number}" for number in range(5)]
+    for group in groups:
+        Popper(broker, group=group).pop()
+    broker.flush()
+    committed: list[int] = []
+    while len(committed) < 10 and sum(committed) < len(groups):
+        before = sum(broker.broker.offsets.query(group, "T", 0) is not None for group in groups)
+        committed.append(before - sum(committed))
+        broker.tick()
+    assert max(committed) <= 2
+    assert sum(committed) == len(groups)
 
 
 def test_offsets_are_committed_once_the_check_points_are_on_the_disk(broker: Conversation):

@@ -386,7 +386,7 @@ class Broker:
             stalled=stalled,
             # What an event decided is journalled before any of it is sent; then woken work is processed.
             settle=(
-                self.pop.taking.settle,
+                self.pop.settle,
                 self.offsets.write_or_keep,
                 arrivals.settle,
                 self.pop.reviving.settle,

@@ -45,7 +45,8 @@ class PopParts:
         filters: PullFilters,
     ) -> None:
         pop, store, tables = files.pop, files.store, files.tables
-        self._store = store
+        self._store, self._clock = store, kernel.clock
+        self._commits_rest = kernel.deadlines.new(lambda _: None, "positions")
         ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
         self.taking = Taking(
             store,
@@ -86,12 +87,17 @@ class PopParts:
         )
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
-        waits, name = pop.journal.must_wait, config.broker_name
-        acknowledging = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
+        name, waits = config.broker_name, pop.journal.must_wait
+        acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
         self.services: list[Any] = [
             PopMessage(self.popping, answer=responder.answer, broker_name=name, waits_for_disk=waits),
-            AckMessage(acknowledging, ordering, waits_for_disk=waits),
+            AckMessage(acking, ordering, waits_for_disk=waits),
         ]
+
+    def settle(self) -> None:
+        """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
+        if self.taking.settle():
+            self._commits_rest.at(self._clock.monotonic_ms())
 
     def close(self) -> None:
         """Commit everything that was popped: the log is flushed for that, waiting for the disk."""
@@ -100,7 +106,8 @@ class PopParts:
         except StoreError as error:
             log.error("what was popped is committed at the next start", reason=str(error))
         else:
-            self.taking.settle()
+            while self.taking.settle():
+                pass
 
     def _topic_changed(self, topic: str) -> None:
         if topic not in self._topics and not self._store.config.is_copy:
