@@ -16,6 +16,7 @@ from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.runtime.performer import TURN_US_MAX
 from libramq.store.reading.filtered_read import STEP_COUNT_MAX, FilteredRead
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header, subscription
+from tests.broker.test_bounded_work import count_calls
 from tests.broker.test_cold_reads import ColdPages
 from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer
@@ -330,9 +331,11 @@ def test_the_filters_of_all_groups_are_bounded_and_dead_ones_go_first(monkeypatc
         for _ in filters.register(group, [sql(expression)], wall_ms=WallMs(1)):
             pass
 
+    parsed = count_calls(monkeypatch, consumer_filters, "parse_filter")
     for number in range(5):
         register(f"G{number}")
     assert [filters.get(f"G{number}", "T") is not None for number in range(5)] == [True] * 3 + [False] * 2
+    assert len(parsed) == 3, "what cannot be kept is not parsed, which takes up to 10 ms"
     filters.unregister("G1", wall_ms=WallMs(2))
     register("G4")
     assert [filters.get(f"G{number}", "T") is not None for number in range(5)] == [

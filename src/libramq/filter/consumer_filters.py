@@ -142,7 +142,7 @@ class ConsumerFilters:
                 self._die(consumer_filter, wall_ms)
 
     def _register(self, group: str, data: SubscriptionData, wall_ms: WallMs) -> bool:
-        """Apply one subscription; return whether its expression was parsed."""
+        """Apply one subscription; return whether others are to be served before the next."""
         known = self.get(group, data.topic)
         if known is not None and known.dead_ms is None and data.sub_version <= known.version:
             return False
@@ -153,12 +153,12 @@ class ConsumerFilters:
             return False
         if known is not None:
             self._remove(group, data.topic)
+        if not self._has_room(len(data.sub_string)):
+            log.error("a filter is not kept: there are too many of them", group=group, topic=data.topic)
+            return True
         try:
             found = parse_filter(data.sub_string, expression_type)
         except ConfigError:  # The client learns it from its pulls: FILTER_DATA_NOT_EXIST.
-            return True
-        if not self._has_room(len(data.sub_string)):
-            log.error("a filter is not kept: there are too many of them", group=group, topic=data.topic)
             return True
         self._keep(
             ConsumerFilter(
