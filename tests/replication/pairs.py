@@ -93,6 +93,10 @@ class Pair:
         #: Another master of the cluster, which has the topics that it was sent; none unless a test opens it.
         self.other: Conversation | None = None
         self.loses_answers = False
+        #: How many more requests the other master gets, before it is out of reach; None: any number.
+        self.other_takes: int | None = None
+        #: What the other master has answered, while that is held up; None: it arrives at once.
+        self.held_answers: list[Callable[[], None]] | None = None
         self.wire: Wire | None = None
         self.clock = ManualClock()
         defaults: dict[str, object] = {"ha_listen_port": 10912, "max_message_size": 600_000}
@@ -194,7 +198,18 @@ class Pair:
 
     def _answer(self, question: Question) -> None:
         command = question.command()
-        question.done(self._answer_of(question.address, command))
+        answer = self._answer_of(question.address, command)
+        if question.address == OTHER and self.held_answers is not None:
+            self.held_answers.append(lambda: question.done(answer))
+        else:
+            question.done(answer)
+
+    def release_answers(self) -> None:
+        """Let arrive what the other master has answered."""
+        answers, self.held_answers = self.held_answers or [], None
+        for answer in answers:
+            answer()
+        self.slave.performer.follow()
 
     def _answer_of(self, address: str, command: Command) -> Command | LibraError:
         if address == MASTER:
@@ -205,6 +220,10 @@ class Pair:
             return self.slave.ask(FakePeer(), command.code, command.ext, command.body)
         if address == OTHER:
             assert self.other is not None
+            if self.other_takes is not None:
+                self.other_takes -= 1
+                if self.other_takes < 0:
+                    return ConnectFailed(f"{OTHER} is gone")
             answer = self.other.ask(FakePeer(), command.code, command.ext, command.body)
             return ConnectionLost(f"{OTHER} is gone") if self.loses_answers else answer
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:

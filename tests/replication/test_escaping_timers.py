@@ -174,6 +174,109 @@ def test_a_master_that_lost_its_end_skips_nothing(pair: Pair, tmp_path: Path) ->
     assert sorted(bodies(pair.master)) == [b"new", b"one"]
 
 
+def lose_master_of(pair: Pair, count: int) -> list[bytes]:
+    """Lose a master that has timer messages of one slot; return their bodies."""
+    texts = [f"{number:02}" for number in range(count)]
+    send(pair, *texts, seconds=5)
+    pair.run(100)
+    lose_master(pair)
+    return [text.encode() for text in texts]
+
+
+def test_the_master_waits_for_answers_that_its_slave_awaits(pair: Pair) -> None:
+    """The slot is with another master, and nobody knows yet; the answers arrive while the master waits."""
+    pair.held_answers = []
+    texts = lose_master_of(pair, 10)
+    pair.run(7 * SECONDS)
+    assert len(pair.held_answers) == len(texts)
+    pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.run(2 * SECONDS)
+    pair.release_answers()
+    pair.run(2 * ROUND_MS)
+    assert (sorted(bodies(pair.other)), bodies(pair.master)) == (texts, [])
+
+
+def test_the_master_waits_for_the_rest_of_a_slot_that_was_sent_in_part(pair: Pair) -> None:
+    """Nothing is under way when it asks: the other master has taken 32 of 40, and is out of reach."""
+    pair.other_takes = 32
+    texts = lose_master_of(pair, 40)
+    pair.run(7 * SECONDS)
+    assert len(bodies(pair.other)) == 32
+    pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.run(3 * SECONDS)
+    pair.other_takes = None
+    pair.run(2 * ROUND_MS)
+    assert (sorted(bodies(pair.other)), bodies(pair.master)) == (texts, [])
+
+
+def test_the_master_waits_for_a_slot_whose_sending_is_held_up(pair: Pair) -> None:
+    """32 of 40 are accepted, and the answers about the others are late."""
+    pair.other_takes = 32
+    texts = lose_master_of(pair, 40)
+    pair.run(7 * SECONDS)
+    pair.other_takes, pair.held_answers = None, []
+    pair.run(2 * SECONDS)
+    assert pair.held_answers
+    pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.run(2 * SECONDS)
+    pair.release_answers()
+    pair.run(2 * ROUND_MS)
+    assert (sorted(bodies(pair.other)), bodies(pair.master)) == (texts, [])
+
+
+def test_a_master_that_is_gone_again_leaves_the_rest_of_the_slot_to_its_slave(pair: Pair) -> None:
+    """It has asked, and the slave has stopped in the middle of a slot."""
+    pair.other_takes = 32
+    texts = lose_master_of(pair, 40)
+    pair.run(7 * SECONDS)
+    pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.run(3 * SECONDS)
+    send(pair, "new", seconds=5)
+    texts.append(b"new")
+    pair.run(500)
+    lose_master(pair)
+    pair.other_takes = None
+    pair.run(90 * SECONDS)
+    assert sorted(bodies(pair.other)) == texts
+    return_master(pair)
+    assert (sorted(bodies(pair.other)), bodies(pair.master)) == (texts, [])
+
+
+def test_what_is_awaited_when_the_log_is_cut_says_nothing_of_the_new_log(pair: Pair, tmp_path: Path) -> None:
+    """The answers arrive after the cut; then the slave is promoted."""
+    assert pair.master.send(FakePeer(), body=b"shared").code == ResponseCode.SUCCESS
+    pair.run(100)
+    pair.part()
+    pair.run()
+    pair.master.kill()
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "master", saved)
+    pair.return_master()
+    pair.run(3 * SECONDS)
+    pair.held_answers = []
+    reply = pair.master.send(FakePeer(), body=b"level", properties={"DELAY": "2", "UNIQ_KEY": "level"})
+    assert reply.code == ResponseCode.SUCCESS
+    lose_master_of(pair, 10)
+    pair.run(7 * SECONDS)
+    assert len(pair.held_answers) == 11
+    shutil.rmtree(tmp_path / "master")
+    shutil.copytree(saved, tmp_path / "master")
+    pair.return_master()
+    for _ in range(20):
+        pair.run(100)
+        if pair.slave.broker.store.end <= pair.master.broker.store.end:
+            break
+    reply = pair.master.send(FakePeer(), body=b"new", properties={"DELAY": "2", "UNIQ_KEY": "new"})
+    assert reply.code == ResponseCode.SUCCESS
+    pair.run(100)
+    assert pair.slave.broker.store.end == pair.master.broker.store.end
+    pair.release_answers()
+    pair.run(100)
+    pair.promote(is_killed=True)
+    pair.run(60 * SECONDS)
+    assert b"new" in bodies(pair.slave)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_happens_each_message_is_delivered_once(tmp_path: Path, seed: int) -> None:
     """Masters are killed and return, slaves are closed and opened, and messages wait meanwhile."""

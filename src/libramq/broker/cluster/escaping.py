@@ -41,6 +41,10 @@ SOON_MS: Final = 10
 CONFIRMED_MS: Final = 3_000
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
 PAUSE_MS: Final = 60_000
+#: Ours: how soon a master that awaits its slave asks again: SlavesProgress.AGAIN_MS, and an answer.
+ASKED_MS: Final = 5_000
+#: Ours: how long a slot that was sent in part is kept for a master to ask (SlavesProgress.WAIT_MS_MAX).
+KEPT_MS: Final = 30_000
 
 _DROPPED: Final = (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS)
 
@@ -73,6 +77,7 @@ class Escaping:
         self._rounds = Rounds(files.store, kernel, self._act, again_ms=AGAIN_MS)
         self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
         self._confirmed_until_ms = self._paused_until_ms = self._clock.monotonic_ms()
+        self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
         self._is_asking = self._was_acting = False
         self._windows: dict[int, Window] = {}
         self._masters = OtherMasters(kernel, ask, name=self._name, name_server=name_server, ready=self._soon)
@@ -82,9 +87,17 @@ class Escaping:
 
     def pause(self) -> bool:
         """Send nothing more for a while: a master is back. Return whether answers are still awaited."""
-        self._paused_until_ms = self._clock.monotonic_ms() + PAUSE_MS
+        now_ms = self._clock.monotonic_ms()
+        self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
         is_awaiting = self._transactions.is_awaiting or self._timers.is_midway
         return is_awaiting or any(each.awaited for each in self._windows.values())
+
+    def forget(self) -> None:
+        """Forget what is sent, as the log is about to be cut: its numbers may soon mean other messages."""
+        self._windows.clear()
+        self._transactions.begin()
+        self._timers.end()
+        self._was_acting = False
 
     def _soon(self) -> None:
         self._rounds.by(self._clock.monotonic_ms())
@@ -94,8 +107,8 @@ class Escaping:
         if self._is_copying():
             self._paused_until_ms = now_ms  # The master that asked has registered.
         if not self._is_acting() or now_ms < self._paused_until_ms:
-            if self._timers.is_midway and not self._is_copying():
-                self._timers.act(is_ending=True)
+            if self._timers.is_midway and self._is_slot_ended(now_ms):
+                self._was_acting = self._was_acting and not self._is_copying()
                 return
             if self._was_acting:
                 self._schedule.copies.end()
@@ -103,6 +116,7 @@ class Escaping:
             self._was_acting = False
             self._windows = {level: each for level, each in self._windows.items() if each.awaited}
             return
+        self._kept_until_ms = now_ms + KEPT_MS
         if not self._was_acting:
             self._schedule.copies.begin()
             self._transactions.begin()
@@ -120,6 +134,17 @@ class Escaping:
             self._rounds.by(now_ms + SOON_MS)
         if self._has_timers and self._timers.act():
             self._rounds.by(now_ms + SOON_MS)
+
+    def _is_slot_ended(self, now_ms: MonotonicMs) -> bool:
+        """Send the rest of the slot that was sent in part; return whether it is still to be ended.
+
+        The log may be copied again by then: a master that returns asks later, and awaits the slot. One that
+        was never gone asks nothing, and has delivered the slot.
+        """
+        if now_ms < self._asked_until_ms or not self._is_copying():
+            self._timers.act(is_ending=True)
+            return True
+        return now_ms < self._kept_until_ms
 
     # Whether to act.
 
@@ -161,8 +186,10 @@ class Escaping:
         return Outgoing(topic, properties, f"InnerProducerGroup_{self._name}_{self._id}")
 
     def _accepted(self, level: int, window: Window) -> None:
+        if self._windows.get(level) is not window:
+            return
         self._advance(level, window.next_offset)
-        if window.is_done and self._windows.get(level) is window:
+        if window.is_done:
             del self._windows[level]
             self._soon()
 

@@ -79,6 +79,8 @@ class EscapingTimers:
         self._window: Window | None = None
         #: Whether some of the first slot was accepted, and not all.
         self._is_begun = False
+        #: Whether the log is to be looked at again once that slot is delivered.
+        self._begins_later = False
 
     @property
     def is_midway(self) -> bool:
@@ -86,7 +88,10 @@ class EscapingTimers:
         return self._is_begun or (self._window is not None and bool(self._window.awaited))
 
     def begin(self) -> None:
-        """Look at the log as it is now; waits for the disk."""
+        """Look at the log as it is now; waits for the disk. A slot that was sent in part is ended before."""
+        self._begins_later = self.is_midway
+        if self._begins_later:
+            return
         self._next_offset = self._store.min_offset(names.TIMER_TOPIC, 0)
         self._end = self._store.max_offset(names.TIMER_TOPIC, 0)
         self._slots.clear()
@@ -96,7 +101,7 @@ class EscapingTimers:
     def end(self) -> None:
         """Forget what waits: a master is there."""
         self._slots.clear()
-        self._window, self._is_begun = None, False
+        self._window, self._is_begun, self._begins_later = None, False, False
         self._copies.end()
 
     def act(self, *, is_ending: bool = False) -> bool:
@@ -192,3 +197,5 @@ class EscapingTimers:
         from_ms = (tick + 1) * self._precision_ms
         self._timers.copy(self._timers.again.renewed(self._end, from_ms))
         self._save_soon()
+        if self._begins_later:
+            self.begin()

@@ -122,9 +122,11 @@ class EscapingTransactions:
         return Outgoing(message.properties[p.REAL_TOPIC], properties, group, TRANSACTION_PREPARED)
 
     def _accepted(self, open_: OpenTransactions, window: Window) -> None:
+        if self._window is not window:
+            return
         open_.passed(window.next_offset)
         self._commit(open_)
-        if window.is_done and self._window is window:
+        if window.is_done:
             self._window = None
 
     def _commit(self, open_: OpenTransactions) -> None:

@@ -119,6 +119,8 @@ class Slave:
 
     def _may_cut(self, end: int) -> bool:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""
+        if self.escaping is not None:
+            self.escaping.forget()
         progress = self._copies.progress
         if progress.applied_end is None or end < progress.applied_end:
             progress.drop()
