@@ -58,7 +58,7 @@ from libramq.kernel.effect import Effects
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
 from libramq.store.log.append import AppendResult
-from libramq.transport.server import Handler
+from libramq.transport.server_connection import Handler
 
 LINE_BYTES_MAX = 64 * 1024
 MESSAGES_MAX = 32

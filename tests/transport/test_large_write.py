@@ -1,22 +1,35 @@
-"""A large answer: what the socket takes is gone, and what it does not take is a copy of the rest alone."""
+"""A large answer leaves in slices with those of others between, and of what waits nothing is held twice."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from libramq.transport.large_write import send_now
+from libramq.remoting.command import Command
+from libramq.remoting.frame import encode_frame
+from libramq.transport.large_write import (
+    LARGE_BYTES,
+    SLICE_BYTES,
+    SLICES_PER_ROUND,
+    LargeWrite,
+    LargeWrites,
+    may_be_sliced,
+)
+from tests.transport.loops import LOOPS, run_on
+from tests.transport.test_server import Client, Echo, serve
 
-DATA = bytes(range(256)) * 64 * 1024  # 16 MiB: more than any socket takes at once.
+DATA = bytes(range(256)) * 40 * 1024  # 10 MiB: more than any socket takes at once.
 
 
 class FakeTransport:
     """A transport over one end of a pair of sockets."""
 
-    def __init__(self, end: socket.socket, waiting_bytes: int = 0) -> None:
-        self._extra = {"socket": end}
+    def __init__(self, end: socket.socket, waiting_bytes: int = 0, *, is_encrypted: bool = False) -> None:
+        self._extra = {"socket": end, "sslcontext": object() if is_encrypted else None}
         self._waiting_bytes = waiting_bytes
+        self.written: list[Any] = []
 
     def get_write_buffer_size(self) -> int:
         return self._waiting_bytes
@@ -24,31 +37,168 @@ class FakeTransport:
     def get_extra_info(self, name: str) -> Any:
         return self._extra.get(name)
 
+    def write(self, data: Any) -> None:
+        self.written.append(data)
+
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     server, client = socket.socketpair()
     server.setblocking(False)
+    client.setblocking(False)
     with server, client:
         yield server, client
 
 
-def test_only_what_the_socket_does_not_take_is_left(ends):
-    server, client = ends
-    rest = send_now(FakeTransport(server), DATA)
-    assert 0 < len(rest) < len(DATA)
+def read_all(end: socket.socket) -> bytes:
     received = b""
-    while len(received) < len(DATA) - len(rest):
-        received += client.recv(1 << 20)
-    assert received + rest == DATA
+    while True:
+        try:
+            received += end.recv(1 << 20)
+        except BlockingIOError:
+            return received
 
 
-def test_nothing_overtakes_what_waits_already(ends):
-    server, _ = ends
-    assert send_now(FakeTransport(server, waiting_bytes=1), DATA) is DATA
+def test_a_slice_at_a_time_leaves_and_everything_arrives_in_order(ends):
+    server, client = ends
+    transport, write = FakeTransport(server), LargeWrite(DATA[: 3 * SLICE_BYTES])
+    write.add(b"a small answer")
+    slices = []
+    while write.size:
+        before = write.size
+        goes_on = write.send_slice(transport)
+        if not transport.written:
+            slices.append(read_all(client))
+            assert len(slices[-1]) == before - write.size <= SLICE_BYTES
+            assert goes_on == bool(write.size)
+        else:  # A pair of sockets may take less than a slice.
+            slices += [read_all(client), *transport.written]
+    assert b"".join(slices) == DATA[: 3 * SLICE_BYTES] + b"a small answer"
+
+
+def test_the_transport_gets_what_the_socket_does_not_take(ends):
+    server, client = ends
+    transport, write = FakeTransport(server), LargeWrite(DATA)
+    while write.send_slice(transport):
+        pass
+    assert write.size == 0
+    received = read_all(client)
+    assert 0 < len(received) < len(DATA)
+    assert received + b"".join(transport.written) == DATA
+
+
+def test_a_rest_is_copied_where_most_of_the_answer_has_left(ends):
+    """A client that left 300 KB unread kept 4 MiB in memory."""
+    server, client = ends
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * SLICE_BYTES)
+    for size, is_copied in ((LARGE_BYTES, False), (SLICE_BYTES + 1_000, True)):
+        transport, write = FakeTransport(server), LargeWrite(DATA[:size])
+        write.send_slice(transport)
+        read_all(client)
+        write.hand_over(transport)
+        (rest,) = transport.written
+        assert isinstance(rest, bytes) == is_copied
+
+
+@pytest.mark.parametrize(("waiting_bytes", "is_encrypted"), [(1, False), (0, True)])
+def test_nothing_overtakes_what_waits_and_nothing_goes_round_encryption(ends, waiting_bytes, is_encrypted):
+    assert may_be_sliced(FakeTransport(ends[0]))
+    assert not may_be_sliced(FakeTransport(ends[0], waiting_bytes, is_encrypted=is_encrypted))
 
 
 def test_a_broken_connection_is_the_transports_matter(ends):
     server, client = ends
     client.close()
-    assert send_now(FakeTransport(server), DATA) == DATA
+    transport, write = FakeTransport(server), LargeWrite(DATA)
+    assert not write.send_slice(transport)
+    assert b"".join(transport.written) == DATA
+
+
+def test_each_round_sends_a_few_slices_in_turn():
+    rounds: list[Any] = []
+    sent: list[str] = []
+    writes = LargeWrites(rounds.append)
+
+    class Writing:
+        def __init__(self, name: str, slices: int) -> None:
+            self.name, self.slices = name, slices
+
+        def write_on(self) -> None:
+            sent.append(self.name)
+            self.slices -= 1
+            if self.slices:
+                writes.wait(self)
+
+    for name in "abc":
+        writes.wait(Writing(name, 2))
+    assert SLICES_PER_ROUND == 2
+    orders = []
+    while rounds:
+        assert len(rounds) == 1
+        rounds.pop()()
+        orders.append("".join(sent))
+        sent.clear()
+    assert orders == ["ab", "ca", "bc"]
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_answers_of_10_mib_arrive_whole_and_others_are_answered_between_their_slices(loop):
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        slow, other = await Client.connect(port), await Client.connect(port)
+        await asyncio.gather(slow.ask(), other.ask())
+        reading = asyncio.ensure_future(slow.read(3))
+        large, _ = echo.peers
+        for body in (DATA, b"a small answer", DATA):
+            large.write(encode_frame(Command(code=1, body=body)))
+        assert large.unsent_bytes > len(DATA), "it left at once, or was not counted"
+        assert await other.ask() == b"hi"
+        assert large.unsent_bytes > len(DATA), "the other client waited for it"
+        assert [reply.body for reply in await reading] == [DATA, b"a small answer", DATA]
+        assert large.unsent_bytes == 0
+        assert await slow.ask() == b"hi"
+        for client in (slow, other):
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_what_was_written_before_the_end_arrives(loop):
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        client = await Client.connect(port)
+        await client.ask()
+        (peer,) = echo.peers
+        peer.write(DATA)
+        peer.close("a test")
+        assert not peer.is_open
+        peer.write(b"too late")
+        assert await client.reader.read() == DATA
+        await echo.someone_left.wait()
+        assert peer.unsent_bytes == 0
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_client_that_leaves_amid_a_large_answer_disturbs_nobody(loop):
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        leaving, other = await Client.connect(port), await Client.connect(port)
+        await asyncio.gather(leaving.ask(), other.ask())
+        echo.peers[0].write(DATA)
+        leaving.writer.transport.abort()
+        await echo.someone_left.wait()
+        assert echo.gone[0].unsent_bytes == 0
+        assert await other.ask() == b"hi"
+        await other.close()
+        await server.close()
+
+    run_on(loop, scenario)

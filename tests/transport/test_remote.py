@@ -12,7 +12,8 @@ from libramq.remoting.frame import encode_frame
 from libramq.transport import remotes as remotes_module
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.server import Peer, Server
+from libramq.transport.server import Server
+from libramq.transport.server_connection import Peer
 from tests.transport.loops import LOOPS, run_on, until
 
 both = pytest.mark.parametrize("loop", list(LOOPS))

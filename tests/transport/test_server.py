@@ -18,8 +18,9 @@ from libramq.runtime import outgoing, waiting_turns
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.transport import server as server_module
-from libramq.transport import unfinished
-from libramq.transport.server import Handler, Peer, Server
+from libramq.transport import server_connection, unfinished
+from libramq.transport.server import Server
+from libramq.transport.server_connection import Handler, Peer
 from tests.fakes import ManualClock, ManualThreads
 from tests.transport.loops import LOOPS, run_on, until
 
@@ -227,7 +228,7 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
 
     It was disconnected and returned, for ever.
     """
-    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
+    monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     for module in (outgoing, waiting_turns):
         monkeypatch.setattr(module, "UNSENT_BYTES_HIGH", 64 * 1024)
 
@@ -256,8 +257,8 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
 
 
 def test_notifications_to_a_client_that_does_not_read_are_bounded(loop, monkeypatch):
-    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
-    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)
+    monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
+    monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)
 
     async def scenario() -> None:
         echo = Echo()

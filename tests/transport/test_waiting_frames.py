@@ -6,7 +6,8 @@ from libramq.remoting.command import Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
 from libramq.transport import waiting_frames
-from libramq.transport.server import Server, ServerConnection
+from libramq.transport.server import Server
+from libramq.transport.server_connection import ServerConnection
 from libramq.transport.waiting_frames import WAITING_BYTES_MAX, WaitingFrames
 from tests.transport.loops import LOOPS, run_on, until
 from tests.transport.test_server import Client, serve

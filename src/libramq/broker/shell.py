@@ -24,7 +24,8 @@ from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
-from libramq.transport.server import Handler, Server
+from libramq.transport.server import Server
+from libramq.transport.server_connection import Handler
 
 if TYPE_CHECKING:
     from libramq.broker.metrics.metrics_server import MetricsServer

@@ -58,7 +58,7 @@ def log_failure(what: str, error: Exception) -> None:
 
 
 class Performer:
-    """Performs one engine's effects; a `transport.server.Handler`.
+    """Performs one engine's effects; a `transport.server_connection.Handler`.
 
     listen: starts to accept connections, then calls back. dialer: makes connections for streams of bytes.
     failed: called with failures that are bugs of ours.
@@ -371,7 +371,7 @@ class Performer:
 
 
 class Entrance:
-    """The handler for connections of another protocol; a `transport.server.Handler`.
+    """The handler for connections of another protocol; a `transport.server_connection.Handler`.
 
     They share everything with the other connections of their performer: turns, effects, timers, services.
     """

@@ -1,26 +1,102 @@
-"""The large write: what the socket takes at once goes there directly, and only the rest waits in memory.
+"""The large write: it leaves in slices, a few per round of the loop; what the socket does not take waits.
 
-A transport keeps the whole of a buffer until its last byte has left. Of 4 MiB that a client does not read the
-kernel takes all but 300 KB: 200 such clients took 800 MB, and counted 60.
+A kernel takes 3 MiB in one system call that lasts 15 ms, because it finds pages for them, and every other
+client waits for that. A transport keeps the whole of a buffer until its last byte has left, but of 4 MiB
+that a client does not read the kernel takes all but 300 KB: 200 such clients took 800 MB, and counted 60.
 """
 
 import asyncio
 import os
-from typing import Final
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
 
-#: Ours: smaller answers are not worth a system call of their own; a pull's usual one has 256 KiB.
+#: Ours: smaller answers are written at once; a pull's usual one has 256 KiB.
 LARGE_BYTES: Final = 512 * 1024
+#: Ours: a slice takes about 1 ms.
+SLICE_BYTES: Final = 256 * 1024
+#: Ours: as many slices leave between two looks at the other sockets (`LargeReads` reads as much).
+SLICES_PER_ROUND: Final = 2
 
 
-def send_now(transport: asyncio.Transport, data: bytes) -> bytes:
-    """Send what the socket takes now; return a copy of the rest, for the transport."""
-    if transport.get_write_buffer_size() or transport.get_extra_info("sslcontext") is not None:
-        return data
-    sent = 0
-    view = memoryview(data)
-    try:
-        while sent < len(data):
-            sent += os.write(transport.get_extra_info("socket").fileno(), view[sent:])
-    except OSError:  # It takes no more, or is broken, which the transport finds out.
-        pass
-    return bytes(view[sent:])
+def may_be_sliced(transport: asyncio.Transport) -> bool:
+    """Return whether bytes may go to the socket directly: none wait before them, and none are encrypted."""
+    return not transport.get_write_buffer_size() and transport.get_extra_info("sslcontext") is None
+
+
+class LargeWrite:
+    """What a connection still has to send, in order."""
+
+    __slots__ = ("_pieces", "_sent_of_first", "size")
+
+    def __init__(self, data: bytes) -> None:
+        self._pieces = deque([memoryview(data)])
+        self._sent_of_first = 0
+        #: The number of bytes that have not left.
+        self.size = len(data)
+
+    def add(self, data: bytes) -> None:
+        """Append bytes, which leave after all others."""
+        self._pieces.append(memoryview(data))
+        self.size += len(data)
+
+    def send_slice(self, transport: asyncio.Transport) -> bool:
+        """Send a slice; return whether another can follow: the transport gets what is not taken."""
+        descriptor = transport.get_extra_info("socket").fileno()
+        room = SLICE_BYTES
+        while self._pieces and room:
+            piece = self._pieces[0]
+            try:
+                sent = os.write(descriptor, piece[:room])
+            except OSError:  # It takes no more, or is broken, which the transport finds out.
+                self.hand_over(transport)
+                break
+            room -= sent
+            self.size -= sent
+            if sent < len(piece):
+                self._pieces[0] = piece[sent:]
+                self._sent_of_first += sent
+            else:
+                self._pieces.popleft()
+                self._sent_of_first = 0
+        return bool(self._pieces)
+
+    def hand_over(self, transport: asyncio.Transport) -> None:
+        """Give the transport everything that has not left; a copy of the rest where most of an answer has."""
+        for piece in self._pieces:
+            transport.write(bytes(piece) if self._sent_of_first > len(piece) else piece)
+            self._sent_of_first = 0
+        self._pieces.clear()
+        self.size = 0
+
+
+class Writing(Protocol):
+    """A connection in the middle of a large write."""
+
+    def write_on(self) -> None:
+        """Send the next slice; ignored if the connection has ended."""
+        ...
+
+
+class LargeWrites:
+    """Connections in the middle of large writes, which send their slices in turn.
+
+    soon: calls a function in the loop's next round.
+    """
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        self._soon = soon
+        self._waiting: deque[Writing] = deque()
+
+    def wait(self, connection: Writing) -> None:
+        """Make a connection send its next slice, after those that wait."""
+        if not self._waiting:
+            self._soon(self._next_round)
+        self._waiting.append(connection)
+
+    def _next_round(self) -> None:
+        now = [self._waiting.popleft() for _ in range(min(SLICES_PER_ROUND, len(self._waiting)))]
+        if self._waiting:
+            self._soon(self._next_round)
+        for connection in now:
+            connection.write_on()

@@ -1,221 +1,37 @@
-"""A listening socket: frames in, one callback per read with every command it brought, bytes out.
+"""A listening socket and its connections, within the limits that all of them share.
 
-A connection is closed at the first invalid byte, with the reason logged; others are not affected. A client
-that does not read its replies is not read from either; its handler is called when it reads again
-(`writable`). Upstream: remoting/netty/NettyRemotingServer.java.
+Upstream: remoting/netty/NettyRemotingServer.java.
 """
 
 import asyncio
 import errno
 from collections.abc import Callable
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 
 from libramq.clock import MonotonicMs
-from libramq.errors import ConfigError, LibraError, ProtocolError
-from libramq.kernel.connection import NUMBERS, Connection
+from libramq.errors import ConfigError, LibraError
 from libramq.logs import get_logger
 from libramq.remoting.connection import FrameReader
 from libramq.transport import waiting_frames
 from libramq.transport.descriptors import for_connections
-from libramq.transport.large_reads import LARGE_FRAME_BYTES, LARGE_READ_BYTES, LargeReads
-from libramq.transport.large_write import LARGE_BYTES, send_now
+from libramq.transport.large_reads import LargeReads
+from libramq.transport.large_write import LargeWrites
+from libramq.transport.server_connection import Handler, Reader, ServerConnection
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 from libramq.transport.waiting_frames import WaitingFrames
 
 log = get_logger(__name__)
 
-#: The other end of a connection, as services see it.
-Peer = Connection
-
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
 #: Ours: a shortage is over when this share of the connections at its beginning is left.
 ROOM_SHARE: Final = 0.9
-#: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a peer must read first.
-WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
-#: Ours: the limit of unsolicited data (woken pulls) to a peer that does not read.
-WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Ours: how long a closing connection may take to deliver what was written before.
 CLOSING_MS_MAX: Final = 1_000
 #: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
 IDLE_MS_MAX: Final = 120_000
 #: NettyServerConfig.serverSocketBacklog.
 BACKLOG: Final = 1024
-
-
-class Handler(Protocol):
-    """The server's side of its connections. All methods are called on the event loop and must not block."""
-
-    def connected(self, connection: Any) -> None:
-        """Handle a new connection."""
-        ...
-
-    def received(self, connection: Any, requests: list[Any]) -> None:
-        """One read brought these requests."""
-        ...
-
-    def writable(self, connection: Any) -> None:
-        """Continue: the client has read most of the data sent to it."""
-        ...
-
-    def closed(self, connection: Any) -> None:
-        """Handle the end of the connection."""
-        ...
-
-
-class Reader(Protocol):
-    """Cuts a connection's bytes into requests; raises ProtocolError for invalid ones."""
-
-    @property
-    def partial_bytes(self) -> int:
-        """The number of bytes held of an unfinished request."""
-        ...
-
-    def receive(self, data: bytes) -> list[Any]:
-        """Take the bytes that arrived; return the requests that are whole now."""
-        ...
-
-
-class ServerConnection(asyncio.Protocol):
-    """One accepted connection."""
-
-    def __init__(self, server: "Server") -> None:
-        self._server = server
-        self._reader = server.reader()
-        self._transport: asyncio.Transport | None = None
-        self._is_congested = self._is_paused = self._waits_to_read_on = False
-        self._unfinished_bytes = 0
-        self._large_frame: int | None = None
-        self.address = ""
-        self.number = next(NUMBERS)
-        self.last_read_ms = server.monotonic_ms()
-        self.closing_since_ms: MonotonicMs | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether data written now can still arrive."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle asyncio's new connection."""
-        transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass, but behaves like one.
-        peer_name = transport.get_extra_info("peername")
-        self.address = f"{peer_name[0]}:{peer_name[1]}" if peer_name else ""
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
-        if not self._server.admit(self, transport.get_extra_info("socket").fileno()):
-            transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Handle the bytes of one read."""
-        self.last_read_ms = self._server.monotonic_ms()
-        try:
-            requests = self._reader.receive(data)
-        except ProtocolError as error:
-            self.close(str(error))
-            return
-        unfinished_bytes = self._reader.partial_bytes
-        whole_bytes = self._unfinished_bytes + len(data) - unfinished_bytes
-        if unfinished_bytes or self._unfinished_bytes:
-            self._unfinished_bytes = unfinished_bytes
-            self._server.holds_unfinished(self, unfinished_bytes, is_another=bool(requests))
-            self._wait_to_read_on(unfinished_bytes, is_another=bool(requests))
-        if requests:
-            try:
-                self._server.handler.received(self, requests)
-            except Exception:
-                log.exception("handler failed; connection closed", peer=self.address)
-                self.close("handler failed")
-            if self._is_paused and self.is_open:
-                self._server.holds_waiting(self, whole_bytes)
-        if len(data) >= LARGE_READ_BYTES and not self._waits_to_read_on and self.is_open:
-            self._wait(self._server.large_reads.begin())
-
-    def give_up_frame(self, reason: str) -> None:
-        """End the connection, and keep nothing of the frame whose rest has not come."""
-        self._reader = self._server.reader()
-        self.close(reason)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the end of the connection."""
-        self._transport = None
-        self._server.discard(self)
-
-    def pause_writing(self) -> None:
-        """Stop reading: the client does not read its replies."""
-        self._is_congested = True
-        self._read_or_not()
-
-    def resume_writing(self) -> None:
-        """Read again: the client reads its replies."""
-        self._is_congested = False
-        self.last_read_ms = self._server.monotonic_ms()
-        self._server.handler.writable(self)
-        self._read_or_not()
-
-    def _wait_to_read_on(self, unfinished_bytes: int, *, is_another: bool) -> None:
-        """Read the next part of a large frame when those of others that were begun before have been read."""
-        large_reads = self._server.large_reads
-        if unfinished_bytes < LARGE_FRAME_BYTES:
-            self._large_frame = None
-        elif self.is_open:
-            if self._large_frame is None or is_another:
-                self._large_frame = large_reads.begin()
-            self._wait(self._large_frame)
-
-    def _wait(self, number: int) -> None:
-        self._waits_to_read_on = True
-        self._read_or_not()
-        self._server.large_reads.wait(self, number)
-
-    def read_on(self) -> None:
-        """Read again: the next part of a large frame, or the next of many requests."""
-        self._waits_to_read_on = False
-        self._read_or_not()
-
-    def pause_reading(self) -> None:
-        """Stop reading: earlier requests are not processed yet."""
-        self._is_paused = True
-        self._read_or_not()
-
-    def resume_reading(self) -> None:
-        """Read again, unless the client must read first."""
-        self._is_paused = False
-        self._server.holds_none_waiting(self)
-        self._read_or_not()
-
-    def _read_or_not(self) -> None:
-        if self.is_open:
-            assert self._transport is not None
-            if self._is_paused or self._is_congested or self._waits_to_read_on:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Return how many written bytes have not left yet."""
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data if len(data) < LARGE_BYTES else send_now(self._transport, data))
-            if self._is_congested and self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
-                self.abort(f"{WRITE_BUFFER_BYTES_MAX} bytes wait to be read by the peer")
-
-    def close(self, reason: str) -> None:
-        """Close the connection after all written data has left; at the latest after CLOSING_MS_MAX."""
-        if self._transport is not None and not self._transport.is_closing():
-            log.info("connection closed", peer=self.address, reason=reason)
-            self.closing_since_ms = self._server.monotonic_ms()
-            self._transport.close()
-
-    def abort(self, reason: str) -> None:
-        """Close the connection now, dropping data that has not left yet."""
-        if self._transport is not None:
-            log.info("connection aborted", peer=self.address, reason=reason)
-            self._transport.abort()
 
 
 class Server:
@@ -253,6 +69,7 @@ class Server:
         self.large_reads = LargeReads(
             lambda work: asyncio.get_running_loop().call_soon(work), has_room=lambda: self._waiting.has_room
         )
+        self.large_writes = LargeWrites(lambda work: asyncio.get_running_loop().call_soon(work))
 
     @property
     def connection_count(self) -> int:

@@ -18,7 +18,7 @@ from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.machine.air import Air
 from libramq.testing.machine.process import Process
-from libramq.transport.server import Handler
+from libramq.transport.server_connection import Handler
 
 
 class Reader(Protocol):
@@ -110,7 +110,7 @@ class _Way:
 
 
 class ServerEnd:
-    """The server's end of a connection; a `transport.server.Peer`."""
+    """The server's end of a connection; a `transport.server_connection.Peer`."""
 
     __slots__ = ("_connection", "address", "is_open", "number")
 

@@ -12,7 +12,7 @@ from libramq.testing.machine.air import Air, Kept
 from libramq.testing.machine.connection import ClientHandler, Connection, Reader
 from libramq.testing.machine.process import Process
 from libramq.testing.scenarios.happening import Happening
-from libramq.transport.server import Handler
+from libramq.transport.server_connection import Handler
 
 
 class Network(Air):

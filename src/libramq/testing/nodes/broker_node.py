@@ -22,7 +22,8 @@ from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
 from libramq.testing.world import SeededSecretBits, World
-from libramq.transport.server import IDLE_MS_MAX, Handler
+from libramq.transport.server import IDLE_MS_MAX
+from libramq.transport.server_connection import Handler
 
 #: How soon a broker that could not start is started again, as a supervisor would.
 START_AGAIN_MS: Final = 500

@@ -47,7 +47,7 @@ from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
-from libramq.transport.server import Peer
+from libramq.transport.server_connection import Peer
 
 #: Ours: queues that are processed before others are served; one takes 4 µs, and as much to encode.
 QUEUES_PER_STEP: Final = 256

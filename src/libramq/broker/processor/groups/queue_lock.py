@@ -18,7 +18,7 @@ from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, Queue
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
-from libramq.transport.server import Peer
+from libramq.transport.server_connection import Peer
 
 #: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
