@@ -97,6 +97,10 @@ class Pair:
         self.other_takes: int | None = None
         #: What the other master has answered, while that is held up; None: it arrives at once.
         self.held_answers: list[Callable[[], None]] | None = None
+        #: Whether the name server does not answer the master.
+        self.leaves_master_alone = False
+        #: The most bytes of bodies that a broker sent to other processes at once.
+        self.asked_bytes_max = 0
         self.wire: Wire | None = None
         self.clock = ManualClock()
         defaults: dict[str, object] = {"ha_listen_port": 10912, "max_message_size": 600_000}
@@ -180,8 +184,13 @@ class Pair:
         while self._soon or self._is_asking() or self._has_work():
             for talk in (self.slave, self.master):
                 asked, talk.performer.asked = talk.performer.asked, []
+                size = sum(len(question.command().body) for question in asked)
+                self.asked_bytes_max = max(self.asked_bytes_max, size)
                 for question in asked:
-                    if not talk.is_killed:
+                    if talk is self.master and self.leaves_master_alone and question.address == NAME_SERVER:
+                        question.done(ConnectionLost(f"{NAME_SERVER} is gone"))
+                        talk.performer.follow()
+                    elif not talk.is_killed:
                         self._answer(question)
                         talk.performer.follow()
             for talk in self._talks:

@@ -55,6 +55,19 @@ def return_master(pair: Pair) -> None:
     pair.run(2 * ROUND_MS)
 
 
+def test_a_master_that_asks_late_hears_what_was_delivered(pair: Pair) -> None:
+    """Its slave has copied its tables by then."""
+    send(pair, "one", level="1")
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    pair.leaves_master_alone = True
+    pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.run(15 * SECONDS)
+    pair.leaves_master_alone = False
+    pair.run(60 * SECONDS)
+    assert (bodies(pair.other), bodies(pair.master)) == ([b"one"], [])
+
+
 def test_what_is_due_while_the_master_is_gone_is_delivered_once(pair: Pair) -> None:
     send(pair, "one", "two", level="1")
     pair.run(1_500)

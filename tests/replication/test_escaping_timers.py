@@ -7,6 +7,8 @@ from random import Random
 
 import pytest
 
+from libramq.broker.cluster import escaping_timers
+from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX
 from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting import headers as h
 from tests.fakes import FakePeer
@@ -307,3 +309,56 @@ def test_whatever_happens_each_message_is_delivered_once(tmp_path: Path, seed: i
     pair.close()
     assert set(delivered) == set(sent)
     assert sorted(delivered) == sorted(sent)
+
+
+def test_a_master_that_asks_late_hears_what_was_sent(pair: Pair) -> None:
+    """Its slave has copied its tables by then."""
+    send(pair, "one", seconds=5)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    pair.leaves_master_alone = True
+    pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.run(15 * SECONDS)
+    pair.leaves_master_alone = False
+    pair.run(60 * SECONDS)
+    assert (bodies(pair.other), bodies(pair.master)) == ([b"one"], [])
+
+
+def test_large_messages_of_one_time_are_sent_one_after_the_other(pair: Pair) -> None:
+    for name in ("one", "two", "three", "four", "five"):
+        send(pair, name + "x" * 500_000, seconds=5, UNIQ_KEY=name)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert len(bodies(pair.other)) == 5
+    assert pair.asked_bytes_max < 2 * WINDOW_BYTES_MAX
+
+
+def test_a_master_that_returns_waits_no_second_for_each_step_of_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the messages behind the one that was sent, all were recalled."""
+    monkeypatch.setattr(escaping_timers, "WINDOW_MAX", 1)
+    pair = open_pair(tmp_path, recall_message_enable=True)
+    try:
+        send(pair, "one", seconds=5)
+        for name in range(60):
+            asked = {"TIMER_DELAY_SEC": "5", "UNIQ_KEY": f"{name}"}
+            reply = pair.master.send(FakePeer(), body=b"none", properties=asked)
+            header = h.RecallMessageHeader(topic="T", recall_handle=reply.ext["recallHandle"])
+            assert not pair.master.ask(FakePeer(), RequestCode.RECALL_MESSAGE, header).code
+        send(pair, "two", seconds=5)
+        pair.run(100)
+        lose_master(pair)
+        for _ in range(1_000):
+            if bodies(pair.other):
+                break
+            pair.run(15)
+        pair.return_master(namesrv_addr="127.0.0.1:9876", **ACTING)
+        pair.run(3 * SECONDS)
+        first = bodies(pair.other)
+        pair.run(60 * SECONDS)
+        assert (first, bodies(pair.master)) == ([b"one", b"two"], [])
+    finally:
+        pair.close()

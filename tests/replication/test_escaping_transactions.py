@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX
 from libramq.codes import ResponseCode
 from libramq.message.names import TRANS_HALF_TOPIC
 from tests.broker.brokers import Conversation
@@ -61,6 +62,17 @@ def halves(talk: Conversation) -> list[bytes]:
 def return_master(pair: Pair) -> None:
     pair.return_master()
     pair.run(2 * ROUND_MS)
+
+
+def test_large_half_messages_are_passed_on_one_after_the_other(pair: Pair) -> None:
+    for number in range(5):
+        prepare(pair.master, FakePeer(), b"%d" % number * 500_000, UNIQ_KEY=f"{number}")
+        pair.run(100)
+    pair.run(OLD_MS)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert len(halves(other(pair))) == 5
+    assert pair.asked_bytes_max < 2 * WINDOW_BYTES_MAX
 
 
 def test_open_transactions_are_passed_on_and_end_at_the_other_master(pair: Pair) -> None:

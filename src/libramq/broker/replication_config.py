@@ -45,9 +45,9 @@ class ReplicationConfig(MessageStoreConfig):
     enable_remote_escape: bool = option(
         False,
         "enableRemoteEscape",
-        "With `enableSlaveActingMaster`, at a slave: while the master is gone, messages whose delay level is "
-        "over, and open transactions, are sent to other masters that have their topic. Timer messages and "
-        "redeliveries of what was popped wait for the master all the same, unlike at Apache's slave.",
+        "With `enableSlaveActingMaster`, at a slave: while the master is gone, messages whose delay level or "
+        "time is over, and open transactions, are sent to other masters that have their topic. Redeliveries "
+        "of what was popped wait for the master all the same, unlike at Apache's slave.",
     )
     in_sync_replicas: int = option(
         1,

@@ -9,7 +9,7 @@ twice. The slave with the lowest id sends, while the name server knows no master
 same way (`escaping_transactions.py`), and so do timer messages (`escaping_timers.py`).
 
 A master that returns asks for the offsets of the levels before it delivers (`slaves_progress.py`). From then
-on nothing more is sent.
+on nothing more is sent. Until then its own offsets, which are older, are not copied (`table_copies.py`).
 
 Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.changeScheduleServiceStatus.
 """
@@ -43,7 +43,8 @@ CONFIRMED_MS: Final = 3_000
 PAUSE_MS: Final = 60_000
 #: Ours: how soon a master that awaits its slave asks again: SlavesProgress.AGAIN_MS, and an answer.
 ASKED_MS: Final = 5_000
-#: Ours: how long a slot that was sent in part is kept for a master to ask (SlavesProgress.WAIT_MS_MAX).
+#: Ours: how long what was sent, and a slot that was sent in part, are kept for a master to ask
+#: (SlavesProgress.WAIT_MS_MAX).
 KEPT_MS: Final = 30_000
 
 _DROPPED: Final = (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS)
@@ -78,7 +79,7 @@ class Escaping:
         self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
         self._confirmed_until_ms = self._paused_until_ms = self._clock.monotonic_ms()
         self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
-        self._is_asking = self._was_acting = False
+        self._is_asking = self._was_acting = self._has_sent = False
         self._windows: dict[int, Window] = {}
         self._masters = OtherMasters(kernel, ask, name=self._name, name_server=name_server, ready=self._soon)
         self._transactions = EscapingTransactions(config, files.store, offsets, self._masters, kernel.clock)
@@ -90,14 +91,20 @@ class Escaping:
         now_ms = self._clock.monotonic_ms()
         self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
         is_awaiting = self._transactions.is_awaiting or self._timers.is_midway
-        return is_awaiting or any(each.awaited for each in self._windows.values())
+        self._has_sent = is_awaiting or any(each.awaited for each in self._windows.values())
+        return self._has_sent
+
+    @property
+    def owes_progress(self) -> bool:
+        """Return whether a master that is back has yet to ask what was sent; an Apache one does not."""
+        return self._has_sent and self._clock.monotonic_ms() < self._kept_until_ms
 
     def forget(self) -> None:
         """Forget what is sent, as the log is about to be cut: its numbers may soon mean other messages."""
         self._windows.clear()
         self._transactions.begin()
         self._timers.end()
-        self._was_acting = False
+        self._was_acting = self._has_sent = False
 
     def _soon(self) -> None:
         self._rounds.by(self._clock.monotonic_ms())
@@ -122,7 +129,7 @@ class Escaping:
             self._transactions.begin()
             self._timers.begin()
             self._windows.clear()  # Of an earlier absence of the master.
-            self._was_acting = True
+            self._was_acting = self._has_sent = True
         if now_ms >= self._confirmed_until_ms:
             self._confirm()
             return
@@ -142,7 +149,8 @@ class Escaping:
         was never gone asks nothing, and has delivered the slot.
         """
         if now_ms < self._asked_until_ms or not self._is_copying():
-            self._timers.act(is_ending=True)
+            if self._timers.act(is_ending=True):
+                self._rounds.by(now_ms + SOON_MS)
             return True
         return now_ms < self._kept_until_ms
 

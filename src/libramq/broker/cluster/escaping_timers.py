@@ -14,9 +14,10 @@ Upstream: TimerMessageStore.isShouldRunningDequeue, EscapeBridge.putMessage.
 
 from array import array
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final
 
-from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
+from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles, timer_options
 from libramq.broker.messages.delivered_copies import DeliveredCopies
@@ -35,21 +36,6 @@ _DROPPED: Final = (
     p.REAL_TOPIC, p.REAL_QUEUE_ID, p.DELAY, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS, p.TIMER_OUT_MS,
     p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES,
 )  # fmt: skip
-
-
-class _Slot:
-    """What waits for one time. offsets: in the timers' topic; deleted: the keys that recalls name.
-
-    rolled: those of messages that are in the topic twice. next: the first place that was not looked at.
-    """
-
-    __slots__ = ("deleted", "next", "offsets", "rolled")
-
-    def __init__(self) -> None:
-        self.offsets = array("q")
-        self.deleted: set[str] = set()
-        self.rolled: set[str] = set()
-        self.next = 0
 
 
 class EscapingTimers:
@@ -74,12 +60,15 @@ class EscapingTimers:
         self._clock = clock
         self._ready = ready
         self._copies = DeliveredCopies(files.store)
-        self._slots: dict[int, _Slot] = {}
+        #: What waits, as offsets in the timers' topic by time; there may be 259,200 slots, one a second for
+        #: three days (timerMaxDelaySec). `ticks`: a heap of them.
+        self._slots: dict[int, array[int]] = {}
+        self._ticks: list[int] = []
+        #: The keys that recalls name, by time.
+        self._recalled: dict[int, set[str]] = {}
         self._next_offset = self._end = 0
-        self._window: Window | None = None
-        #: Whether some of the first slot was accepted, and not all.
-        self._is_begun = False
-        #: Whether the log is to be looked at again once that slot is delivered.
+        self._forget_first()
+        #: Whether the log is to be looked at again once the first slot is delivered.
         self._begins_later = False
 
     @property
@@ -92,17 +81,31 @@ class EscapingTimers:
         self._begins_later = self.is_midway
         if self._begins_later:
             return
+        self._forget()
         self._next_offset = self._store.min_offset(names.TIMER_TOPIC, 0)
         self._end = self._store.max_offset(names.TIMER_TOPIC, 0)
-        self._slots.clear()
-        self._window, self._is_begun = None, False
         self._copies.begin()
 
     def end(self) -> None:
         """Forget what waits: a master is there."""
-        self._slots.clear()
-        self._window, self._is_begun, self._begins_later = None, False, False
+        self._forget()
         self._copies.end()
+
+    def _forget(self) -> None:
+        self._slots.clear()
+        self._ticks.clear()
+        self._recalled.clear()
+        self._begins_later = False
+        self._forget_first()
+
+    def _forget_first(self) -> None:
+        """Begin with a slot that nothing was sent of."""
+        self._window: Window | None = None
+        #: Whether some of the first slot was accepted, and not all.
+        self._is_begun = False
+        #: The first place of the slot that was not looked at, and the keys of messages that it has twice.
+        self._next_place = 0
+        self._rolled: set[str] = set()
 
     def act(self, *, is_ending: bool = False) -> bool:
         """Read or send on; return whether there is more to do soon. May raise ColdRead.
@@ -115,14 +118,13 @@ class EscapingTimers:
             self._collect()
             return True
         if self._window is None:
-            tick = min(self._slots, default=None)
-            if tick is None or tick >= int(self._clock.wall_ms()) // self._precision_ms:
+            if not self._ticks or self._ticks[0] >= int(self._clock.wall_ms()) // self._precision_ms:
                 return False
-            messages = self._find(tick, self._slots[tick])
+            messages = self._find(self._ticks[0])
             if messages is None:
                 return True
             if not messages:
-                self._finish(tick)
+                self._finish()
                 return True
             self._window = Window(messages, self._end)
         window = self._window
@@ -139,28 +141,35 @@ class EscapingTimers:
                 continue
             if topic.startswith(names.REVIVE_TOPIC_PREFIX) or self._timers.was_delivered(message):
                 continue
-            slot = self._slots.setdefault(out_ms // self._precision_ms, _Slot())
+            tick = out_ms // self._precision_ms
             if p.TIMER_DEL_UNIQKEY in message.properties:
-                slot.deleted.add(message.properties[p.TIMER_DEL_UNIQKEY])
-            else:
-                slot.offsets.append(message.queue_offset)
+                self._recalled.setdefault(tick, set()).add(message.properties[p.TIMER_DEL_UNIQKEY])
+                continue
+            if tick not in self._slots:
+                self._slots[tick] = array("q")
+                heappush(self._ticks, tick)
+            self._slots[tick].append(message.queue_offset)
         self._next_offset = max(read.next_offset, self._next_offset + 1)
 
-    def _find(self, tick: int, slot: _Slot) -> list[MessageExt] | None:
-        """Return the next messages of a slot that nobody has delivered; None: call again."""
+    def _find(self, tick: int) -> list[MessageExt] | None:
+        """Return the next messages of the first slot that nobody has delivered; None: call again."""
         found: dict[object, MessageExt] = {}
-        for place in range(slot.next, min(slot.next + WINDOW_MAX, len(slot.offsets))):
-            read = self._store.read(names.TIMER_TOPIC, 0, slot.offsets[place], 1)
+        offsets, place, size = self._slots[tick], self._next_place, 0
+        until = min(place + WINDOW_MAX, len(offsets))
+        while place < until and size < WINDOW_BYTES_MAX:
+            read = self._store.read(names.TIMER_TOPIC, 0, offsets[place], 1)
             for message in undamaged(read.data):
                 has_copy = self._has_copy(message, tick)
                 if has_copy is None:
                     return None
-                if not has_copy and not self._is_left_out(message, slot):
+                if not has_copy and not self._is_left_out(message, tick):
                     key = rolled_key(message, self._roll_window_ms)
                     found.setdefault(key or message.queue_offset, message)
-        slot.next = min(slot.next + WINDOW_MAX, len(slot.offsets))
-        slot.rolled.update(key for key in found if isinstance(key, str))
-        return list(found.values()) if found or slot.next == len(slot.offsets) else None
+                    size += message.store_size
+            place += 1
+        self._next_place = place
+        self._rolled.update(key for key in found if isinstance(key, str))
+        return list(found.values()) if found or place == len(offsets) else None
 
     def _has_copy(self, message: MessageExt, tick: int) -> bool | None:
         topic = message.properties[p.REAL_TOPIC]
@@ -168,12 +177,12 @@ class EscapingTimers:
         queue_id = self._destinations.queue_for(topic, sent_to)
         return self._copies.has(message, topic, queue_id, (tick + 1) * self._precision_ms)
 
-    def _is_left_out(self, message: MessageExt, slot: _Slot) -> bool:
+    def _is_left_out(self, message: MessageExt, tick: int) -> bool:
         """Return whether a message was recalled, or was sent already as it is in the topic twice."""
         properties = message.properties
-        if f"{properties[p.REAL_TOPIC]}+{properties.get(p.UNIQ_KEY)}" in slot.deleted:
+        if f"{properties[p.REAL_TOPIC]}+{properties.get(p.UNIQ_KEY)}" in self._recalled.get(tick, ()):
             return True
-        return rolled_key(message, self._roll_window_ms) in slot.rolled
+        return rolled_key(message, self._roll_window_ms) in self._rolled
 
     def _outgoing(self, message: MessageExt) -> Outgoing:
         properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
@@ -185,15 +194,16 @@ class EscapingTimers:
         self._is_begun = True
         if window.is_done:
             self._window = None
-            tick = min(self._slots)
-            if self._slots[tick].next == len(self._slots[tick].offsets):
-                self._finish(tick)
+            if self._next_place == len(self._slots[self._ticks[0]]):
+                self._finish()
             self._ready()
 
-    def _finish(self, tick: int) -> None:
-        """Note that a slot was delivered, and all slots before it."""
+    def _finish(self) -> None:
+        """Note that the first slot was delivered, as all slots before it were."""
+        tick = heappop(self._ticks)
         del self._slots[tick]
-        self._is_begun = False
+        self._recalled.pop(tick, None)
+        self._forget_first()
         from_ms = (tick + 1) * self._precision_ms
         self._timers.copy(self._timers.again.renewed(self._end, from_ms))
         self._save_soon()

@@ -12,7 +12,7 @@ Upstream: TransactionalMessageServiceImpl.check, EscapeBridge.putMessage.
 
 from typing import Final
 
-from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
+from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Window
 from libramq.broker.config import BrokerConfig
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.transactions import half
@@ -95,16 +95,18 @@ class EscapingTransactions:
         """Return the next open half messages, and whether there may be more."""
         found: list[MessageExt] = []
         end = self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
-        offset = open_.half_offset
+        offset, size = open_.half_offset, 0
         for _ in range(LOOKED_AT_MAX):
-            if offset >= end or len(found) == WINDOW_MAX:
-                return found, len(found) == WINDOW_MAX
+            is_full = len(found) == WINDOW_MAX or size >= WINDOW_BYTES_MAX
+            if offset >= end or is_full:
+                return found, is_full
             read = self._store.read(names.TRANS_HALF_TOPIC, half.QUEUE_ID, offset, 1)
             for message in messages_of(read):
                 if self._is_open(open_, message):
                     if int(self._clock.wall_ms()) - message.born_timestamp_ms < self._timeout_ms:
                         return found, False
                     found.append(message)
+                    size += message.store_size
             offset = max(read.next_offset, offset + 1)
             if not found:
                 open_.passed(offset)

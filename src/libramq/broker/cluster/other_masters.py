@@ -31,6 +31,8 @@ log = get_logger(__name__)
 AGAIN_MS: Final = 1_000
 ROUTE_MS: Final = 30_000
 ANSWER_MS_MAX: Final = 3_000
+#: Ours: of messages that are read in one turn and sent at once, apart from the last of them.
+WINDOW_BYTES_MAX: Final = 1024 * 1024
 #: Ours: topics whose routes are kept.
 ROUTES_MAX: Final = 10_000
 

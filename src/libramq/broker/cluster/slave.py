@@ -72,6 +72,7 @@ class Slave:
             kernel=kernel,
             ask=self._ask,
             copying=lambda: self.client.copying,
+            owes_progress=lambda: self.escaping is not None and self.escaping.owes_progress,
             with_timers=config.timer_wheel_enable,
         )
         self._search = kernel.deadlines.new(self._look)

@@ -72,6 +72,7 @@ class TableCopies:
     """Copies the master's tables, one after the other.
 
     copying: returns the number of the copying of the log that is under way; None: there is none.
+    owes_progress: whether this slave has delivered what its master does not know of yet.
     with_timers: whether timer messages are served.
     """
 
@@ -83,6 +84,7 @@ class TableCopies:
         kernel: Kernel,
         ask: Ask,
         copying: Callable[[], int | None],
+        owes_progress: Callable[[], bool],
         with_timers: bool,
     ) -> None:
         self._topics = files.tables.topics
@@ -96,6 +98,7 @@ class TableCopies:
         self._effects = kernel.effects
         self._ask = ask
         self._copying_now = copying
+        self._owes_progress = owes_progress
         #: The copying for which tables are asked.
         self._copying: int | None = None
         self._master: str | None = None
@@ -292,11 +295,13 @@ class TableCopies:
                 yield
 
     def _apply_delays(self, content: ScheduleFile) -> Iterator[None]:
-        self._schedule.copy_offsets(content.offset_table)
+        if not self._owes_progress():
+            self._schedule.copy_offsets(content.offset_table)
         yield
 
     def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:
-        self._timers.copy(Again(content.master_queue_offset, content.read_ms))
+        if not self._owes_progress():
+            self._timers.copy(Again(content.master_queue_offset, content.read_ms))
         yield
 
     def _apply_timer_metrics(self, content: TimerMetricsFile) -> Iterator[None]:
