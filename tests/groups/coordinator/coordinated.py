@@ -12,6 +12,7 @@ from libramq.fencing import MODE_EPOCHS, FenceReport
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import (
     Answer,
+    Assign,
     Effect,
     Gather,
     Grant,
@@ -76,6 +77,9 @@ class Surroundings:
         self.is_disk_full = False
         self.must_gather = False
         self.fences: dict[str, FenceReport] = {}
+        #: What a thread makes, and when it has; how long it takes.
+        self.works: list[tuple[int, Assign]] = []
+        self.work_ms = 0
         self.tickets = 0
         self.asked_at: dict[str, int] = {}
         self.slowest_ms = 0
@@ -206,11 +210,17 @@ class Surroundings:
         """Let time pass, while all members do at once what is due."""
         end_ms = self.now_ms + ms
         self.work()
-        while (due_ms := self.coordinator.next_due_ms) is not None and due_ms <= end_ms:
+        while (due_ms := self.next_due_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
+            self.make()
             self.do(self.coordinator.tick(self.now_ms))
             self.work()
         self.now_ms = end_ms
+
+    @property
+    def next_due_ms(self) -> int | None:
+        times = [self.coordinator.next_due_ms, *(made_ms for made_ms, _ in self.works[:1])]
+        return min((each for each in times if each is not None), default=None)
 
     def work(self) -> None:
         """Let every consumer without a waiting poll release what it can, and poll."""
@@ -238,6 +248,8 @@ class Surroundings:
                 case WatchTopic(topic):
                     if topic in self.topics:
                         self.tell(topic, self.topics[topic])
+                case Assign():
+                    self.works.append((self.now_ms + self.work_ms, effect))
                 case Gather():
                     if self.fences:
                         answers = list(self.fences.values())
@@ -246,6 +258,13 @@ class Surroundings:
                     state = self.states.get(grant.group)
                     assert state is not None, "granted before it was recorded"
                     assert grant.epoch <= state.epoch
+
+    def make(self) -> None:
+        """Take what the thread has made by now."""
+        while self.works and self.works[0][0] <= self.now_ms:
+            _, assign = self.works.pop(0)
+            made = assign.work.made()
+            self.do(self.coordinator.assigned(assign.group, assign.work, made, now_ms=self.now_ms))
 
     def answered(self, answer: Answer) -> None:
         client_id = answer.ticket.rpartition("/")[0]

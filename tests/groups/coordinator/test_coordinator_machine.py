@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator.effect import Effect
+from libramq.groups.coordinator.group import assigning
 from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.coordinator.group.balance import COLLECT_MS
 from libramq.groups.coordinator.group.saved_state import GroupState
@@ -147,11 +148,19 @@ class Cluster(Surroundings):
 class CoordinatorMachine(RuleBasedStateMachine):
     """Everything that may happen to a group."""
 
-    @initialize(may_lie=st.booleans())
-    def begin(self, may_lie) -> None:
+    @initialize(may_lie=st.booleans(), work_ms=st.sampled_from([None, 5, 300]))
+    def begin(self, may_lie, work_ms) -> None:
+        """work_ms: how long a thread takes for an assignment; None: there is no thread."""
         self.cluster = Cluster()
+        self.at_once_max = assigning.SUBSCRIPTIONS_AT_ONCE_MAX
+        if work_ms is not None:
+            assigning.SUBSCRIPTIONS_AT_ONCE_MAX, self.cluster.work_ms = 0, work_ms
         self.may_lie = may_lie
         self.started = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "at_once_max"):
+            assigning.SUBSCRIPTIONS_AT_ONCE_MAX = self.at_once_max
 
     def pick(self, n: int) -> Consumer:
         consumers = list(self.cluster.consumers.values())

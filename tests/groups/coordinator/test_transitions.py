@@ -13,6 +13,7 @@ from libramq.errors import BrokerError
 from libramq.fencing import Claim, FenceGrant, FenceReport
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator.group import assigning as group_assigning
 from libramq.groups.coordinator.group import balance as group_balance
 from libramq.groups.coordinator.group.balance import COLLECT_MS
 from libramq.groups.coordinator.group.inquiry import PARTING_MS
@@ -159,7 +160,9 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
         calls[kind]()
         return
     member = next(iter(core(group).members), None)
+    holders = {queue: holding.member for queue, holding in core(group).balance.queues.holdings.items()}
     direct: dict[type[ev.Event], Callable[[], ev.Event]] = {
+        ev.Assigned: lambda: ev.Assigned(group_assigning.Made(holders)),
         ev.SessionEnded: lambda: ev.SessionEnded(member, Reason.SESSION_EXPIRED),
     }
     event = direct[kind]() if kind in direct else kind()
@@ -233,6 +236,7 @@ class Walk(Cluster):
         self.random = Random(seed)
         self.do_fences_answer = True
         super().__init__()
+        self.work_ms = [0, 5, 300][seed % 3]
         self.has_lied = True
         self.started = 0
         for _ in range(WALK_STEPS):
@@ -461,6 +465,9 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
         change_while_reconciling()
         come_with_a_later_epoch()
         give_up_in_a_large_group(monkeypatch)
+        for seed in range(WALKS):
+            Walk(seed)
+        monkeypatch.setattr(group_assigning, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
         for seed in range(WALKS):
             Walk(seed)
     assert unreachable(seen) == []

@@ -95,7 +95,7 @@ class Escaping:
         return self._has_sent
 
     @property
-    def owes_progress(self) -> bool:
+    def is_ahead_of_master(self) -> bool:
         """Return whether a master that is back has yet to ask what was sent; an Apache one does not."""
         return self._has_sent and self._clock.monotonic_ms() < self._kept_until_ms
 

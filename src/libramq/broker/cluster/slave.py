@@ -72,7 +72,7 @@ class Slave:
             kernel=kernel,
             ask=self._ask,
             copying=lambda: self.client.copying,
-            owes_progress=lambda: self.escaping is not None and self.escaping.owes_progress,
+            is_ahead_of_master=lambda: self.escaping is not None and self.escaping.is_ahead_of_master,
             with_timers=config.timer_wheel_enable,
         )
         self._search = kernel.deadlines.new(self._look)

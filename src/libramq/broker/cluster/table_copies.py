@@ -72,7 +72,7 @@ class TableCopies:
     """Copies the master's tables, one after the other.
 
     copying: returns the number of the copying of the log that is under way; None: there is none.
-    owes_progress: whether this slave has delivered what its master does not know of yet.
+    is_ahead_of_master: whether this slave has delivered what its master does not know of yet.
     with_timers: whether timer messages are served.
     """
 
@@ -84,7 +84,7 @@ class TableCopies:
         kernel: Kernel,
         ask: Ask,
         copying: Callable[[], int | None],
-        owes_progress: Callable[[], bool],
+        is_ahead_of_master: Callable[[], bool],
         with_timers: bool,
     ) -> None:
         self._topics = files.tables.topics
@@ -98,7 +98,7 @@ class TableCopies:
         self._effects = kernel.effects
         self._ask = ask
         self._copying_now = copying
-        self._owes_progress = owes_progress
+        self._is_ahead_of_master = is_ahead_of_master
         #: The copying for which tables are asked.
         self._copying: int | None = None
         self._master: str | None = None
@@ -295,12 +295,12 @@ class TableCopies:
                 yield
 
     def _apply_delays(self, content: ScheduleFile) -> Iterator[None]:
-        if not self._owes_progress():
+        if not self._is_ahead_of_master():
             self._schedule.copy_offsets(content.offset_table)
         yield
 
     def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:
-        if not self._owes_progress():
+        if not self._is_ahead_of_master():
             self._timers.copy(Again(content.master_queue_offset, content.read_ms))
         yield
 

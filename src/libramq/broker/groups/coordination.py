@@ -8,6 +8,7 @@ answers arrive by the methods below. Each pending request is answered by its own
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -21,10 +22,12 @@ from libramq.fencing import MODE_CLIENT, Claims, FenceGrant, FenceReport
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group import request as rq
+from libramq.groups.coordinator.group.assigning import Assigning, Made
 from libramq.groups.coordinator.group.view import GroupView
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -58,6 +61,7 @@ class Coordination:
             broker_name=view.own_name, consumers=consumers, peers=peers, clock=kernel.clock
         )
         self._purgatory = kernel.purgatory
+        self._run = kernel.effects.run
         self._effects = RecordedEffects(tables.journals, self._do)
         self._perform = self._effects.perform
         # Of groups that were left to other brokers: the last epoch here, and the members then.
@@ -320,6 +324,9 @@ class Coordination:
             case fx.Gather():
                 own = self._known_of(effect.group, *self._former.get(effect.group, (0, None)))
                 self._peers.gather(effect.group, own, self.gathered)
+            case fx.Assign():
+                assigned = partial(self._assigned, effect.group, effect.work)
+                self._run(Thread.ASSIGN, effect.work.made, assigned)
             case fx.Started():
                 self._reports.started(effect)
             case fx.Settled():
@@ -328,6 +335,9 @@ class Coordination:
                 self._reports.replaced(effect)
             case fx.ModeChanged():
                 self._change_mode(effect)
+
+    def _assigned(self, group: str, work: Assigning, made: Made | Exception) -> None:
+        self._perform(self._coordinator.assigned(group, work, made, now_ms=self._now_ms()))
 
     def _grant(self, broker_name: str, grant: FenceGrant) -> None:
         if broker_name == self._broker_name:

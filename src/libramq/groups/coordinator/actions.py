@@ -331,6 +331,12 @@ def assign(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> Non
     group.assign(now_ms)
 
 
+def take_assignment(group: Group, event: ev.Assigned, now_ms: MonotonicMs) -> None:
+    """Start moving queues towards the assignment that a thread has made."""
+    group.publication.effects += group.balance.assigned(event.made, now_ms=now_ms)
+    group.publication.is_changed = True
+
+
 def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
     """Keep the collected changes until it is known who holds what."""
     group.note_changes()

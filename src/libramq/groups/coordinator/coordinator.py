@@ -8,12 +8,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, InvalidName, broker_error
+from libramq.errors import BrokerError, InvalidName
 from libramq.fencing import Claims, FenceReport
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Effect, Grant
+from libramq.groups.coordinator.group.assigning import Assigning, Made
 from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.request import (
     Join,
@@ -28,9 +28,10 @@ from libramq.groups.coordinator.group.request import (
 )
 from libramq.groups.coordinator.group.saved_state import GroupState, Record
 from libramq.groups.coordinator.group.view import GroupView, view_of
-from libramq.groups.coordinator.refusals import allocates_itself, busy, no_members, refusal
+from libramq.groups.coordinator.refusals import allocates_itself, at_limit, busy, no_members, refusal
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
+from libramq.groups.coordinator.watched_topics import change_of
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message import names
@@ -179,10 +180,7 @@ class Coordinator(Generic[P, T]):
         before = topics.queues(topic)
         if not topics.update(topic, queues):
             return []
-        reason = None
-        if before is not None:
-            same = {queue.broker_name for queue in before} == {queue.broker_name for queue in queues}
-            reason = Reason.QUEUE_COUNT_CHANGED if same else Reason.BROKER_CHANGED
+        reason = change_of(before, queues) if before is not None else None
         effects: list[Effect[T]] = []
         for name in topics.groups(topic):
             effects += self._happen(name, ev.QueuesChanged(topic, reason), now_ms)
@@ -220,6 +218,15 @@ class Coordinator(Generic[P, T]):
             self._shared.stock.pop(group, None)
         event = ev.StockMembersJoined(client_ids) if client_ids else ev.StockMembersLeft()
         return self._happen(group, event, now_ms)
+
+    def assigned(
+        self, group: str, work: Assigning, made: Made | Exception, *, now_ms: MonotonicMs
+    ) -> list[Effect[T]]:
+        """Take the result of `Assign`, unless nobody awaits it any more."""
+        known = self._groups.get(group)
+        if known is None or not known.balance.awaits(work):
+            return []
+        return self._happen(group, ev.Assigned(made), now_ms)
 
     def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Take the fences' reports on a group: the answer to `Gather`."""
@@ -341,11 +348,8 @@ class Coordinator(Generic[P, T]):
 
         Else an inquiry would take openings for remnants of released queues, and grant these to others.
         """
-        group = self._groups.get(group_name)
-        for queue, claim in claims.items():
-            member = group.members.get(claim.member) if group is not None else None
-            if group is not None and member is not None:
-                group.members.holds(member, member.held | {queue: claim.epoch})
+        if group_name in self._groups:
+            self._groups[group_name].members.opened(claims)
 
     def client_of(self, group_name: str, member_id: str) -> str | None:
         """Return the client id of a member."""
@@ -377,15 +381,11 @@ class Coordinator(Generic[P, T]):
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
         group = self._groups.get(name)
         if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
-            raise broker_error(
-                ResponseCode.SYSTEM_ERROR, f"{MEMBERS_OF_ALL_MAX} members are here, which is the limit"
-            )
+            raise at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
         if group is not None:
             return group
         if len(self._groups) >= GROUPS_MAX:
-            raise broker_error(
-                ResponseCode.SYSTEM_ERROR, f"{GROUPS_MAX} groups are coordinated here, which is the limit"
-            )
+            raise at_limit(f"{GROUPS_MAX} groups are coordinated here")
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
         if name in self._shared.stock:
             group.handle(ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)

@@ -3,6 +3,7 @@
         Answer                     to a member's request, at once or after it was held
         Grant                      to a broker's fence, by PEER_GRANT; idempotent
         WatchTopic, Gather         questions, answered by `queues_changed` and `gathered`
+        Assign                     work for a thread; `assigned` takes the result
     Started, Settled, Replaced, ModeChanged     what happened to a group, for events and metrics
 
 A grant precedes the answers that mention it.
@@ -14,6 +15,7 @@ from typing import Generic, TypeVar
 
 from libramq.codes import ResponseCode
 from libramq.fencing import FenceGrant
+from libramq.groups.coordinator.group.assigning import Assigning
 from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -53,6 +55,14 @@ class Gather:
     """Query all fences about the group."""
 
     group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Make a large group's assignment on a thread: it may take seconds."""
+
+    group: str
+    work: Assigning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,4 +115,4 @@ class ModeChanged:
     epoch: int
 
 
-Effect = Answer[T] | Grant | WatchTopic | Gather | Started | Settled | Replaced | ModeChanged
+Effect = Answer[T] | Grant | WatchTopic | Gather | Assign | Started | Settled | Replaced | ModeChanged

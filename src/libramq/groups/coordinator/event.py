@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from libramq.fencing import FenceReport
+from libramq.groups.coordinator.group.assigning import Made
 from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.request import Held
 from libramq.groups.coordinator.group.saved_state import MemberProfile
@@ -115,6 +116,13 @@ class QueuesRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class Assigned:
+    """A thread has made the assignment of a large group."""
+
+    made: Made | Exception
+
+
+@dataclass(frozen=True, slots=True)
 class StockMembersJoined:
     """The group has stock members, which allocate queues for themselves. client_ids: all of them."""
 
@@ -188,6 +196,7 @@ Event = (
     | SessionEnded
     | QueuesChanged
     | QueuesRemoved
+    | Assigned
     | StockMembersJoined
     | StockMembersLeft
     | GrantRefused

@@ -24,6 +24,11 @@ def busy(group: str) -> BrokerError:
     return broker_error(ResponseCode.SYSTEM_BUSY, remark)
 
 
+def at_limit(what: str) -> BrokerError:
+    """Return the refusal of what would exceed a limit of this broker."""
+    return broker_error(ResponseCode.SYSTEM_ERROR, f"{what}, which is the limit")
+
+
 def no_members(group: str) -> BrokerError:
     """Return the error for a group that is not known here."""
     return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")

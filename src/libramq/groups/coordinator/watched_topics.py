@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 
 
@@ -56,3 +57,9 @@ class WatchedTopics:
             return False
         self._queues[topic] = sorted_queues
         return True
+
+
+def change_of(before: Sequence[MessageQueue], queues: Sequence[MessageQueue]) -> Reason:
+    """Return why a topic has other queues now."""
+    same = {queue.broker_name for queue in before} == {queue.broker_name for queue in queues}
+    return Reason.QUEUE_COUNT_CHANGED if same else Reason.BROKER_CHANGED

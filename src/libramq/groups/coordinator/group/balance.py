@@ -1,18 +1,20 @@
 """The balance of a coordinated group: changes are collected, then every queue is moved to its target.
 
 touched → COLLECT_MS → a target by the strategy → handovers → settled
+                       of a large group on a thread (`assigning.py`)
 """
 
 from collections.abc import Container, Hashable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from libramq.clock import MonotonicMs
-from libramq.groups.coordinator.effect import Settled, Started
+from libramq.groups.coordinator.effect import Assign, Settled, Started
+from libramq.groups.coordinator.group.assigning import Assigning, Made
 from libramq.groups.coordinator.group.coordinated_rebalance import CoordinatedRebalance, holders_of
 from libramq.groups.coordinator.group.membership import GroupMembership
 from libramq.groups.coordinator.group.queue_handover import QueueHandover
 from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import StrategyChoice, target_assignment
+from libramq.groups.coordinator.group.target_assignment import StrategyChoice, Target
 from libramq.groups.coordinator.group.topics import GroupTopics
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
@@ -41,6 +43,9 @@ class GroupBalance:
         self._members = members
         self._topics = topics
         self._rebalance: CoordinatedRebalance | None = None
+        #: The assignment that a thread makes, and whether another one is to follow.
+        self._work: Assigning | None = None
+        self._is_outdated = False
         #: When the collected changes are acted upon; None: there are none.
         self.flush_at_ms: MonotonicMs | None = None
         self._grant_at_ms: MonotonicMs | None = None
@@ -49,7 +54,12 @@ class GroupBalance:
     @property
     def is_settled(self) -> bool:
         """Return whether every queue is at its target, and no change is pending."""
-        return self.flush_at_ms is None and self.queues.is_complete
+        return not self.is_assigning and self.queues.is_complete
+
+    @property
+    def is_assigning(self) -> bool:
+        """Return whether changes are collected, or a new target assignment is being made."""
+        return self.flush_at_ms is not None or self._work is not None
 
     @property
     def due_ms(self) -> MonotonicMs | None:
@@ -83,16 +93,19 @@ class GroupBalance:
         """Continue with these queues. before: earlier holders that were unknown here."""
         queues.to_notify |= self.queues.to_notify
         self.queues = queues
+        self._work, self._is_outdated = None, False
         if self._rebalance is not None and not self._rebalance.before:
             self._rebalance.before = holders_of(before)
 
     def forget_changes(self) -> None:
         """Drop the collected changes: the coordinator does not decide who owns the queues."""
-        self._rebalance = self.flush_at_ms = None
+        self._rebalance = self.flush_at_ms = self._work = None
+        self._is_outdated = False
 
     def rename(self, old: str, new: str) -> None:
         """Replace a member by its successor; no queue moves."""
         self.queues.rename(old, new)
+        self._is_outdated = self._work is not None
         if self._rebalance is not None:
             self._rebalance.rename(old, new)
 
@@ -111,8 +124,14 @@ class GroupBalance:
         if self._rebalance is not None:
             self._rebalance.duplicates += max(0, count)
 
-    def flush(self, *, now_ms: MonotonicMs) -> list[Started]:
-        """Apply the collected changes, unless a topic's queues are awaited; return the rebalance begun."""
+    def flush(self, *, now_ms: MonotonicMs) -> list[Assign | Started]:
+        """Apply the collected changes, unless a topic's queues are awaited; return the rebalance begun.
+
+        For a large group, the work for a thread is returned instead; `assigned` takes its result.
+        """
+        if self._work is not None:
+            self.flush_at_ms, self._is_outdated = None, True
+            return []
         self.flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
         if self._rebalance is None or self.flush_at_ms is not None:
             return []
@@ -123,22 +142,65 @@ class GroupBalance:
         queues = self.existing_queues()
         existing = set(queues)
         self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
-        target = self._kept(profiles, existing) | target_assignment(
+        work = Assigning(
             self._group,
             strategy,
             profiles,
             self._topics.with_master(queues),
-            lambda member: self._topics.with_master(self.queues.owned(member)),
+            dict(self.queues.holdings),
+            queues,
+            dict(self._rebalance.before),
         )
+        if work.is_large:
+            self._work = work
+            return [Assign(self._group, work)]
+        return [*self._aim(work.made(), now_ms=now_ms)]
+
+    def awaits(self, work: Assigning) -> bool:
+        """Return whether the result of this work is awaited."""
+        return work is self._work
+
+    def assigned(self, made: Made | Exception, *, now_ms: MonotonicMs) -> list[Started]:
+        """Take the assignment that is awaited; return the rebalance begun. Changes since are applied next.
+
+        If it failed, all queues stay where they are.
+        """
+        if isinstance(made, Exception):
+            assert self._work is not None
+            log.error("queues could not be assigned", group=self._group, exc_info=made)
+            made = Made(holders_of(self._work.holdings))
+        self._work = None
+        if self._is_outdated:
+            self._is_outdated, self.flush_at_ms = False, now_ms
+        return self._aim(made, now_ms=now_ms)
+
+    def _aim(self, made: Made, *, now_ms: MonotonicMs) -> list[Started]:
+        """Begin to move the queues to a new target."""
+        assert self._rebalance is not None
+        self._rebalance.minimum = made.minimum
+        target = self._current(made.target)
         if (
             self.queues.retarget(target, self._members.revoke_timeout_ms, now_ms=now_ms)
             and not self._rebalance.causes
         ):
             self._rebalance.add(Reason.QUEUE_COUNT_CHANGED, self._group)
         started = self._rebalance.take_started(self._group, self.queues.epoch, self._members.client_ids)
-        if not self._rebalance.is_started:
+        if not self._rebalance.is_started and self.flush_at_ms is None:
             self._rebalance = None
         return started
+
+    def _current(self, made: Target) -> Target:
+        """Return a target without what has changed since: queues stay where they are instead."""
+        profiles, existing = self._members.staying, set(self.existing_queues())
+        topics = {profile.member: profile.subscriptions for profile in profiles}
+        target = self._kept(profiles, existing)
+        for queue, member in made.items():
+            if queue in existing and queue.broker_name not in self._topics.absent:
+                for each in (member, self.queues.holder(queue)):
+                    if each is not None and queue.topic in topics.get(each, ()):
+                        target[queue] = each
+                        break
+        return target
 
     def _kept(
         self, profiles: Sequence[MemberProfile], existing: Container[MessageQueue]

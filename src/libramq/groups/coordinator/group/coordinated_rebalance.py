@@ -26,14 +26,16 @@ def holders_of(holdings: Mapping[MessageQueue, Holding]) -> dict[MessageQueue, s
 class CoordinatedRebalance:
     """A rebalance under way. before: holders by queue; names: client ids by member, past and present.
 
-    causes: reasons that are not recorded yet, and the clients behind them. is_started: an event has been
-    recorded. Retry topics carry no load and are left out of all figures.
+    causes: reasons that are not recorded yet, and the clients behind them. minimum: the fewest moves, if they
+    were counted with the last assignment. is_started: an event has been recorded. Retry topics carry no load
+    and are left out of all figures.
     """
 
     before: dict[MessageQueue, str]
     names: dict[str, str] = field(default_factory=dict)
     causes: dict[Reason, dict[str, None]] = field(default_factory=dict)
     duplicates: int = 0
+    minimum: int | None = None
     is_started: bool = False
 
     def add(self, reason: Reason, who: str) -> None:
@@ -69,6 +71,9 @@ class CoordinatedRebalance:
         members = {queue: held[queue].member for queue in sorted(held) if counts(queue.topic)}
         holders = {queue: self.names.get(member, member) for queue, member in members.items()}
         committed = handover.take_committed()
+        minimum = self.minimum
+        if minimum is None:
+            minimum = fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before)
         moved = [queue for queue, member in members.items() if self.before.get(queue) != member]
         return Settled(
             group=group,
@@ -76,7 +81,7 @@ class CoordinatedRebalance:
             members=tuple(dict.fromkeys([*(each.client_id for each in profiles), *holders.values()])),
             holders=holders,
             moved=len(moved),
-            minimum=fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before),
+            minimum=minimum,
             uncommitted=tuple(queue for queue in moved if queue not in committed),
             duplicates=self.duplicates,
         )

@@ -68,7 +68,7 @@ class GroupCore(Generic[P, T]):
             return self.inquiry.state
         if self.mode == MODE_CLIENT:
             return State.SELF_ALLOCATING
-        if self.balance.flush_at_ms is not None:
+        if self.balance.is_assigning:
             return State.ASSIGNING
         if not self.members.members:
             return State.EMPTY

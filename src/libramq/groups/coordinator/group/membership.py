@@ -19,6 +19,7 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
+from libramq.fencing import Claims
 from libramq.groups.coordinator.group.member import GroupMember
 from libramq.groups.coordinator.group.request import Held
 from libramq.groups.coordinator.group.saved_state import MemberProfile
@@ -194,6 +195,13 @@ class GroupMembership(Generic[P, T]):
         """Note the queues that a member lists, with their epochs."""
         self._shared.held_count += len(held) - len(member.held)
         member.held = held
+
+    def opened(self, claims: Claims) -> None:
+        """Note queues that were opened for their members."""
+        for queue, claim in claims.items():
+            member = self.members.get(claim.member)
+            if member is not None:
+                self.holds(member, member.held | {queue: claim.epoch})
 
     def released(self, member: GroupMember[P, T], queues: Iterable[MessageQueue]) -> None:
         """Note queues that a member lists no longer."""
