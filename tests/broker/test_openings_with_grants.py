@@ -63,7 +63,9 @@ class Member:
 
     def opened(self, request: Command) -> dict[int, int | None]:
         """Return the offsets of the queues that an answer opened; the member takes over its contents."""
-        reply = answer(self.peer, request)
+        return self.take(answer(self.peer, request))
+
+    def take(self, reply: Command) -> dict[int, int | None]:
         assert reply.code == C.SUCCESS, reply.remark
         self.member = (reply.ext or {}).get("lbMember", self.member)
         assignment = decode_body(reply.body, GroupAssignment)
@@ -206,14 +208,46 @@ def test_under_sync_flush_the_answer_waits_until_the_openings_are_on_the_disk(tm
     talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue: claim}))
     talk.flush()
     answers: list[Openings] = []
-    talk.broker.opening.open_granted(
-        "G", {queue: claim}, FakePeer(), answers.append, client_of=lambda _: None
-    )
+    opened = talk.broker.opening.open_granted("G", {queue: claim}, FakePeer(), client_of=lambda _: None)
+    talk.broker.opening.when_durable(opened, answers.append)
     assert talk.broker.fences.claims("G") == {queue: claim}
     talk.tick()
     assert answers == []
     talk.threads.run_all()
     assert answers == [{queue: Opened(0, 0)}]
+    talk.close()
+
+
+def test_queues_that_are_open_stay_with_their_member_while_its_answer_waits_for_the_disk(tmp_path):
+    """The fences are asked again in that moment: another broker was found.
+
+    The openings looked like remnants of queues that the member had released, and others were granted them.
+    """
+    talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    alice = Member(talk, "alice")
+    for queues in (2, 4):  # It lists two of them when the others are opened.
+        talk.create_topic("T", queues)
+        request = alice.join()
+        while len(talk.broker.fences.claims("G")) < queues:
+            talk.advance(COLLECT_MS)
+            if (reply := find_answer(alice.peer, request)) is not None:
+                alice.take(reply)
+                request = alice.poll()
+            for each in talk.threads.work[:1]:
+                talk.threads.work.remove(each)
+                talk.threads.finish(each)
+        if queues == 2:
+            talk.threads.run_all()
+            assert alice.opened(request)
+    assert find_answer(alice.peer, request) is None
+    talk.broker.coordination.fence_removed("G")  # It has the fences asked.
+    opened = talk.broker.fences.claims("G")
+    for _ in range(3):
+        talk.advance(COLLECT_MS)
+        talk.threads.run_all()
+    group = talk.broker.coordination.group("G")
+    owners = {queue: (holding.member, holding.epoch) for queue, holding in group.owners.items()}
+    assert owners.items() >= {queue: (claim.member, claim.epoch) for queue, claim in opened.items()}.items()
     talk.close()
 
 

@@ -25,7 +25,7 @@ def may_be_sliced(transport: asyncio.Transport) -> bool:
 
 
 class LargeWrite:
-    """What a connection still has to send, in order."""
+    """The bytes that a connection still has to send, in order."""
 
     __slots__ = ("_pieces", "_sent_of_first", "size")
 

@@ -72,7 +72,7 @@ class Nodes:
         #: Rises whenever `topics` may return others.
         self.topics_version = 0
         self._waiting: list[Callable[[], None]] = []
-        self._asked = 0
+        self._requested = 0
         self._is_saving = self._is_unsaved = False
         #: For whom all topics were settled last: the brokers, and those that have answered.
         self._settled: object = None
@@ -163,7 +163,7 @@ class Nodes:
     def refresh(self, done: Callable[[], None]) -> None:
         """Ask all other brokers for what has changed; `done` is called when they have answered or failed."""
         self._waiting.append(done)
-        if not self._asked:
+        if not self._requested:
             self._ask_all()
 
     # Other brokers.
@@ -202,20 +202,20 @@ class Nodes:
     def _ask_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         links = list(self._peers.links.values())
-        self._asked = len(links)
+        self._requested = len(links)
 
         def finish() -> None:
             self._settle()
             for done in waiting:
                 done()
-            if self._waiting and not self._asked:
+            if self._waiting and not self._requested:
                 self._ask_all()
 
         def answered(name: str, outcome: PeerNode | LibraError) -> None:
-            self._asked -= 1
+            self._requested -= 1
             if not isinstance(outcome, LibraError):
                 self._take(name, outcome)
-            if not self._asked:
+            if not self._requested:
                 finish()
 
         if not links:  # The last one may have left the cluster while it was asked.
@@ -317,7 +317,7 @@ class Nodes:
         self._due.at(now_ms + REFRESH_MS)
         if self._is_unsaved and not self._is_saving:
             self._save()
-        if not self._asked:
+        if not self._requested:
             self.refresh(lambda: None)
 
 

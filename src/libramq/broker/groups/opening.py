@@ -87,15 +87,9 @@ class QueueOpening:
             self._journals.when_synced(lambda is_synced: _answer(waiter, opened, is_synced=is_synced))
 
     def open_granted(
-        self,
-        group: str,
-        claims: Claims,
-        connection: Connection,
-        then: Callable[[Openings], None],
-        *,
-        client_of: ClientOf,
-    ) -> None:
-        """Open those of a member's new queues that are here, and continue once that is durable.
+        self, group: str, claims: Claims, connection: Connection, *, client_of: ClientOf
+    ) -> Openings:
+        """Open those of a member's new queues that are here; it may be told once that is durable.
 
         What cannot be opened now is left out: the member opens it itself, and hears why it cannot.
         """
@@ -108,6 +102,10 @@ class QueueOpening:
                     openings[queue] = self._open(to_open, connection, client_of)
             except (BrokerError, ColdRead):
                 continue
+        return openings
+
+    def when_durable(self, openings: Openings, then: Callable[[Openings], None]) -> None:
+        """Continue with these openings once they are durable; without them if the disk fails."""
         if self._journals.is_synced or not openings:
             then(openings)
         else:

@@ -39,7 +39,7 @@ class PopRound:
     def __init__(self, places: Sequence[Place], *, now_ms: MonotonicMs, await_ms: int) -> None:
         self._places = list(places)
         self._deadline_ms = now_ms + await_ms
-        self._asked = 0
+        self._requested = 0
         self._at_once = len(places) if len(places) > 1 else 0
         self._error: LibraError | None = None
 
@@ -49,12 +49,12 @@ class PopRound:
             assert self._error is not None, "a round has places"
             raise self._error
         left_ms = max(0, self._deadline_ms - now_ms)
-        at_once = self._asked < self._at_once
-        if not at_once and left_ms < ENOUGH_MS and self._asked:
+        at_once = self._requested < self._at_once
+        if not at_once and left_ms < ENOUGH_MS and self._requested:
             return None
         place = self._places.pop(0)
         self._places.append(place)
-        self._asked += 1
+        self._requested += 1
         if at_once:
             return Ask(place, 0)
         return Ask(place, left_ms if len(self._places) == 1 else min(left_ms, SLICE_MS))

@@ -344,9 +344,9 @@ class Coordinator(Generic[P, T]):
         return view_of(group) if group is not None else None
 
     def opened(self, group_name: str, claims: Claims) -> None:
-        """Note queues that were opened with the answer that grants them, before their members list them.
+        """Note queues that are opened with the answer that grants them, before their members list them.
 
-        Else an inquiry would take openings for remnants of released queues, and grant these to others.
+        Else an inquiry would take openings for remnants, even while the answer waits for the disk.
         """
         if group_name in self._groups:
             self._groups[group_name].members.opened(claims)

@@ -96,6 +96,7 @@ class CommitIsKept(Invariant):
                     baseline = Commit(offset or 0, self.cluster.now_ms)
                     baseline.answered_ms = self.cluster.now_ms if offset is not None else None
                     register.commits = [c for c in register.commits if c.answered_ms is None] + [baseline]
+                    register.forgotten_ms = self.cluster.now_ms
 
     def _judge(
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs, how: str

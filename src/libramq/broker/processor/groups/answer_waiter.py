@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.opening import Openings, QueueOpening
-from libramq.fencing import Claim, Claims
+from libramq.fencing import Claim
 from libramq.formats.document import encode_body
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group.assignment import Assignment
@@ -75,13 +75,12 @@ class AssignmentWaiter(RequestWaiter):
         }
         # For the records: the member may not have sent this broker a heartbeat yet.
         client_of = partial(self._coordination.client_of, group)
-        then = partial(self._opened, result, claims)
-        self._opening.open_granted(group, claims, self.connection, then, client_of=client_of)
+        openings = self._opening.open_granted(group, claims, self.connection, client_of=client_of)
+        if openings:
+            self._coordination.opened(group, {queue: claims[queue] for queue in openings})
+        self._opening.when_durable(openings, partial(self._send, result))
 
-    def _opened(self, result: Answer[Any], claims: Claims, openings: Openings) -> None:
-        opened = {queue: claims[queue] for queue in openings}
-        if opened:
-            self._coordination.opened(self._asking.group, opened)
+    def _send(self, result: Answer[Any], openings: Openings) -> None:
         self._answer(self._request, _reply(result, openings))
 
 
