@@ -17,7 +17,7 @@ from libramq.transport.large_write import (
     LargeWrites,
     may_be_sliced,
 )
-from tests.transport.loops import LOOPS, run_on
+from tests.transport.loops import LOOPS, run_on, until
 from tests.transport.test_server import Client, Echo, serve
 
 DATA = bytes(range(256)) * 40 * 1024  # 10 MiB: more than any socket takes at once.
@@ -180,6 +180,27 @@ def test_what_was_written_before_the_end_arrives(loop):
         assert await client.reader.read() == DATA
         await echo.someone_left.wait()
         assert peer.unsent_bytes == 0
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_client_that_sends_nothing_more_gets_the_whole_answer(loop):
+    """It has shut its side down; the server ends the connection once everything has left."""
+
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        client = await Client.connect(port)
+        await client.ask()
+        (peer,) = echo.peers
+        peer.write(DATA)
+        client.writer.write_eof()
+        await until(lambda: not peer.is_open)
+        assert await client.reader.read() == DATA
+        await echo.someone_left.wait()
         await client.close()
         await server.close()
 

@@ -323,6 +323,26 @@ def test_a_connection_that_cannot_finish_closing_is_aborted(loop):
     run_on(loop, scenario)
 
 
+def test_a_client_that_sends_nothing_more_and_does_not_read_is_aborted(loop):
+    async def scenario() -> None:
+        clock = ManualClock()
+        echo = Echo(bytes(15_000_000))
+        server, port = await serve(echo, clock)
+        client = await Client.connect(port)
+        client.writer.write(client.frame() + client.frame())
+        await until(lambda: bool(echo.batches))
+        client.writer.write_eof()
+        await until(lambda: not echo.peers[0].is_open)
+        clock.advance(server_module.CLOSING_MS_MAX)
+        server._close_idle()
+        await echo.someone_left.wait()
+        assert server.connection_count == 0
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
 def test_stopping_does_not_wait_for_peers_that_do_not_read(loop, monkeypatch):
     monkeypatch.setattr(server_module, "CLOSING_MS_MAX", 50)
 

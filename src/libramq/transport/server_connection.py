@@ -128,6 +128,11 @@ class ServerConnection(asyncio.Protocol):
         self._transport = self._large_write = None
         self._server.discard(self)
 
+    def eof_received(self) -> None:
+        """Handle a client that sends nothing more: it gets what was written before, for a while."""
+        if self.is_open:
+            self._begin_closing()  # The transport closes itself, as nothing is returned.
+
     def pause_writing(self) -> None:
         """Stop reading: the client does not read its replies."""
         self._is_congested = True
@@ -220,11 +225,15 @@ class ServerConnection(asyncio.Protocol):
         """Close the connection after all written data has left; at the latest after CLOSING_MS_MAX."""
         if self._transport is not None and not self._transport.is_closing():
             log.info("connection closed", peer=self.address, reason=reason)
-            self.closing_since_ms = self._server.monotonic_ms()
-            if self._large_write is not None:
-                self._large_write.hand_over(self._transport)
-                self._large_write = None
+            self._begin_closing()
             self._transport.close()
+
+    def _begin_closing(self) -> None:
+        assert self._transport is not None
+        self.closing_since_ms = self._server.monotonic_ms()
+        if self._large_write is not None:
+            self._large_write.hand_over(self._transport)
+            self._large_write = None
 
     def abort(self, reason: str) -> None:
         """Close the connection now, dropping data that has not left yet."""
