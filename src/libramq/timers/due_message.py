@@ -5,6 +5,7 @@ Everything but the time of delivery is in it, so it is made before the slot is d
 Upstream: TimerMessageStore.convert.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from libramq.catalog.destinations import Destinations
@@ -22,13 +23,17 @@ _EXPENDABLE: Final = (p.TIMER_ENQUEUE_MS, p.TIMER_DEQUEUE_MS, p.TIMER_ROLL_TIMES
 _DELIVERED_BYTES_MAX: Final = len(p.TIMER_DEQUEUE_MS) + 22
 
 
+#: Ours: the bytes of a body that cost as much as one prepared message.
+BODY_COST_BYTES: Final = 16 << 10
+
+
 class DueMessage(NamedTuple):
     """A message of a slot.
 
     physical_offset: of its record among those that wait. stored: for its own queue, or for the timers' again;
     complete after `stored_at`. queue_id: the one that it was sent to; None if it waits in a later slot again.
     text: its properties without the time of delivery. has_room: for that one too. rolled_key: as of the
-    function.
+    function. cost: 1, and more if its body is large.
     """
 
     physical_offset: int
@@ -39,20 +44,33 @@ class DueMessage(NamedTuple):
     text: bytes
     has_room: bool
     rolled_key: str | None
+    cost: int
 
     @property
     def deletion_key(self) -> str:
         """Return what a deletion of it names."""
         return f"{self.real_topic}+{self.unique_key}"
 
-    def stored_at(self, delivered_at: bytes, destinations: Destinations) -> StoreMessage:
-        """Return what is stored at a time. delivered_at: the property that has it."""
-        stored = self.stored
-        if self.has_room:
-            stored.properties_text = self.text + delivered_at
-        if self.queue_id is not None:
-            stored.queue_id = destinations.queue_for(stored.topic, self.queue_id)
-        return stored
+
+def stored_at(
+    due: Sequence[DueMessage], delivered_at: bytes, destinations: Destinations
+) -> list[StoreMessage]:
+    """Return what is stored at a time. delivered_at: the property that has it."""
+    queue_ids: dict[tuple[str, int], int] = {}
+    messages = []
+    for each in due:
+        stored = each.stored
+        if each.has_room:
+            stored.properties_text = each.text + delivered_at
+        sent_to = each.queue_id
+        if sent_to is not None:
+            key = (stored.topic, sent_to)
+            queue_id = queue_ids.get(key)
+            if queue_id is None:
+                queue_id = queue_ids[key] = destinations.queue_for(*key)
+            stored.queue_id = queue_id
+        messages.append(stored)
+    return messages
 
 
 def prepare(message: MessageExt, unit: TimerUnit, roll_window_ms: int) -> DueMessage:
@@ -84,7 +102,7 @@ def prepare(message: MessageExt, unit: TimerUnit, roll_window_ms: int) -> DueMes
     )
     return DueMessage(
         message.physical_offset, stored, real_topic, properties.get(p.UNIQ_KEY), queue_id, text, has_room,
-        rolled_key(message, roll_window_ms),
+        rolled_key(message, roll_window_ms), 1 + len(message.body) // BODY_COST_BYTES,
     )  # fmt: skip
 
 

@@ -32,8 +32,6 @@ log = get_logger(__name__)
 WALKED_PER_ROUND: Final = 1_000
 #: Ours: what a message that is read costs of a round, in messages that were prepared (25 and 6 µs).
 READ_COST: Final = 4
-#: Ours: the bytes of a body that cost as much as one prepared message.
-BODY_COST_BYTES: Final = 16 << 10
 #: Ours: messages, and the bytes of their records, that are in memory before their slot is due. A message may
 #: have 32 KiB of properties beside its body.
 PREPARED_MAX: Final = 10_000
@@ -143,39 +141,52 @@ class SlotReader:
             return []
         due: list[DueMessage] = []
         rolled: set[str] = set()
-        kept = 0  # Units in front that lead to no message, or to a deleted one, are skipped.
+        left_out: dict[str | None, bool] = {}
+        cost = kept = 0  # Units in front that lead to no message, or to a deleted one, are skipped.
+        prepared, deleted = self._prepared, self._deleted
         for unit in reversed(self._units[-cost_max:]):
-            if self.read_cost >= cost_max:
+            if cost >= cost_max:
                 break
-            each = self._prepared.get(unit.physical_offset)
-            self.read_cost += 1
+            each = prepared.get(unit.physical_offset)
             if each is None:
-                self.read_cost += READ_COST - 1
                 try:
-                    message = self._message(unit)
+                    each = self._read_due(unit)
                 except ColdRead:
                     if kept:
                         break
                     raise
-                each = prepare(message, unit, self._roll_window_ms) if message is not None else None
+                cost += READ_COST - 1
             kept += 1
-            if each is None or self._is_deleted(each) or self._is_left_out(each.real_topic):
+            if each is None:
+                cost += 1
                 continue
-            self.read_cost += len(each.stored.body) // BODY_COST_BYTES
+            topic = each.real_topic
+            if topic not in left_out:
+                left_out[topic] = self._is_left_out(topic)
+            if left_out[topic] or (deleted and each.deletion_key in deleted):
+                cost += 1
+                continue
+            cost += each.cost
             key = each.rolled_key
-            if key is None or not (key in self._rolled or key in rolled):
-                due.append(each)
             if key is not None:
+                if key in self._rolled or key in rolled:
+                    continue
                 rolled.add(key)
-        self._read_count = kept
+            due.append(each)
+        self._read_count, self.read_cost = kept, cost
         return due
+
+    def _read_due(self, unit: TimerUnit) -> DueMessage | None:
+        message = self._message(unit)
+        return prepare(message, unit, self._roll_window_ms) if message is not None else None
 
     def taken(self, count: int, due: list[DueMessage]) -> None:
         """Note that the first messages of the last read were stored; the others will be read again."""
+        forget, rolled = self._prepared.pop, self._rolled
         for each in due[:count]:
-            self._prepared.pop(each.physical_offset, None)
+            forget(each.physical_offset, None)
             if each.rolled_key is not None:
-                self._rolled.add(each.rolled_key)
+                rolled.add(each.rolled_key)
         if count == len(due):
             del self._units[len(self._units) - self._read_count :]
             return
@@ -224,9 +235,6 @@ class SlotReader:
                 self._deleted.add(message.properties[p.TIMER_DEL_UNIQKEY])
             self._deletions.pop()
         return False
-
-    def _is_deleted(self, due: DueMessage) -> bool:
-        return bool(self._deleted) and due.deletion_key in self._deleted
 
     def _message(self, unit: TimerUnit) -> MessageExt | None:
         """Return the message of a unit; None if the log no longer has it."""

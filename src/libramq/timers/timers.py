@@ -28,7 +28,7 @@ from libramq.message.tags import java_hash
 from libramq.store.log.append import AppendStatus, StoreMessage
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
-from libramq.timers.due_message import delivered_at
+from libramq.timers.due_message import delivered_at, stored_at
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms
@@ -236,8 +236,7 @@ class TimerMessages:
             if slot.broken_at is not None and slot.broken_at >= self._collected_again_end:
                 self._collect_again(slot)
                 return False
-            at = delivered_at(wall_ms)
-            stored = self._store_again([each.stored_at(at, self._destinations) for each in due])
+            stored = self._store_again(stored_at(due, delivered_at(wall_ms), self._destinations))
             for topic, number in Counter(each.real_topic for each in due[:stored]).items():
                 self.metrics.add(topic, -number, wall_ms)
             slot.taken(stored, due)
