@@ -25,6 +25,7 @@ UPDATE_AND_CREATE_TOPIC, SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_CONSUMER_OFFSET, 
     15,
     30,
 )
+SEND_BATCH_MESSAGE = 320
 
 
 class Load:
@@ -148,12 +149,26 @@ def _create_topic() -> bytes:
     return _frame(UPDATE_AND_CREATE_TOPIC, fields)
 
 
+PROPERTIES = f"UNIQ_KEY\x01{'A' * 32}\x02WAIT\x01true\x02"
+
+
 def _send(queue: int) -> bytes:
-    properties = f"UNIQ_KEY\x01{'A' * 32}\x02WAIT\x01true\x02"
-    fields = {"a": "producers", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
-              "g": "1700000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
-              "n": "broker-a"}  # fmt: skip
-    return _frame(SEND_MESSAGE_V2, fields, BODY)
+    return _frame(SEND_MESSAGE_V2, _send_fields(queue), BODY)
+
+
+def _send_batch(queue: int, count: int, size: int) -> bytes:
+    properties = PROPERTIES.encode()
+    item = b"".join((
+        (22 + size + len(properties)).to_bytes(4), bytes(12), size.to_bytes(4), b"x" * size,
+        len(properties).to_bytes(2), properties,
+    ))  # fmt: skip
+    return _frame(SEND_BATCH_MESSAGE, _send_fields(queue) | {"m": "true"}, item * count)
+
+
+def _send_fields(queue: int) -> dict[str, str]:
+    return {"a": "producers", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
+            "g": "1700000000000", "h": "0", "i": PROPERTIES, "j": "0", "k": "false", "m": "false",
+            "n": "broker-a"}  # fmt: skip
 
 
 def _pull(queue: int, offset: int, **how: str) -> bytes:

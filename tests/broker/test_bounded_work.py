@@ -9,7 +9,7 @@ from libramq.broker.groups import client_watch, consumer_clients, group_health, 
 from libramq.broker.groups import notifications as notifications_module
 from libramq.broker.processor.administration import listing, statistics
 from libramq.broker.processor.groups import queue_lock
-from libramq.broker.processor.messages import send_message
+from libramq.broker.processor.messages import send_message, sent_batch
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -30,7 +30,7 @@ from libramq.rpc import request_body
 from libramq.runtime import large_requests
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX
 from libramq.runtime.performer import TURN_US_MAX
-from libramq.store.log.append import AppendResult, StoreMessage
+from libramq.store.log.message_run import MessageRun, RunResult
 from tests.broker.brokers import Conversation, find_answer, heartbeat, notifications, send_header
 from tests.fakes import FakePeer
 
@@ -191,38 +191,43 @@ def test_a_batch_of_190650_empty_messages_is_refused_before_decoding(talk, peer,
     assert not built
 
 
+def count_of(messages) -> int:
+    """Return the number of messages that are appended together."""
+    return sum(len(each.items) if isinstance(each, MessageRun) else 1 for each in messages)
+
+
 def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monkeypatch):
     """Writing the names of 16,384 messages took 9 ms when all were written after the last one was stored."""
     appended: list[int] = []
-    named: list[int] = []
-    append, write = talk.broker.store.append_batch, AppendResult.offset_id.fget
+    named: list[tuple[int, int]] = []
+    append, write = talk.broker.store.append_batch, RunResult.offset_ids.fget
 
     def counted(messages):
-        appended.append(len(messages))
+        appended.append(count_of(messages))
         return append(messages)
 
     def noted(result):
-        named.append(len(appended))
+        named.append((len(appended), len(result.positions)))
         return write(result)
 
     talk.broker.store.append_batch = counted
-    monkeypatch.setattr(AppendResult, "offset_id", property(noted))
-    step = send_message.BATCH_ITEMS_PER_STEP
+    monkeypatch.setattr(RunResult, "offset_ids", property(noted))
+    step = sent_batch.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step))
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert len(reply.ext["msgId"].split(",")) == 3 * step
-    assert [named.count(number) for number in (1, 2, 3)] == [step] * 3
+    assert named == [(1, step), (2, step), (3, step)]
 
 
 def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer):
-    step = send_message.BATCH_ITEMS_PER_STEP
+    step = sent_batch.BATCH_ITEMS_PER_STEP
     bodies = [b"%d" % number for number in range(3 * step + 5)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
     appended: list[int] = []
     append = talk.broker.store.append_batch
 
     def counted(messages):
-        appended.append(len(messages))
+        appended.append(count_of(messages))
         return append(messages)
 
     talk.broker.store.append_batch = counted
@@ -245,25 +250,25 @@ def alive(kind: type) -> int:
 
 def test_the_messages_of_a_large_batch_are_never_all_in_memory(talk, peer, monkeypatch):
     """Twenty batches of 16,384 messages took 133 MB between being checked and being stored."""
-    step = send_message.BATCH_ITEMS_PER_STEP
+    step = sent_batch.BATCH_ITEMS_PER_STEP
     monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
     bodies = [b"%d" % number for number in range(10 * step)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
     command = talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     counts: list[int] = []
     talk.performer._timers.elapsed_us = itertools.count(0, TURN_US_MAX).__next__
-    before = alive(StoreMessage)
+    before = alive(MessageRun)
     talk.give(peer, command)
     while find_answer(peer, command) is None:
         talk.performer._timers.ring()
-        counts.append(alive(StoreMessage) - before)
+        counts.append(alive(MessageRun) - before)
     assert len(counts) > 2 * 9, "checked, then stored"
-    assert max(counts) <= step
+    assert max(counts) == 1, "of at most so many messages as are handled in a step"
     assert [m.body for m in talk.messages("T")] == bodies
 
 
 def test_a_large_batch_whose_last_message_is_bad_stores_nothing(talk, peer, monkeypatch):
-    step = send_message.BATCH_ITEMS_PER_STEP
+    step = sent_batch.BATCH_ITEMS_PER_STEP
     monkeypatch.setattr(send_message, "BATCH_ITEMS_KEPT_MAX", step)
     bad = BatchItem(0, b"x", b"TIMER_DELAY_MS\x0110\x02")
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step) + [bad])
@@ -292,13 +297,13 @@ def test_large_heartbeats_are_decoded_a_few_at_a_time(talk, monkeypatch):
 
 def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
     """64 batches of 128 messages, 0.2 MB in one read, used to be one turn of 135 ms."""
-    step = send_message.BATCH_ITEMS_PER_STEP
+    step = sent_batch.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * step)
     appended: list[int] = []
     append = talk.broker.store.append_batch
 
     def counted(messages):
-        appended.append(len(messages))
+        appended.append(count_of(messages))
         return append(messages)
 
     talk.broker.store.append_batch = counted
@@ -310,7 +315,7 @@ def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
 
 
 def test_a_batch_with_one_bad_message_stores_nothing(talk, peer):
-    step = send_message.BATCH_ITEMS_PER_STEP
+    step = sent_batch.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * (2 * step)) + b"\0\0\0\5"
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     assert reply.code == C.SYSTEM_ERROR

@@ -8,6 +8,7 @@ from libramq.codes import ResponseCode as C
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.properties import properties_to_text
 from libramq.message.record import decode_record
+from libramq.message.tags import tag_code
 from libramq.remoting import headers as h
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
@@ -232,6 +233,25 @@ def test_a_batch_is_stored_message_by_message_in_one_write(talk, peer):
     assert (first.body, first.flag, first.properties["UNIQ_KEY"], first.tags) == (b"1", 5, "K1", "a")
     assert (second.body, len(second.properties["UNIQ_KEY"])) == (b"2", 32)
     assert second.properties["CLUSTER"] == "DefaultCluster"
+
+
+@pytest.mark.parametrize("tags", ["", "a"])
+@pytest.mark.parametrize("has_special", [False, True])
+def test_messages_of_a_batch_are_completed_together_as_they_are_alone(talk, peer, tags, has_special):
+    """One in whose properties something is special has all of them looked at one by one."""
+    talk.create_topic("T", queues=1)
+    items = [item(b"%d" % number, UNIQ_KEY=f"K{number}", TAGS=tags) for number in range(3)]
+    if has_special:
+        items.insert(1, item(b"special", UNIQ_KEY="K", TAGS=tags, name="\u00e9", POP_CK="0 1 1"))
+    for each in items:
+        talk.give(peer, batch_command(talk, each))
+    talk.give(peer, batch_command(talk, *items))
+    stored = talk.messages("T")
+    alone, together = stored[: len(items)], stored[len(items) :]
+    assert [m.properties for m in alone] == [m.properties for m in together]
+    assert [m.body for m in together] == [each.body for each in items]
+    units = [talk.broker.store._queues.get("T", 0).unit(number) for number in range(len(stored))]
+    assert {unit[2] for unit in units} == {tag_code(tags)}
 
 
 def test_a_batch_with_a_bad_message_is_refused_whole(talk, peer):

@@ -68,17 +68,30 @@ def iterate_item_counts(data: bytes, step: int) -> Iterator[int]:
 
 def decode_batch(data: bytes) -> list[BatchItem]:
     """Decode the messages of a batch send; RemoteProtocolError unless it consists of complete items."""
-    return list(iterate_batch(data))
+    return [BatchItem(*item) for item in decode_items(data, 0, len(data))[0]]
 
 
 def iterate_batch(data: bytes) -> Iterator[BatchItem]:
     """Decode the messages of a batch send one by one.
 
-    As `decode_item`, for data that is complete; without its calls, a message takes 0.5 µs.
+    As `decode_item`, for data that is complete.
     """
-    start, length = 0, len(data)
+    start = 0
+    while start < len(data):
+        items, start = decode_items(data, start, 1)
+        yield BatchItem(*items[0])
+
+
+def decode_items(data: bytes, start: int, count_max: int) -> tuple[list[tuple[int, bytes, bytes]], int]:
+    """Decode messages of a batch send from a position on; return them and where the next one begins.
+
+    Each is flag, body and properties. As `decode_item`, for data that is complete; without its calls and
+    without a value for each, a message takes half of the time.
+    """
+    length = len(data)
     unpack, head_bytes = _ITEM.unpack_from, _ITEM.size
-    while start < length:
+    items: list[tuple[int, bytes, bytes]] = []
+    while start < length and len(items) < count_max:
         body_start = start + head_bytes
         if body_start > length:
             raise _cut_off(length, start)
@@ -91,8 +104,9 @@ def iterate_batch(data: bytes) -> Iterator[BatchItem]:
         properties_start = body_end + 2
         if properties_start + (data[body_end] << 8 | data[body_end + 1]) != end:
             raise RemoteProtocolError("the parts of a batch item do not add up to its size")
-        yield BatchItem(flag, data[body_start:body_end], data[properties_start:end])
+        items.append((flag, data[body_start:body_end], data[properties_start:end]))
         start = end
+    return items, start
 
 
 def _cut_off(length: int, start: int) -> RemoteProtocolError:

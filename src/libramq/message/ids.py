@@ -13,6 +13,7 @@ import ipaddress
 import random
 import struct
 import time
+from collections.abc import Iterable
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -62,6 +63,12 @@ def decode_host(data: bytes) -> tuple[str, int]:
 def encode_offset_id(host: bytes, physical_offset: int) -> str:
     """Return the offset id of a record; `host` is the store host in its 8 or 20 bytes."""
     return f"{_host_text(host)}{physical_offset:016X}"
+
+
+def encode_offset_ids(host: bytes, physical_offsets: Iterable[int]) -> str:
+    """Return the offset ids of records at one store host, with commas between them."""
+    text = _host_text(host)
+    return ",".join([f"{text}{offset:016X}" for offset in physical_offsets])
 
 
 @lru_cache(maxsize=64)

@@ -32,6 +32,7 @@ from libramq.store.log.append import (
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.cutting import cut_log
 from libramq.store.log.log_copy import LogCopy
+from libramq.store.log.message_run import MessageRun, halves_of, joined
 from libramq.store.log.packing import PackedBatch, pack_batch
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
@@ -138,8 +139,8 @@ class MessageStore(VisibleContents):
         """Return why appends are refused; None while they are accepted."""
         return self._refusal.reason
 
-    def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
-        """Store messages, all in one file and by one write; return one result per message."""
+    def append_batch(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
+        """Store messages, all in one file and by one write; return one result per message or run."""
         if self.config.is_copy or not self._may_write():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         wall_ms = self._clock.wall_ms()
@@ -159,7 +160,7 @@ class MessageStore(VisibleContents):
             self._refusal.begin(f"the commit log cannot be written: {failed}")
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         self._last_store_timestamp_ms = wall_ms
-        self._put_count += len(batch.results)
+        self._put_count += batch.message_count
         self._put_bytes += size
         self._dispatch(batch)
         return batch.results
@@ -324,7 +325,7 @@ class MessageStore(VisibleContents):
             return False
         return True
 
-    def _pack(self, messages: Sequence[StoreMessage], wall_ms: WallMs) -> PackedBatch:
+    def _pack(self, messages: Sequence[StoreMessage | MessageRun], wall_ms: WallMs) -> PackedBatch:
         return pack_batch(
             messages,
             self._queues,
@@ -334,9 +335,10 @@ class MessageStore(VisibleContents):
             body_bytes_max=self.config.max_message_size,
         )
 
-    def _append_halves(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
+    def _append_halves(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
         if len(messages) == 1:
-            return [MESSAGE_ILLEGAL]
+            halves = halves_of(messages[0])
+            return [joined(self.append_batch(halves)) if halves else MESSAGE_ILLEGAL]
         half = len(messages) // 2
         return self.append_batch(messages[:half]) + self.append_batch(messages[half:])
 

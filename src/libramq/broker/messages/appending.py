@@ -148,6 +148,13 @@ class Appending:
         """
         return self._properties.added_to_plain(properties)
 
+    def completed_all_plain(self, properties: Sequence[bytes]) -> tuple[list[bytes], bool] | None:
+        """Return encoded properties of several messages as they are stored, and whether any may have a tag.
+
+        None if any of them must be looked at by itself.
+        """
+        return self._properties.added_to_all_plain(properties)
+
     def completed(self, text: str) -> tuple[str, str]:
         """Return properties as they are stored, and the message's unique key.
 

@@ -19,6 +19,7 @@ from libramq.store.log.append import (
     AppendStatus,
     StoreMessage,
 )
+from libramq.store.log.message_run import MessageRun
 from libramq.store.message_store import MessageStore
 
 _REFUSALS: Final = {
@@ -41,8 +42,8 @@ class MessageLog:
         #: Whether messages are acknowledged once they are on the disk, or at slaves.
         self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
-    def append(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
-        """Store messages by one write."""
+    def append(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
+        """Store messages by one write; return one result per message or run."""
         return self._store.append_batch(messages)
 
     def require_storable(self, message: StoreMessage) -> None:

@@ -4,6 +4,7 @@ Upstream: SendMessageProcessor.java, MessageDecoder.java.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -119,3 +120,20 @@ class BrokerProperties:
         ):
             return None
         return properties + self._suffix_bytes, _TAGS_BYTES in properties
+
+    def added_to_all_plain(self, properties: Sequence[bytes]) -> tuple[list[bytes], bool] | None:
+        """Return the properties of several messages with the broker's own, and whether any may have a tag.
+
+        None if `added_to_plain` returns None for any of them. What it searches is searched in all at once: a
+        third of its time a message.
+        """
+        together = b"".join(properties)
+        if not together.isascii() or _SPECIAL.search(together) or _EMPTY_UNIQ_KEY_BYTES in together:
+            return None
+        suffix, completed = self._suffix_bytes, []
+        for each in properties:
+            has_key = each.startswith(_UNIQ_KEY_BYTES) or _INNER_UNIQ_KEY_BYTES in each
+            if not has_key or not each.endswith(_END_BYTES):
+                return None
+            completed.append(each + suffix)
+        return completed, _TAGS_BYTES in together

@@ -118,6 +118,11 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
         """Return its offset message id."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
+    @property
+    def offset_ids(self) -> str:
+        """Return the offset message ids of all messages that it stands for, with commas between them."""
+        return encode_offset_id(self.store_host, self.physical_offset)
+
     def __repr__(self) -> str:
         return f"AppendResult({self.status.name}, {self.physical_offset}+{self.size}, #{self.queue_offset})"
 

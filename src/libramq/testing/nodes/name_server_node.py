@@ -2,7 +2,6 @@
 
 import random
 
-from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
 from libramq.runtime.performer import Performer
@@ -15,12 +14,11 @@ from libramq.testing.world import World
 class SimulatedNameServer:
     """One name server; it loses its state in a restart. number: from 1 on."""
 
-    def __init__(self, world: World, number: int, config: NameServerConfig | None = None) -> None:
+    def __init__(self, world: World, number: int) -> None:
         self.name = f"namesrv-{number}"
         self.address = f"10.0.1.{number}:9876"
         self.process = Process(self.name, world.time, clock=world.clock(self.name))
         self._world = world
-        self._config = config
         self.start()
 
     def start(self) -> None:
@@ -31,7 +29,7 @@ class SimulatedNameServer:
         process.start()
         self._route_info = RouteInfo()
         performer = Performer(
-            name_server_engine(self._route_info, clock=process.clock, config=self._config),
+            name_server_engine(self._route_info, clock=process.clock),
             remotes=simulated_remotes(world.network, process),
             timers=SimulatedTimers(process),
             threads=SimulatedThreads(process, random.Random(0), lambda _: None),

@@ -7,7 +7,6 @@ SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 import random
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from libramq.broker.messages import stored_properties as text_properties
@@ -18,7 +17,7 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.processor.messages.prepared import Prepared, prepared_batch
-from libramq.broker.processor.messages.sent_batch import SentBatch
+from libramq.broker.processor.messages.sent_batch import BATCH_ITEMS_PER_STEP, SentBatch
 from libramq.broker.processor.messages.stored_reply import refusal, stored_reply
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
@@ -40,6 +39,7 @@ from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, dec
 from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
 from libramq.store.log.append import AppendResult, AppendStatus, StoreMessage
+from libramq.store.log.message_run import MessageRun
 from libramq.store.retention.disk_space import DiskSpace
 from libramq.timers.timers import TimerMessages
 
@@ -47,8 +47,6 @@ from libramq.timers.timers import TimerMessages
 LONG_NAMES: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
-#: Ours: messages of a batch that are decoded, or stored, before others are served; one takes 10 to 30 µs.
-BATCH_ITEMS_PER_STEP: Final = 128
 #: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
 ITEMS_COUNTED_PER_STEP: Final = 4_096
 #: Ours: messages of a batch that are kept between its check and its storing; those of a larger one are
@@ -110,8 +108,8 @@ class SendMessage:
         if no_space is not None:
             return [Reply(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)] * len(requests)
         prepared: list[Prepared | Outcome] = []
-        messages: list[StoreMessage] = []
-        in_steps = False
+        messages: list[StoreMessage | MessageRun] = []
+        count, in_steps = 0, False
         for request in requests:
             if in_steps:  # Requests behind a large batch, or many batches, are stored after it.
                 prepared.append(InSteps(self._alone(request)))
@@ -124,7 +122,8 @@ class SendMessage:
             prepared.append(sent)
             if isinstance(sent, Prepared):
                 messages += sent.messages
-                in_steps = len(messages) >= MESSAGES_PER_TURN
+                count += sent.count
+                in_steps = count >= MESSAGES_PER_TURN
             else:
                 in_steps = True
         results = self._log.append(messages) if messages else []
@@ -264,10 +263,10 @@ class SendMessage:
     def _prepare_batch(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
     ) -> Prepared:
-        messages = list(SentBatch(request, header, topic, queue_id, self._appending))
-        if not messages:
+        runs = list(SentBatch(request, header, topic, queue_id, self._appending))
+        if not runs:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
-        return prepared_batch(header, queue_id, messages, creates)
+        return prepared_batch(header, queue_id, runs, creates)
 
     def _batch_in_steps(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
@@ -279,24 +278,21 @@ class SendMessage:
         batch = SentBatch(request, header, topic, queue_id, self._appending)
         for _ in iterate_item_counts(request.command.body, ITEMS_COUNTED_PER_STEP):
             yield
-        kept: list[StoreMessage] = []
+        kept: list[MessageRun] = []
         is_large = has_more_items(request.command.body, BATCH_ITEMS_KEPT_MAX)
-        for number, message in enumerate(batch, 1):
+        for run in batch:
             if not is_large:
-                kept.append(message)
-            if number % BATCH_ITEMS_PER_STEP == 0:
-                yield
+                kept.append(run)
+            yield
         sent = prepared_batch(header, queue_id, kept, creates)
-        messages = iter(batch) if is_large else iter(kept)
         ends: list[AppendResult] = []
         offset_ids: list[str] = []
-        while part := list(islice(messages, BATCH_ITEMS_PER_STEP)):
-            results = self._log.append(part)
-            failed = next((each for each in results if each.status is not AppendStatus.PUT_OK), None)
-            if failed is not None:
-                return refusal(self._log, failed)
-            offset_ids.append(",".join([result.offset_id for result in results]))
-            ends = [*ends[:1], results[0], results[-1]]
+        for run in batch if is_large else kept:
+            (result,) = self._log.append([run])
+            if result.status is not AppendStatus.PUT_OK:
+                return refusal(self._log, result)
+            offset_ids.append(result.offset_ids)
+            ends = [*ends[:1], result]
             yield
         return self._stored(sent, ends[0], ends[-1], ",".join(offset_ids))
 
@@ -324,7 +320,7 @@ class SendMessage:
                 return refusal(self._log, result)
         first = results[0]
         offset_ids = (
-            first.offset_id if len(results) == 1 else ",".join([result.offset_id for result in results])
+            first.offset_ids if len(results) == 1 else ",".join([result.offset_ids for result in results])
         )
         return self._stored(sent, first, results[-1], offset_ids)
 

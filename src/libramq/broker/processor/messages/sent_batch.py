@@ -1,6 +1,7 @@
-"""The sent batch: the messages of one send of several, made one by one, as often as they are asked for."""
+"""The sent batch: the messages of one send of several, made some at a time, as often as they are needed."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from libramq.broker.messages import stored_properties as text_properties
 from libramq.broker.messages.appending import Appending
@@ -9,17 +10,20 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.batch import iterate_batch
+from libramq.message.batch import decode_items
 from libramq.message.ids import born_host
 from libramq.message.sys_flag import TRANSACTION_MASK
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.request import Request
-from libramq.store.log.append import StoreMessage
+from libramq.store.log.message_run import MessageRun, RunItem
+
+#: Ours: messages of a batch that are decoded, or stored, before others are served; one takes 5 to 20 µs.
+BATCH_ITEMS_PER_STEP: Final = 128
 
 
 class SentBatch:
-    """A request with several messages for one queue; iterating raises BrokerError at the first bad one."""
+    """A request with several messages for one queue; iterating raises BrokerError for a bad one."""
 
     def __init__(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, appending: Appending
@@ -36,25 +40,44 @@ class SentBatch:
         self._queue_id = queue_id
         self._appending = appending
 
-    def __iter__(self) -> Iterator[StoreMessage]:
-        """Make the messages again: a large batch is iterated twice rather than held.
-
-        Properties in which nothing is special, as nearly all are, are completed without being decoded.
-        """
-        header = self._header
-        is_plain = not header.sys_flag & TRANSACTION_MASK
-        completed, born = self._appending.completed_plain, born_host(self._request.peer.address)
-        topic, queue_id, sys_flag, born_ms = (
-            self._topic, self._queue_id, header.sys_flag, header.born_timestamp,
-        )  # fmt: skip
+    def __iter__(self) -> Iterator[MessageRun]:
+        """Make the messages again, some at a time: a large batch is iterated twice rather than held."""
+        header, data = self._header, self._request.command.body
+        born, start = born_host(self._request.peer.address), 0
         times = max(header.reconsume_times or 0, 0)  # Attempts are counted from here to the dead letters.
-        for flag, body, properties in iterate_batch(self._request.command.body):
-            plain = completed(properties) if is_plain else None
-            if plain is None or len(plain[0]) > p.PROPERTIES_BYTES_MAX:
-                stored, code = self._checked(properties)
-            else:
-                stored, code = plain[0], _tag_code(properties.decode()) if plain[1] else 0
-            yield StoreMessage(topic, queue_id, body, stored, code, flag, sys_flag, born_ms, born, times)
+        while start < len(data):
+            decoded, start = decode_items(data, start, BATCH_ITEMS_PER_STEP)
+            items = self._stored(decoded)
+            yield MessageRun(
+                self._topic, self._queue_id, items, header.sys_flag, header.born_timestamp, born, times
+            )
+
+    def _stored(self, decoded: list[tuple[int, bytes, bytes]]) -> list[RunItem]:
+        """Return messages as they are stored.
+
+        Properties in which nothing is special, as nearly all are, are completed without being decoded, those
+        of all messages together if possible.
+        """
+        is_plain = not self._header.sys_flag & TRANSACTION_MASK
+        sent = [properties for _, _, properties in decoded]
+        plain = self._appending.completed_all_plain(sent) if is_plain else None
+        if plain is not None and max(map(len, plain[0])) <= p.PROPERTIES_BYTES_MAX:
+            completed, has_tags = plain
+            if not has_tags:
+                return [
+                    (item[0], item[1], stored, 0) for item, stored in zip(decoded, completed, strict=True)
+                ]
+            return [
+                (flag, body, stored, _tag_code(properties.decode()))
+                for (flag, body, properties), stored in zip(decoded, completed, strict=True)
+            ]
+        return [(flag, body, *self._completed(properties, is_plain)) for flag, body, properties in decoded]
+
+    def _completed(self, properties: bytes, is_plain: bool) -> tuple[bytes, int]:
+        plain = self._appending.completed_plain(properties) if is_plain else None
+        if plain is None or len(plain[0]) > p.PROPERTIES_BYTES_MAX:
+            return self._checked(properties)
+        return plain[0], _tag_code(properties.decode()) if plain[1] else 0
 
     def _checked(self, encoded: bytes) -> tuple[bytes, int]:
         """Return a message's properties as they are stored, and its tag code; raises BrokerError."""

@@ -1,0 +1,61 @@
+"""The message run: messages of one batch send, for one queue, stored together or not at all.
+
+What they share is kept once, and each of them is a plain tuple: a value and a result for each message took
+half of a batch's time in the broker.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import msgspec
+
+from libramq.message.ids import encode_offset_ids
+from libramq.store.log.append import AppendResult, StoreMessage
+
+#: Flag, body, properties as they are stored, tag code.
+RunItem = tuple[int, bytes, bytes, int]
+
+
+@final
+class MessageRun(NamedTuple):
+    """Messages in their order; what they share is as in StoreMessage."""
+
+    topic: str
+    queue_id: int
+    items: Sequence[RunItem]
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    reconsume_times: int = 0
+
+
+class RunResult(AppendResult, frozen=True, gc=False):
+    """The positions of a stored run; `end` is that of its last message, the other fields the first one's."""
+
+    positions: list[int] = msgspec.field(default_factory=list)
+
+    @property
+    def offset_ids(self) -> str:
+        """Return the offset message ids of all, as in the answer to their send."""
+        return encode_offset_ids(self.store_host, self.positions)
+
+
+def halves_of(message: StoreMessage | MessageRun) -> Sequence[MessageRun]:
+    """Return a run as two with half of its messages each; none for a single message."""
+    if isinstance(message, StoreMessage) or len(message.items) < 2:
+        return ()
+    middle = len(message.items) // 2
+    return message._replace(items=message.items[:middle]), message._replace(items=message.items[middle:])
+
+
+def joined(results: Sequence[AppendResult]) -> AppendResult:
+    """Return the result of a run that was stored in parts: the first refusal, if there is one."""
+    refused = next((each for each in results if not isinstance(each, RunResult)), None)
+    if refused is not None:
+        return refused
+    first = results[0]
+    positions = [at for each in results if isinstance(each, RunResult) for at in each.positions]
+    return RunResult(
+        first.status, first.physical_offset, results[-1].end - first.physical_offset, first.queue_offset,
+        first.store_timestamp_ms, first.store_host, positions,
+    )  # fmt: skip
