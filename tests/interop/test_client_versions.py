@@ -12,7 +12,7 @@ from tests.interop.test_pop import QUEUES
 
 pytestmark = pytest.mark.interop
 
-#: ClientConfig: whether members of a version can have their queues assigned by the broker.
+#: ClientConfig: whether a version's members can have their queues assigned by the broker. These have timers.
 ASKS_BROKER = {"4.9.8": False, "5.1.4": True, "5.5.0": True}
 PREFIXES = {"4.9.8": "Old", "5.1.4": "Before", "5.5.0": "New"}
 COUNT = 8
@@ -57,47 +57,69 @@ def bodies(program: Program, kind: str) -> set[str]:
     return {each["body"] for each in handled(program, kind)}
 
 
+def topics(cluster: Cluster, prefix: str, *kinds: str) -> list[str]:
+    names = [f"{prefix}_{kind}" for kind in kinds]
+    for name in names:
+        cluster.create_topic(name, QUEUES)
+    return names
+
+
 def test_a_client_of_another_version_finds_every_feature(cluster: Cluster, version: str) -> None:
-    """It sends all kinds of messages, traces, and consumes concurrently, in order, by lite pull and POP."""
+    """It sends all kinds of messages, traces, and consumes in every way that it has."""
     prefix = cluster.fresh_name(PREFIXES[version])
-    kinds = ("concurrent", "orderly", "popped", "pulled")
-    concurrent, orderly, popped, pulled = (f"{prefix}_{kind}" for kind in kinds)
-    for topic in (concurrent, orderly, popped, pulled):
-        cluster.create_topic(topic, QUEUES)
+    concurrent, orderly, popped, pulled = topics(cluster, prefix, "concurrent", "orderly", "popped", "pulled")
+    filtered, requested, broadcast = topics(cluster, prefix, "filtered", "requested", "broadcast")
     at = ("-b", cluster.broker_address)
     cluster.admin("updateSubGroup", *at, "-g", popped)
     cluster.admin("setConsumeMode", *at, "-t", popped, "-g", popped, "-m", "POP", "-q", "-1")
     with start(cluster, version, prefix) as program:
         assert program.wait_event("started")["pops"] is ASKS_BROKER[version]
-        lines = [f"send {concurrent} c{number}" for number in range(COUNT)]
+        lines = [f"transaction {concurrent} unknown unknown"]
+        lines += [f"send {concurrent} c{number}" for number in range(COUNT)]
         lines += [f"ordered {orderly} o{number}" for number in range(COUNT)]
         lines += [f"delay {concurrent} delayed"]
         lines += [f"transaction {concurrent} {how} {how}" for how in ("commit", "rollback")]
         lines += [f"send {popped} p{number}" for number in range(COUNT)]
         fetched = [f"f{number}" for number in range(COUNT)]
         lines += [f"batch {pulled} {','.join(fetched)}"]
+        lines += [f"numbered {filtered} {number} {number}" for number in range(COUNT)]
+        lines += [f"send {broadcast} b{number}" for number in range(COUNT)]
+        lines += [f"request {requested} question", f"pull {pulled} all"]
         for line in lines:
             program.tell(line)
         sent = program.wait_count(len(lines), "sent")
         assert {each["status"] for each in sent} == {"SEND_OK"}
+        program.tell(f"timer {concurrent} timed")
+        has_timers = program.wait_event("sent", body="timed")["status"] == "SEND_OK"
+        assert has_timers is ASKS_BROKER[version]
 
         wanted = {*(f"c{number}" for number in range(COUNT)), "delayed", "commit"}
-        program.wait_until(
-            lambda: bodies(program, "concurrent") >= wanted,
-            f"not all of {sorted(wanted)}",
-            within_s=PATIENCE_S,
-        )
+        wait_for(program, "concurrent", wanted | ({"timed"} if has_timers else set()))
         assert "rollback" not in bodies(program, "concurrent")
         delayed, *_ = program.of("message", kind="concurrent", body="delayed")
         assert delayed["waitedMs"] >= 900, "the broker stores it again after a second, by its own clock"
         ordered = [f"o{number}" for number in range(COUNT)]
-        program.wait_until(lambda: bodies(program, "orderly") >= set(ordered), "orderly", within_s=PATIENCE_S)
+        wait_for(program, "orderly", set(ordered))
         assert list(dict.fromkeys(each["body"] for each in handled(program, "orderly"))) == ordered
-        program.wait_until(lambda: bodies(program, "pulled") >= set(fetched), "pulled", within_s=PATIENCE_S)
+        wait_for(program, "pulled", set(fetched))
+        assert bodies(program, "fetched") == set(fetched)
+        wait_for(program, "filtered", {str(number) for number in range(3, COUNT)})
+        assert not bodies(program, "filtered") & {"0", "1", "2"}
+        for one in ("broadcast1", "broadcast2"):
+            wait_for(program, one, {f"b{number}" for number in range(COUNT)})
+        assert program.wait_event("replied", to="question")["body"] == "QUESTION"
         if ASKS_BROKER[version]:
-            taken = {f"p{number}" for number in range(COUNT)}
-            program.wait_until(lambda: bodies(program, "popped") >= taken, "popped", within_s=PATIENCE_S)
+            wait_for(program, "popped", {f"p{number}" for number in range(COUNT)})
             assert all(each["popped"] for each in handled(program, "popped"))
+        program.wait_event("checked", body="unknown")
+        wait_for(program, "concurrent", {"unknown"})
         program.finish()
     traces = f"{prefix}_traces"
     cluster.wait_until(lambda: cluster.route(traces) is not None, f"no {traces}", within_s=PATIENCE_S)
+
+
+def wait_for(program: Program, kind: str, wanted: set[str]) -> None:
+    """Wait until consumers of a kind have handled these messages."""
+    program.wait_until(
+        lambda: bodies(program, kind) >= wanted, f"not all of {sorted(wanted)}", within_s=PATIENCE_S
+    )
