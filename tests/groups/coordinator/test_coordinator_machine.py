@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from libramq.errors import BrokerError
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
+from libramq.groups.coordinator import coordinated_group
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.group import assigning
 from libramq.groups.coordinator.group.assignment import Assignment
@@ -148,10 +149,16 @@ class Cluster(Surroundings):
 class CoordinatorMachine(RuleBasedStateMachine):
     """Everything that may happen to a group."""
 
-    @initialize(may_lie=st.booleans(), work_ms=st.sampled_from([None, 5, 300]))
-    def begin(self, may_lie, work_ms) -> None:
-        """work_ms: how long a thread takes for an assignment; None: there is no thread."""
+    @initialize(
+        may_lie=st.booleans(), work_ms=st.sampled_from([None, 5, 300]), at_once=st.sampled_from([1, 32])
+    )
+    def begin(self, may_lie, work_ms, at_once) -> None:
+        """work_ms: how long a thread takes for an assignment; None: there is no thread.
+
+        at_once: how many members are answered before others are served.
+        """
         self.cluster = Cluster()
+        coordinated_group.ANSWERED_AT_ONCE = at_once
         self.at_once_max = assigning.SUBSCRIPTIONS_AT_ONCE_MAX
         if work_ms is not None:
             assigning.SUBSCRIPTIONS_AT_ONCE_MAX, self.cluster.work_ms = 0, work_ms
@@ -161,6 +168,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "at_once_max"):
             assigning.SUBSCRIPTIONS_AT_ONCE_MAX = self.at_once_max
+            coordinated_group.ANSWERED_AT_ONCE = 32
 
     def pick(self, n: int) -> Consumer:
         consumers = list(self.cluster.consumers.values())

@@ -3,7 +3,8 @@
 import pytest
 
 from libramq.codes import ResponseCode
-from libramq.groups.coordinator.effect import Assign, Settled
+from libramq.groups.coordinator.coordinated_group import ANSWERED_AT_ONCE
+from libramq.groups.coordinator.effect import Answer, Assign, Settled
 from libramq.groups.coordinator.group import assigning
 from libramq.groups.coordinator.state import State
 from tests.groups.coordinator.coordinated import GROUP, Surroundings, queues_of
@@ -43,6 +44,29 @@ def test_a_large_group_is_assigned_by_a_thread_as_in_a_turn(monkeypatch: pytest.
     small.run(100)
     assert small.take(Assign) == []
     assert owners(small) == owners(large)
+
+
+def test_members_are_answered_some_at_a_time():
+    """A thousand answers, with the queues opened for them, were one turn of 0.2 s."""
+    group = large_group(members=100)
+    group.work_ms = WORK_MS
+    group.run(WORK_MS // 2)
+    for consumer in group.consumers.values():
+        consumer.is_silent = True
+    group.now_ms += WORK_MS
+    group.take(Answer)
+    group.make()
+    answered = [len(group.take(Answer))]
+    while group.coordinator.next_due_ms <= group.now_ms:
+        group.do(group.coordinator.tick(group.now_ms))
+        answered.append(len(group.take(Answer)))
+    assert max(answered) <= ANSWERED_AT_ONCE
+    assert sum(answered) == 100
+    for consumer in group.consumers.values():
+        consumer.is_silent = False
+    group.run(100)
+    check_all_are_owned(group)
+    assert sum(len(consumer.held) for consumer in group.consumers.values()) == TOPICS * 4
 
 
 def test_polls_are_served_while_a_thread_assigns():

@@ -5,7 +5,7 @@ publish   return what follows for others: records, grants, answers to held polls
 """
 
 from collections.abc import Hashable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
@@ -23,6 +23,10 @@ from libramq.groups.coordinator.transitions import TABLE
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
+
+#: Ours: members that are answered before others are served, each in up to 0.2 ms, with the queues that are
+#: opened for it.
+ANSWERED_AT_ONCE: Final = 32
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
@@ -78,10 +82,15 @@ class CoordinatedGroup(GroupCore[P, T]):
             publication.postpone_record()
         elif queues.granted or publication.is_changed or publication.cannot_persist:
             publication.record(self._stored(), now_ms=now_ms)
-        changed = [member for name in queues.to_notify if (member := self.members.get(name)) is not None]
+        names = list(queues.to_notify)
         if not publication.cannot_persist:
             publication.grant(self.mode, queues, self.balance.existing_queues)
-            queues.to_notify.clear()
+            names = names[:ANSWERED_AT_ONCE]
+            for name in names:
+                del queues.to_notify[name]
+            if queues.to_notify:
+                self.timers.wake_by(MemberKey(self.name), now_ms)
+        changed = [member for name in names if (member := self.members.get(name)) is not None]
         for member in changed:
             if member.poll is not None and self._is_to_answer(member, now_ms):
                 self.answer(member, now_ms)
@@ -93,7 +102,9 @@ class CoordinatedGroup(GroupCore[P, T]):
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
         if publication.joins:
             is_soon_assigned = state in (State.ASSIGNING, State.GATHERING)
-            publication.answer_joins(self.assignment, is_soon_assigned=is_soon_assigned, now_ms=now_ms)
+            publication.answer_joins(
+                self.assignment, ANSWERED_AT_ONCE, is_soon_assigned=is_soon_assigned, now_ms=now_ms
+            )
         for due_ms in (self.balance.due_ms, publication.due_ms):
             self.timers.wake_by(MemberKey(self.name), due_ms)
         if self.inquiry is not None:

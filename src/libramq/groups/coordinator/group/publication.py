@@ -111,21 +111,26 @@ class GroupPublication(Generic[T]):
     def answer_joins(
         self,
         assignment: Callable[[GroupMember[Any, T]], Assignment],
+        count_max: int,
         *,
         is_soon_assigned: bool,
         now_ms: MonotonicMs,
     ) -> None:
-        """Answer the members that have joined.
+        """Answer the members that have joined, at most so many; the others are due at once.
 
         is_soon_assigned: changes are collected, or the fences asked; joins that wait do so for that.
         """
         joins, self.joins = self.joins, []
+        count = 0
         for join in joins:
             if self.cannot_persist:
                 self.effects.append(refusal(join.ticket, busy(self._group)))
             elif is_soon_assigned and now_ms < join.until_ms:
                 self.joins.append(join)
+            elif count == count_max:
+                self.joins.append(join._replace(until_ms=now_ms))
             else:
+                count += 1
                 assigned = assignment(join.member)
                 join.member.last_sent = Sent(assigned, now_ms, join.member.peer)
                 self.effects.append(Answer(join.ticket, member=join.member.id, assignment=assigned))
