@@ -42,9 +42,20 @@ def test_a_queue_opened_by_another_member_since_is_not_the_claimants():
 
 
 def test_of_claims_unknown_to_fences_the_latest_counts():
-    """After a power cut, a member that was stopped before its queue moved on does not know that it did."""
-    found = inquiry((0, "x", 2))
+    """A power cut may have taken the openings."""
+    found = inquiry((0, "gone", 2))
     assert holders(found, x={0: 2}, y={0: 4}, z={0: 3}) == {0: ("y", 4)}
+
+
+def test_a_queue_that_a_member_reads_is_not_taken_by_a_later_grant_that_its_fence_has_not_seen():
+    """Another coordinator granted it, cut off with a part of the cluster: it could not ask for it.
+
+    The same is found after a power cut that took the opening of `y`, if `x` was stopped before its queue
+    moved on; then `y` cannot read either.
+    """
+    found = inquiry((0, "x", 2))
+    assert holders(found, x={0: 2}, y={0: 4}, z={0: 3}) == {0: ("x", 2)}
+    assert holders(found, y={0: 4}, z={0: 3}, x={0: 2}) == {0: ("x", 2)}
 
 
 def test_a_queue_opened_by_another_under_the_same_epoch_is_not_held():

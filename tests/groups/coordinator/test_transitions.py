@@ -412,8 +412,9 @@ def change_while_reconciling() -> None:
         assert core(group).state is State.RECONCILING
         return group, alice
 
-    changed, alice = group()
-    changed.join(alice, claims=False)
+    for claims in (False, True):
+        changed, alice = group()
+        changed.join(alice, claims=claims)
     changed, alice = group()
     alice.held = {queue: epoch for queue, epoch in alice.held.items() if queue not in alice.revoked}
     changed.poll(alice)

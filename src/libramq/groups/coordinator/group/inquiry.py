@@ -94,25 +94,31 @@ class GroupInquiry:
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
         """Return each queue's final holder: what members claim, unless another member has opened it since.
 
-        Of several claims the one with the highest epoch wins. A member that claims nothing has lost its
-        state, and gets back the queues it had opened. An opening that its member does not list among others
-        dates from before it released that queue. A claim above its fence's epoch was not opened yet, or the
-        fence has lost it.
+        A queue that its fence lets a member read, which claims it under that epoch, stays with this one:
+        another coordinator, cut off with a part of the cluster, may have granted it since without being able
+        to ask for it. Of other claims the one with the highest epoch wins. A member that claims nothing has
+        lost its state, and gets back the queues it had opened. An opening that its member does not list among
+        others dates from before it released that queue. A claim above its fence's epoch was not opened yet,
+        or the fence has lost it.
         """
         held = {
             queue: holding
             for queue, holding in self.openings.items()
-            if holding.member in claims and not claims[holding.member]
+            if holding.member in claims
+            and (not claims[holding.member] or claims[holding.member].get(queue) == holding.epoch)
         }
         for member, queues in claims.items():
             for queue, epoch in queues.items():
                 if self.state is State.RETURNING:
                     held.setdefault(queue, Holding(member, self.epoch + 1))
-                elif self._is_credible(queue, Holding(member, epoch)) and (
-                    queue not in held or held[queue].epoch < epoch
-                ):
+                elif self._is_credible(queue, Holding(member, epoch)) and self._is_later(queue, held, epoch):
                     held[queue] = Holding(member, epoch)
         return held
+
+    def _is_later(self, queue: MessageQueue, held: Mapping[MessageQueue, Holding], epoch: int) -> bool:
+        """Return whether a claim counts instead of what is known: it is later, and nobody reads the queue."""
+        known = held.get(queue)
+        return known is None or (known.epoch < epoch and known != self.openings.get(queue))
 
     def _is_credible(self, queue: MessageQueue, claim: Holding) -> bool:
         """Return whether a claim may be the last grant, judging by its fence's report."""
