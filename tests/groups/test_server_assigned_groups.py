@@ -161,6 +161,23 @@ def test_a_handover_continues_at_the_next_coordinator():
     assert (cluster.loads(), len(set(cluster.held()))) == ([4, 4], 8)
 
 
+def test_members_that_another_coordinator_gave_other_queues_query_again():
+    """B was cut off, coordinated the group too, and knew its own queues alone; the group lives at A."""
+    cluster = Cluster()
+    cluster.join("alice", "bob")
+    cluster.ask("alice", "bob")
+    here, elsewhere = cluster.brokers.values()
+    copy = next(iter(elsewhere.tables.updates(lambda _: True)))
+    assert here.given_otherwise(copy) == set(), "an older copy of its own"
+    cluster.queues["T"] = [queue for queue in cluster.queues["T"] if queue.broker_name == B]
+    elsewhere.adopt("g")
+    elsewhere.ask("g", "bob", "T", "AVG", now_ms=cluster.now_ms)
+    (table,) = elsewhere.tables.updates(lambda _: True)
+    assert here.given_otherwise(table) == {"bob"}
+    assert here.have_query("g", ["bob"]).ask_again == {"bob": 1}
+    assert here.tables.version("g") == copy.version, "nothing was assigned"
+
+
 def test_queues_of_a_member_that_left_during_a_coordinator_change_are_free():
     cluster = Cluster()
     cluster.join("alice", "bob")

@@ -132,6 +132,21 @@ class ServerAssignedGroups:
         self.tables.take(update)
         return update
 
+    def given_otherwise(self, table: AssignmentUpdate) -> set[str]:
+        """Return the members of a group coordinated here to which another broker gave other queues."""
+        if table.broker_name == self._own:
+            return set()  # An older copy of ours.
+        here = self.tables.assignments(table.group)
+        return {
+            client_id
+            for client_id, topic, queues in table.assignments
+            if here.get(client_id, {}).get(topic, ()) != tuple(sorted(queues))
+        }
+
+    def have_query(self, group: str, client_ids: Sequence[str]) -> AssignmentUpdate | None:
+        """Return the update by which these members query again."""
+        return self._record_update(group, ask_again=dict.fromkeys(client_ids, 1))
+
     def leave(self, group: str) -> None:
         """Give up a group that is coordinated elsewhere now."""
         self._assignments.pop(group, None)

@@ -84,6 +84,8 @@ class Assigner:
         self._groups = ServerAssignedGroups(self._own, members=peers.server_assigned_members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
+        # Members that another broker gave other queues, by group.
+        self._misled: dict[str, set[str]] = {}
         self._review = kernel.deadlines.new(self.tick, "reviews of assignments")
         consumers.observe_members(self._own_changed)
 
@@ -134,10 +136,17 @@ class Assigner:
         self._ask_again(update)
 
     def receive_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
-        """Take the tables that another broker has of groups coordinated here."""
+        """Take the tables that another broker has of groups coordinated here.
+
+        It may have coordinated a group itself, while it was cut off from this broker: members that it gave
+        other queues query again.
+        """
         for table in tables:
             if table.group not in self._groups:
                 self._groups.tables.offer(table)
+            elif misled := self._groups.given_otherwise(table):
+                self._misled.setdefault(table.group, set()).update(misled)
+                self.changed(table.group)
 
     def tables_for(self, coordinator: str) -> list[AssignmentUpdate]:
         """Return the tables of groups that a broker coordinates, from which it can continue."""
@@ -195,6 +204,8 @@ class Assigner:
             for group in [group for group, due_ms in self._due.items() if due_ms <= now_ms]:
                 del self._due[group]
                 self._say(self._groups.review(group, now_ms=now_ms))
+                if misled := self._misled.pop(group, None):
+                    self._say(self._groups.have_query(group, sorted(misled)))
         finally:
             self._review.at(min(self._due.values(), default=None))
 
