@@ -40,6 +40,16 @@ class SlavesHaveTheLog(Invariant):
         super().__init__(cluster)
         #: By master: an end of its log that its slave has not reached, or has just reached, and since when.
         self._ends: dict[str, tuple[int, MonotonicMs]] = {}
+        #: Masters that a power cut left nothing of a log that their slave had begun to copy.
+        self._lost_everything: set[str] = set()
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to == 0:
+            self._lost_everything.update(
+                slave.master.name
+                for slave in self.cluster.slaves.values()
+                if slave.master.name == name and slave.broker is not None and slave.broker.store.end
+            )
 
     def step(self) -> None:
         for name, slave in self.cluster.slaves.items():
@@ -54,8 +64,8 @@ class SlavesHaveTheLog(Invariant):
         return all(self._has_followed(slave) for slave in self.cluster.slaves.values())
 
     def _has_followed(self, slave: "SimulatedSlave") -> bool:
-        if slave.is_caught_up:
-            return True
+        if slave.is_caught_up or slave.master.name in self._lost_everything:
+            return True  # Nothing is common to both logs: an operator has to remove the slave's.
         noted = self._ends.get(slave.master.name)
         return slave.is_copying and noted is not None and self.cluster.now_ms - noted[1] <= LAG_MS_MAX
 
@@ -64,7 +74,7 @@ class SlavesHaveTheLog(Invariant):
             if not self._has_followed(slave):
                 self.broken(f"{slave.name} has not caught up with its master")
             difference = _difference(slave)
-            if difference is not None:
+            if difference is not None and slave.master.name not in self._lost_everything:
                 self.broken(f"{slave.name} differs from its master at {difference}")
 
 
