@@ -18,6 +18,7 @@
     ├── ProtocolError
     │   ├── LocalProtocolError      our side broke the protocol: a bug of ours
     │   └── RemoteProtocolError     the other side did
+    │       └── BodyDamaged         a message's body does not match its checksum
     └── RemoteError                 a request to another process did not succeed
         ├── ConnectFailed           nothing accepts connections at the address
         ├── ConnectionLost          the connection ended before the answer came
@@ -37,6 +38,7 @@ from typing import ClassVar
 from libramq.codes import ResponseCode
 
 __all__ = [
+    "BodyDamaged",
     "BrokerError",
     "BufferFull",
     "CommitFailed",
@@ -154,6 +156,10 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side violated the protocol."""
+
+
+class BodyDamaged(RemoteProtocolError):
+    """A received message's body does not match its checksum."""
 
 
 class RemoteError(LibraError):

@@ -11,6 +11,7 @@ No Python object is created per message (except for compressed bodies).
 Record format: store/MessageExtEncoder.java.
 """
 
+import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -143,6 +144,14 @@ class Records:
     def queue_ids(self) -> Positions:
         """Return the queue of each record."""
         return self._head["queue_id"].astype(np.int64)  # type: ignore[no-any-return]
+
+    def has_good_crcs(self) -> bool:
+        """Return whether every body, as it is stored, matches its checksum."""
+        view, crc32 = memoryview(self._data), zlib.crc32
+        bodies = zip(
+            self._body[0].tolist(), self._body[1].tolist(), self._head["body_crc"].tolist(), strict=True
+        )
+        return all(crc32(view[start:end]) & 0x7FFF_FFFF == crc for start, end, crc in bodies)
 
     def tags(self) -> pa.Array:
         """Return the tag of each record, or null."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from libramq.errors import InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
+from libramq.errors import BodyDamaged, InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
@@ -177,7 +177,7 @@ def decode_record(
     body_end, topic, properties_start = _tail(data, body_start, fields[14], end, magic, RemoteProtocolError)
     body = bytes(data[body_start:body_end])
     if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != fields[2]:
-        raise RemoteProtocolError(f"the body of the record at {fields[6]} does not match its checksum")
+        raise _damaged(topic, fields[3], fields[5])
     if decompress and fields[7] & flags.COMPRESSED:
         body = decompress_body(body, fields[7])
     properties = bytes(data[properties_start:end])
@@ -185,22 +185,26 @@ def decode_record(
     return message, end
 
 
-def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
+def decode_records(
+    data: bytes, *, decompress: bool = True, check_crc: bool = False, broker_name: str = ""
+) -> list[MessageExt]:
     """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
 
+    check_crc: raise BodyDamaged for the first body that does not match its checksum.
     Any producer can send one. If the reply could not be decoded for its sake, its queue would be read by
     nobody any more; so handlers have to deal with it, and those that cannot let it become a dead letter.
     """
     data = bytes(data)
     messages: list[MessageExt] = []
     start, length = 0, len(data)
-    unpack: Callable[[bytes, int], tuple[int, int, int, int, int, int]] = BRIEF_HEAD.unpack_from
+    unpack: Callable[[bytes, int], tuple[int, int, int, int, int, int, int]] = BRIEF_HEAD.unpack_from
+    crc32 = zlib.crc32
     topic, stored_topic, topic_bytes = "", b"\x00", 1  # Nearly always the topic is that of the record before.
     while start < length:
         if length - start >= RECORD_BYTES_MIN:
             # Most records have IPv4 hosts and a short topic. Each check is one of `_bounds` and `_tail`: what
             # does not pass all of them is left to these, which also name the fault.
-            size, magic, queue_offset, sys_flag, reconsume_times, body_bytes = unpack(data, start)
+            size, magic, body_crc, queue_offset, sys_flag, reconsume_times, body_bytes = unpack(data, start)
             end = start + size
             body_start = start + _HEAD_V4_BYTES
             body_end = body_start + body_bytes
@@ -221,27 +225,26 @@ def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "
                     properties_start <= end
                     and properties_start + (data[topic_end] << 8 | data[topic_end + 1]) == end
                 ):
-                    messages.append(
-                        Received(
-                            topic,
-                            queue_offset,
-                            reconsume_times,
-                            data[body_start:body_end],
-                            broker_name,
-                            data[start:body_start],
-                            data[properties_start:end],
-                            NONE_ADDED,
-                        )
-                    )
+                    body = data[body_start:body_end]
+                    if check_crc and crc32(body) & 0x7FFF_FFFF != body_crc:
+                        raise _damaged(topic, int.from_bytes(data[start + 12 : start + 16]), queue_offset)
+                    messages.append(Received(
+                        topic, queue_offset, reconsume_times, body, broker_name, data[start:body_start],
+                        data[properties_start:end], NONE_ADDED,
+                    ))  # fmt: skip
                     start = end
                     continue
-        message, start = _decode_any(data, start, decompress=decompress, broker_name=broker_name)
+        message, start = _decode_any(
+            data, start, decompress=decompress, check_crc=check_crc, broker_name=broker_name
+        )
         messages.append(message)
     return messages
 
 
-def _decode_any(data: bytes, start: int, *, decompress: bool, broker_name: str) -> tuple[MessageExt, int]:
-    decoded = decode_record(data, start, decompress=False, broker_name=broker_name)
+def _decode_any(
+    data: bytes, start: int, *, decompress: bool, check_crc: bool, broker_name: str
+) -> tuple[MessageExt, int]:
+    decoded = decode_record(data, start, decompress=False, check_crc=check_crc, broker_name=broker_name)
     if decoded is None:
         raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
     if decompress and decoded[0].sys_flag & flags.COMPRESSED:
@@ -281,6 +284,22 @@ def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
 def has_good_crc(data: bytes, head: RecordHead) -> bool:
     """Return whether the body of a peeked record matches its checksum."""
     return zlib.crc32(memoryview(data)[head.body_start : head.body_end]) & 0x7FFF_FFFF == head.body_crc
+
+
+def damaged_records(data: bytes) -> list[RecordHead]:
+    """Return those of a pull reply's records whose bodies do not match their checksums."""
+    found: list[RecordHead] = []
+    start = 0
+    while (head := peek_record(data, start)) is not None:
+        if not has_good_crc(data, head):
+            found.append(head)
+        start += head.size
+    return found
+
+
+def _damaged(topic: str, queue_id: int, queue_offset: int) -> BodyDamaged:
+    place = f"{topic}, queue {queue_id}, offset {queue_offset}"
+    return BodyDamaged(f"the body of the message at {place} does not match its checksum")
 
 
 def encode_blank(size: int) -> bytes:

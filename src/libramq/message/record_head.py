@@ -24,9 +24,9 @@ HEADS: Final = {
     flags.STORE_HOST_V6: _head(HOST_V4_BYTES, HOST_V6_BYTES),
     HOST_BITS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
 }
-#: What is read at once of a record with IPv4 hosts: size, magic, queue offset, system flag, reconsume times,
-#: and the body's length.
-BRIEF_HEAD: Final = struct.Struct(">II12xq8xi32xi8xi")
+#: What is read at once of a record with IPv4 hosts: size, magic, body crc, queue offset, system flag,
+#: reconsume times, and the body's length.
+BRIEF_HEAD: Final = struct.Struct(">III8xq8xi32xi8xi")
 assert BRIEF_HEAD.size == HEADS[0].size
 
 

@@ -85,7 +85,8 @@ class Pull:
     """Pull messages from an offset on → `pulled`.
 
     claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
-    as_records: its messages are wanted as PulledRecords.
+    as_records: its messages are wanted as PulledRecords. accepts_damaged: bodies are taken although they do
+    not match their checksums.
     The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
     """
 
@@ -99,6 +100,7 @@ class Pull:
     number: int = 0
     topic_start: int = 0
     as_records: bool = False
+    accepts_damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

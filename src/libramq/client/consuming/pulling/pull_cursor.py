@@ -8,6 +8,7 @@ class PullCursor:
     """A cursor marks where a queue is pulled next. `Pulling` moves it."""
 
     __slots__ = (
+        "accepts_damaged",
         "broker_id",
         "catch_up",
         "due_ms",
@@ -43,6 +44,8 @@ class PullCursor:
         #: Its topic was missing for a while: its offsets may mean other messages now.
         self.was_missing = False
         self.catch_up: CatchUpPace | None = None
+        #: The last pull brought a body that does not match its checksum: the next one is taken as it comes.
+        self.accepts_damaged = False
 
     @property
     def has_advanced(self) -> bool:
@@ -52,4 +55,5 @@ class PullCursor:
     def start(self, offset: int, handled_before: int) -> None:
         """Begin at an offset."""
         self.start_offset = self.next_offset = offset
+        self.accepts_damaged = False
         self.handled_before = handled_before

@@ -9,7 +9,7 @@ The structure of every record is checked on receipt. numpy and pyarrow are loade
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Self, overload
 
-from libramq.errors import ConfigError
+from libramq.errors import BodyDamaged, ConfigError
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -44,11 +44,14 @@ class PulledRecords(Sequence[MessageExt]):
         self._made = [] if made is None else made
 
     @classmethod
-    def of(cls, data: bytes, broker_name: str) -> Self:
-        """Parse the body of a pull reply; raises RemoteProtocolError."""
+    def of(cls, data: bytes, broker_name: str, *, check_crc: bool = False) -> Self:
+        """Parse the body of a pull reply; raises RemoteProtocolError, with check_crc also BodyDamaged."""
         from libramq.columns.records import Records
 
-        return cls(Records(bytes(data)), broker_name)
+        records = Records(bytes(data))
+        if check_crc and not records.has_good_crcs():
+            raise BodyDamaged("the body of a message does not match its checksum")
+        return cls(records, broker_name)
 
     @classmethod
     def of_messages(cls, messages: Iterable[MessageExt], broker_name: str) -> Self:

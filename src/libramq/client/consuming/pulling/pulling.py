@@ -30,7 +30,7 @@ from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, LibraError
+from libramq.errors import BodyDamaged, BrokerError, LibraError
 from libramq.filter.selector import Selector
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
@@ -156,6 +156,7 @@ class Pulling:
             # A slave of Apache's, which does not know `lbTopicStart`, has the former topic's messages still.
             self._later(owned, now_ms, PULL_FAILED_MS)
             return []
+        cursor.accepts_damaged = False
         cursor.broker_id = outcome.suggested_broker_id
         cursor.next_offset = outcome.next_offset
         if messages:
@@ -211,6 +212,7 @@ class Pulling:
                 number,
                 start,
                 self._as_records,
+                cursor.accepts_damaged,
             )
         ]
 
@@ -230,6 +232,10 @@ class Pulling:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
+        elif isinstance(error, BodyDamaged):  # On the way, or at a slave: at the second time it stays so.
+            log.warning("what was pulled is pulled again", queue=str(owned.queue), reason=str(error))
+            owned.cursor.accepts_damaged, owned.cursor.broker_id = True, 0
+            return self.pull(owned, now_ms)
         elif code in _NOT_SUBSCRIBED:
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
             address = self._reader(owned)

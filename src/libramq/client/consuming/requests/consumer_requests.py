@@ -23,7 +23,7 @@ from libramq.filter.tag import EVERYTHING
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.message.record import decode_records
+from libramq.message.record import damaged_records, decode_records
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
@@ -48,8 +48,23 @@ _FILTER_REFUSED: Final = frozenset({
 LOCK_TIMEOUT_MS: Final = 1_000
 
 
-def _decoded(body: bytes, broker_name: str) -> Sequence[MessageExt]:
-    return decode_records(body, broker_name=broker_name)
+def _decoded(effect: fx.Pull, body: bytes) -> Sequence[MessageExt]:
+    """Return the messages of a reply.
+
+    Those whose bodies are stored damaged are delivered all the same, as by Java's client: if the reply were
+    refused for their sake, nobody would read their queue any more.
+    """
+    queue, check_crc = effect.queue, not effect.accepts_damaged
+    if not check_crc:
+        for head in damaged_records(body):
+            log.error(
+                "a message is delivered as it is stored: its body does not match its checksum",
+                queue=str(queue),
+                offset=head.queue_offset,
+            )
+    if effect.as_records:
+        return PulledRecords.of(body, queue.broker_name, check_crc=check_crc)
+    return decode_records(body, check_crc=check_crc, broker_name=queue.broker_name)
 
 
 class ConsumerRequests:
@@ -167,8 +182,7 @@ class ConsumerRequests:
             messages: Sequence[MessageExt] = ()
             if not isinstance(outcome, LibraError) and outcome.code == ResponseCode.SUCCESS:
                 try:
-                    decode = PulledRecords.of if effect.as_records else _decoded
-                    messages = decode(outcome.body, queue.broker_name)
+                    messages = _decoded(effect, outcome.body)
                 except LibraError as error:
                     outcome = error
             elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:
