@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
+from libramq.groups import broker_target
 from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS
+from libramq.groups.broker_target import TargetWork
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.server_assigned_groups import ServerAssignedGroups
 from libramq.message.queue import MessageQueue
@@ -286,3 +288,121 @@ def test_no_queue_has_two_members_whichever_broker_coordinates(steps, count):
         ask_all(cluster, list(cluster.topics))
         assert cluster.held() == cluster.queues["T"]
         assert cluster.loads()[-1] - cluster.loads()[0] <= 1
+
+
+class SlowCluster(Cluster):
+    """A cluster whose coordinator has a thread compute each target; `compute` lets it."""
+
+    def __init__(self) -> None:
+        self.works: list[tuple[str, TargetWork]] = []
+        super().__init__()
+
+    def new_broker(self, name: str) -> ServerAssignedGroups:
+        return ServerAssignedGroups(
+            name,
+            members=lambda _: self.members(),
+            queues=self.queues.get,
+            compute=lambda group, work: self.works.append((group, work)),
+        )
+
+    def compute(self) -> None:
+        works, self.works = self.works, []
+        for group, work in works:
+            coordinator = self.brokers[self.coordinator]
+            self.say(coordinator.computed(group, work, work.compute(), now_ms=self.now_ms))
+            self.say(coordinator.review(group, now_ms=self.now_ms))
+
+    def settle(self) -> None:
+        for _ in range(20):
+            self.compute()
+            self.now_ms += LARGE_GROUP_PAUSE_MS
+            self.ask(*self.topics)
+        assert not self.works
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowCluster:
+    monkeypatch.setattr(broker_target, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+    return SlowCluster()
+
+
+def test_members_keep_their_queues_while_a_thread_computes_the_target(slow: SlowCluster):
+    slow.join("a", "b")
+    slow.ask("a", "b")
+    assert len(slow.works) == 1
+    assert slow.held() == []
+    slow.compute()
+    assert slow.again.keys() == {"a", "b"}
+    slow.ask_until_quiet()
+    assert slow.loads() == [4, 4]
+    slow.join("c")
+    slow.ask("a", "b", "c")
+    assert (len(slow.works), slow.loads()) == (1, [0, 4, 4])
+    slow.settle()
+    assert slow.loads() == [2, 3, 3]
+    assert slow.held() == slow.queues["T"]
+
+
+def test_who_comes_and_goes_meanwhile_counts_with_the_next_target(slow: SlowCluster):
+    slow.join("a", "b")
+    slow.ask("a", "b")
+    slow.settle()
+    slow.join("c")
+    slow.leave("a")
+    slow.join("d")
+    slow.ask("b", "c", "d")
+    slow.settle()
+    assert slow.loads() == [2, 3, 3]
+    assert slow.held() == slow.queues["T"]
+
+
+def test_a_target_that_nobody_awaits_any_more_is_ignored(slow: SlowCluster):
+    slow.join("a", "b")
+    slow.ask("a")
+    ((group, work),) = slow.works
+    slow.brokers[A].leave(group)
+    assert slow.brokers[A].computed(group, work, work.compute(), now_ms=slow.now_ms) is None
+    slow.ask("a")
+    assert slow.brokers[A].computed(group, work, work.compute(), now_ms=slow.now_ms) is None
+    slow.settle()
+    assert slow.loads() == [4, 4]
+
+
+def test_where_the_computation_fails_all_keep_what_they_have(slow: SlowCluster, caplog):
+    slow.join("a", "b")
+    slow.ask("a", "b")
+    slow.settle()
+    slow.leave("b")
+    ((group, work),) = slow.works
+    slow.works.clear()
+    slow.say(slow.brokers[A].computed(group, work, MemoryError("no more"), now_ms=slow.now_ms))
+    assert "queues could not be assigned" in caplog.text
+    slow.ask("a")
+    assert slow.loads() == [4]
+    slow.change()
+    slow.settle()
+    assert slow.loads() == [8]
+
+
+@given(st.lists(st.sampled_from(["join", "leave", "ask", "compute", "wait"]), max_size=30))
+def test_whatever_happens_each_queue_is_given_to_one_member(steps: list[str]):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(broker_target, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
+        cluster = SlowCluster()
+        for number, step in enumerate(steps):
+            match step:
+                case "join":
+                    cluster.join(f"c{number}")
+                case "leave" if cluster.topics:
+                    cluster.leave(next(iter(cluster.topics)))
+                case "ask":
+                    cluster.ask(*cluster.topics)
+                case "compute":
+                    cluster.compute()
+                case "wait":
+                    cluster.now_ms += REST_MS
+            assert len(cluster.held()) == len(set(cluster.held()))
+        if cluster.topics:
+            cluster.settle()
+            assert cluster.held() == cluster.queues["T"]
+            assert max(cluster.loads()) - min(cluster.loads()) <= 1

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from libramq.balance import Group, Member, balanced_sticky
 from libramq.clock import MonotonicMs
+from libramq.groups.broker_target import BrokerTarget, Lots, TargetWork
 from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.message.queue import MessageQueue
 
@@ -48,8 +48,10 @@ class BrokerAssignment:
     """
 
     def __init__(self, assigned: Callable[[], Assignments]) -> None:
-        self._target: dict[str, dict[str, list[MessageQueue]]] = {}
-        self._queues: dict[str, list[MessageQueue]] = {}
+        self._target: dict[str, Lots] = {}
+        self._queues: Lots = {}
+        #: What a thread computes the next target from.
+        self.awaited: TargetWork | None = None
         self._assigned = assigned
         self._ledger = HandoverLedger(rest_ms=REST_MS)
         for client_id, lots in assigned().items():
@@ -95,25 +97,43 @@ class BrokerAssignment:
 
         Return the former members that still had an assignment.
         """
-        gone = [client_id for client_id in self._assigned() if client_id not in members]
+        work = self.work(version, members, queues)
+        return self.take(work, work.compute(), members, now_ms=now_ms)
+
+    def work(
+        self, version: Hashable, members: Mapping[str, frozenset[str]], queues: Iterable[MessageQueue]
+    ) -> TargetWork:
+        """Return what the next target is computed from; `take` follows."""
+        owned = {client_id: self._held_by(client_id) for client_id in members}
+        return TargetWork(version, dict(members), owned, list(queues))
+
+    def take(
+        self,
+        work: TargetWork,
+        target: BrokerTarget | None,
+        members: Mapping[str, frozenset[str]],
+        *,
+        now_ms: MonotonicMs,
+    ) -> list[str]:
+        """Take a target, None: the one before stays. members: as they are now; return those that are gone."""
+        gone = [
+            client_id
+            for client_id in self._assigned()
+            if client_id not in members and client_id not in work.topics
+        ]
         for client_id in gone:
             self._free(self._held_by(client_id), now_ms)
-        group = Group.of(
-            (
-                Member(client_id=client_id, topics=topics, owned=self._held_by(client_id))
-                for client_id, topics in members.items()
-            ),
-            queues,
-        )
-        assignment = balanced_sticky(group)
-        self._queues = {topic: list(lot) for topic, lot in group.queues.items()}
-        self._ledger.target = {queue: client_id for client_id, lot in assignment.items() for queue in lot}
-        self._target = {client_id: {} for client_id in members}
-        for queue, client_id in sorted(self._ledger.target.items()):
-            self._target[client_id].setdefault(queue.topic, []).append(queue)
+        if target is not None:
+            self._ledger.target, self._target, self._queues = target
         self._ledger.forget_rested(now_ms)
-        self._version, self._computed_at_ms = version, now_ms
+        self.awaited = None
+        self._version, self._computed_at_ms = work.version, now_ms
         return gone
+
+    @property
+    def has_target(self) -> bool:
+        """Return whether a target has been computed."""
+        return self._computed_at_ms is not None
 
     def waiting(self, *, now_ms: MonotonicMs) -> dict[str, int]:
         """Return the members whose answer would differ from the last one, and in how many milliseconds."""

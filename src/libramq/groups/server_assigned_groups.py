@@ -16,8 +16,12 @@ from libramq.balance import strategy_named
 from libramq.clock import MonotonicMs
 from libramq.groups.assignment_tables import AssignmentTables, AssignmentUpdate, TopicAssignment
 from libramq.groups.broker_assignment import BrokerAssignment
+from libramq.groups.broker_target import BrokerTarget, TargetWork
 from libramq.groups.roster import ServerAssignedMembers
+from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
 
 
 class Decision(NamedTuple):
@@ -35,7 +39,7 @@ class ServerAssignedGroups:
     """The groups coordinated here, and the assignment tables of all groups.
 
     members: the members of a group, None if there are none. queues: all queues of a topic at any broker,
-    sorted; None while they are unknown.
+    sorted; None while they are unknown. compute: has a thread compute a large group's target, for `computed`.
     """
 
     def __init__(
@@ -44,10 +48,12 @@ class ServerAssignedGroups:
         *,
         members: Callable[[str], ServerAssignedMembers | None],
         queues: Callable[[str], Sequence[MessageQueue] | None],
+        compute: Callable[[str, TargetWork], None] | None = None,
     ) -> None:
         self._own = broker_name
         self._members = members
         self._queues = queues
+        self._compute = compute
         self._assignments: dict[str, BrokerAssignment] = {}
         self._mixed: set[str] = set()
         self.tables = AssignmentTables()
@@ -91,7 +97,7 @@ class ServerAssignedGroups:
         # another, and gives it back when nobody asks any more.
         known = {name: lot for name in assignment.topics if (lot := self._queues(name)) is not None}
         if not assignment.is_current(members.version, {**known, topic: queues}, now_ms=now_ms):
-            gone = self._update(assignment, members, now_ms)
+            gone = self._update(group, assignment, members, now_ms)
         answer = assignment.ask(client_id, topic, now_ms=now_ms) if gone is not None else None
         if answer is None or gone is None:
             return KEEP
@@ -114,9 +120,22 @@ class ServerAssignedGroups:
         if members.allocates or was_mixed:
             (self._mixed.add if members.allocates else self._mixed.discard)(group)
             return self._record_update(group, ask_again=dict.fromkeys(members.topics, 1))
-        gone = self._update(assignment, members, now_ms)
+        gone = self._update(group, assignment, members, now_ms)
         if gone is None:
             return None
+        return self._record_update(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
+
+    def computed(
+        self, group: str, work: TargetWork, target: BrokerTarget | Exception, *, now_ms: MonotonicMs
+    ) -> AssignmentUpdate | None:
+        """Take a large group's target, if it is awaited; return the members that should query again."""
+        assignment, members = self._assignments.get(group), self._members(group)
+        if assignment is None or assignment.awaited is not work or members is None:
+            return None
+        if isinstance(target, Exception):
+            log.error("queues could not be assigned", group=group, exc_info=target)
+        made = None if isinstance(target, Exception) else target
+        gone = assignment.take(work, made, members.topics, now_ms=now_ms)
         return self._record_update(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
 
     def adopt(self, group: str) -> AssignmentUpdate:
@@ -167,9 +186,14 @@ class ServerAssignedGroups:
         return BrokerAssignment(partial(self.tables.assignments, group))
 
     def _update(
-        self, assignment: BrokerAssignment, members: ServerAssignedMembers, now_ms: MonotonicMs
+        self, group: str, assignment: BrokerAssignment, members: ServerAssignedMembers, now_ms: MonotonicMs
     ) -> list[str] | None:
-        """Compute the target; return the former members, or None while a topic's queues are unknown."""
+        """Compute the target; return the former members, or None while a topic's queues are unknown.
+
+        While a thread computes it, the one before is answered from, or None if there is none.
+        """
+        if assignment.awaited is not None:
+            return [] if assignment.has_target else None
         everything: dict[str, Sequence[MessageQueue]] = {}
         for topic in sorted(frozenset().union(*members.topics.values())):
             queues = self._queues(topic)
@@ -179,7 +203,12 @@ class ServerAssignedGroups:
         if assignment.is_current(members.version, everything, now_ms=now_ms):
             return []
         lots = [queue for lot in everything.values() for queue in lot]
-        return assignment.update(members.version, members.topics, lots, now_ms=now_ms)
+        work = assignment.work(members.version, members.topics, lots)
+        if work.is_large and self._compute is not None:
+            assignment.awaited = work
+            self._compute(group, work)
+            return [] if assignment.has_target else None
+        return assignment.take(work, work.compute(), members.topics, now_ms=now_ms)
 
     def _record_update(
         self,

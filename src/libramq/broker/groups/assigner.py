@@ -10,6 +10,7 @@ no broker can decide, members keep their queues; Java's ask again a second later
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -17,9 +18,11 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.assignment_tables import AssignmentUpdate
+from libramq.groups.broker_target import BrokerTarget, TargetWork
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups
+from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
@@ -81,7 +84,10 @@ class Assigner:
         self._consumers = consumers
         self._now_ms = kernel.clock.monotonic_ms
         self._purgatory = kernel.purgatory
-        self._groups = ServerAssignedGroups(self._own, members=peers.server_assigned_members, queues=queues)
+        self._run = kernel.effects.run
+        self._groups = ServerAssignedGroups(
+            self._own, members=peers.server_assigned_members, queues=queues, compute=self._compute
+        )
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
         # Members that another broker gave other queues, by group.
@@ -222,6 +228,15 @@ class Assigner:
                 self._peers.send_assignments(self._groups.adopt(group))
                 self.changed(group)
         return True
+
+    def _compute(self, group: str, work: TargetWork) -> None:
+        self._run(Thread.ASSIGN, work.compute, partial(self._computed, group, work))
+
+    def _computed(self, group: str, work: TargetWork, target: BrokerTarget | Exception) -> None:
+        """Take a large group's target, and look at what has changed since."""
+        self._say(self._groups.computed(group, work, target, now_ms=self._now_ms()))
+        if group in self._groups:
+            self.changed(group)
 
     # Updates.
 
