@@ -12,6 +12,9 @@ from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
 from libramq.message import MessageExt, decode_records
 from libramq.message.batch import BatchItem, encode_batch
+from libramq.message.names import TIMER_TOPIC
+from libramq.pop import CheckPoint
+from libramq.pop.entries import AckEntry, decode_entry
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body.assignment import MessageRequestModeBody
@@ -413,6 +416,57 @@ def test_a_batch_acknowledges_the_messages_of_its_set_bits(broker: Conversation)
     assert broker.ask(popper.peer, RequestCode.BATCH_ACK_MESSAGE, None, body).code == ResponseCode.SUCCESS
     broker.advance(10_000)
     assert bodies(popper.pop()) == [b"1", b"8"]
+
+
+def test_one_batch_may_name_a_check_point_twice_and_again(broker: Conversation):
+    """Each message of it is acknowledged once: in the journal, too, and not again by the next batch."""
+    popper = Popper(broker)
+    for number in range(10):
+        broker.send(FakePeer(), body=b"%d" % number)
+    handle = popper.pop()[0].properties["POP_CK"].split()
+    ack = {
+        "c": "G",
+        "t": "T",
+        "r": "0",
+        "so": int(handle[0]),
+        "q": 0,
+        "rq": int(handle[3]),
+        "pt": int(handle[1]),
+        "it": 10_000,
+    }
+    sets = [base64.b64encode(bytes(each)).decode() for each in ([0b1111], [0b111100, 0, 0xFF])]
+    body = {"brokerName": "broker-a", "acks": [{**ack, "b": each} for each in sets]}
+    for _ in range(2):
+        reply = broker.ask(popper.peer, RequestCode.BATCH_ACK_MESSAGE, None, body)
+        assert reply.code == ResponseCode.SUCCESS
+    entries = [decode_entry(m.tags, m.body) for m in broker.messages(TIMER_TOPIC)]
+    assert [each.offsets for each in entries if isinstance(each, AckEntry)] == [[0, 1, 2, 3, 4, 5]]
+    broker.advance(10_000)
+    assert bodies(popper.pop()) == [b"6", b"7", b"8", b"9"]
+
+
+@pytest.mark.parametrize("diffs", [(0, 1, 2, 3, 4, 5, 6, 7, 8), (0, 3, 9, 17, 40), (5,)])
+def test_offsets_and_bits_of_a_check_point_agree_one_by_one_and_together(diffs):
+    rest = ("T", "G", 0, 100, 5)
+    names = ("topic", "group", "queue_id", "start_offset", "pop_time_ms")
+    for done in range(1 << len(diffs)):
+        check_point = CheckPoint(
+            **dict(zip(names, rest, strict=True)),
+            invisible_ms=1,
+            diffs=diffs,
+            broker_name="a",
+            revive_queue=0,
+            due_ms=0,
+            done=done,
+        )
+        assert check_point.open_offsets_in(bytes([0xFF] * 6)) == list(check_point.open_offsets())
+        some = [100 + diff for diff in diffs[::2]]
+        one_by_one = 0
+        for offset in some:
+            one_by_one |= check_point.bit_of(offset)
+        assert check_point.bits_of([*some, 99, 1_000]) == one_by_one
+        bit_set = sum(1 << diff for diff in diffs[::2]).to_bytes(6, "little").rstrip(b"\0")
+        assert check_point.open_offsets_in(bit_set) == [o for o in check_point.open_offsets() if o in some]
 
 
 def test_messages_are_filtered_by_sql92(broker: Conversation):

@@ -6,7 +6,7 @@
 It is named by its key; a message in it by its queue offset. Each message has a bit, set once it is done.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from sys import intern
 from typing import Final
 
@@ -73,6 +73,26 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         except ValueError:
             return 0
         return bit & ~self.done
+
+    def bits_of(self, offsets: Sequence[int]) -> int:
+        """Return the bits of messages that are not done; offsets at which there are none have no bit."""
+        if len(offsets) == 1:
+            return self.bit_of(offsets[0])
+        wanted, start = set(offsets), self.start_offset
+        named = [1 << index for index, diff in enumerate(self.diffs) if start + diff in wanted]
+        return sum(named) & ~self.done
+
+    def open_offsets_in(self, bit_set: bytes) -> list[int]:
+        """Return the offsets of the messages that are not done and that a BitSet of Java's names.
+
+        Its bits are distances from the start offset.
+        """
+        done, start, end = self.done, self.start_offset, 8 * len(bit_set)
+        return [
+            start + diff
+            for index, diff in enumerate(self.diffs)
+            if diff < end and bit_set[diff >> 3] >> (diff & 7) & 1 and not done >> index & 1
+        ]
 
     def open_offsets(self) -> Iterator[int]:
         """Yield the offsets of the messages that are not done."""

@@ -6,7 +6,7 @@
 Upstream: AckMessageProcessor.java, ChangeInvisibleTimeProcessor.java.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from libramq.broker.pop.journal import PopJournal
@@ -16,6 +16,7 @@ from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.pop import CheckPoint, InFlight
+from libramq.pop.check_point import Key
 from libramq.store.message_store import MessageStore
 
 
@@ -86,12 +87,18 @@ class Acknowledging:
                 done.setdefault(check_point, []).append(message.offset)
         return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
 
-    def in_flight(
-        self, topic: str, group: str, queue_id: int, start_offset: int, pop_time_ms: int
-    ) -> list[int]:
-        """Return the messages of a check point that are not done, by their offsets."""
-        check_point = self._in_flight.find((topic, group, queue_id, start_offset, pop_time_ms))
-        return list(check_point.open_offsets()) if check_point is not None else []
+    def acknowledge_sets(self, popped: Iterable[tuple[Key, bytes]], now: Now) -> int:
+        """As `acknowledge`, for messages of check points; which of each one's is a BitSet of Java's."""
+        done: dict[CheckPoint, list[int]] = {}
+        for key, bit_set in popped:
+            check_point = self._in_flight.find(key)
+            offsets = check_point.open_offsets_in(bit_set) if check_point is not None else []
+            if check_point is None or not offsets:
+                continue
+            if check_point in done:  # A consumer names each once.
+                offsets = sorted({*done[check_point], *offsets})
+            done[check_point] = offsets
+        return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
 
     def change(self, popped: Popped, invisible_ms: int, now: Now) -> Changed:
         """Have a message invisible until a time from now on; raises BrokerError if it is visible again."""

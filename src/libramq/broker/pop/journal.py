@@ -90,10 +90,7 @@ class PopJournal:
             check_point.place = result.queue_offset
             self._in_flight.add(check_point)
         for check_point, offsets in acks:
-            bits = 0
-            for offset in offsets:
-                bits |= check_point.bit_of(offset)
-            self._in_flight.acknowledge(check_point, bits)
+            self._in_flight.acknowledge(check_point, check_point.bits_of(offsets))
         return results[-1].end if results else 0
 
     def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:

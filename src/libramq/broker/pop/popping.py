@@ -288,7 +288,7 @@ class Popping:
                 start_offset=share.start,
                 pop_time_ms=pop_time_ms,
                 invisible_ms=pop.invisible_ms,
-                diffs=tuple(offset - share.start for offset in share.offsets),
+                diffs=tuple([offset - share.start for offset in share.offsets]),
                 broker_name=self._broker_name,
                 revive_queue=revive_queue,
                 due_ms=now_ms + pop.invisible_ms,

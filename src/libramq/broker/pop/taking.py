@@ -257,14 +257,17 @@ class Taking:
             yield config.topic_name, (first + index) % count
 
 
-def _offsets(pieces: Sequence[bytes | memoryview]) -> Iterator[int]:
-    """Yield the queue offsets of records."""
+def _offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:
+    """Return the queue offsets of records."""
+    found: list[int] = []
+    unpack = _SIZE_AND_OFFSET.unpack_from
     for piece in pieces:
         at, end = 0, len(piece)
         while at < end:
-            size, offset = _SIZE_AND_OFFSET.unpack_from(piece, at)
-            yield offset
+            size, offset = unpack(piece, at)
+            found.append(offset)
             at += size
+    return found
 
 
 def _stepped(read: FilteredRead, weight: int) -> ReadResult:

@@ -13,6 +13,7 @@ from libramq.broker.pop.ordering import Ordering
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.message import names
+from libramq.pop.check_point import Key
 from libramq.pop.handle import ORDERED, Handle, decode_handle
 from libramq.pop.positions import QueueOfGroup
 from libramq.remoting.body.pop import BatchAckBody, BatchAckText
@@ -78,15 +79,18 @@ class AckMessage:
                 ResponseCode.INVALID_PARAMETER,
                 f"a batch acknowledges {len(body.acks)} check points; {ACKS_MAX} are allowed",
             )
-        popped = []
+        popped: list[tuple[Key, bytes]] = []
         for ack in body.acks:
-            messages = self._popped_of(ack)
+            topic, bit_set = _real_topic(ack), ack.bits()
             if ack.revive_queue != ORDERED:
-                popped += messages
-            for message in messages if ack.revive_queue == ORDERED else ():
-                queue = (message.group, message.topic, message.queue_id)
-                self._ordering.acknowledge(queue, message.pop_time_ms, message.offset)
-        return self._safe(self._acknowledging.acknowledge(popped, request.now), SUCCESS)
+                key = (topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
+                popped.append((key, bit_set))
+                continue
+            queue = (ack.consumer_group, topic, ack.queue_id)
+            for offset in self._ordering.in_flight(queue, ack.pop_time):
+                if _has(bit_set, offset - ack.start_offset):
+                    self._ordering.acknowledge(queue, ack.pop_time, offset)
+        return self._safe(self._acknowledging.acknowledge_sets(popped, request.now), SUCCESS)
 
     def change(self, request: Request) -> Outcome:
         """Have a message invisible for longer, or visible sooner."""
@@ -121,20 +125,14 @@ class AckMessage:
     def _safe(self, end: int, reply: Reply) -> Outcome:
         return ReplyWhenDurable(end, reply) if end and self._waits_for_disk else reply
 
-    def _popped_of(self, ack: BatchAckText) -> list[Popped]:
-        """Return the messages that one entry of a batch names (ExtraInfoUtil.getRealTopic)."""
-        if ack.retry not in ("0", "1", "2"):
-            raise broker_error(ResponseCode.INVALID_PARAMETER, f"retry {ack.retry!r}; 0, 1 or 2 is allowed")
-        topic, bits = ack.topic, ack.bits()
-        if ack.retry != "0":
-            topic = names.pop_retry_topic(topic, ack.consumer_group, is_new=ack.retry == "2")
-        named = (topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
-        in_flight = (
-            self._ordering.in_flight((ack.consumer_group, topic, ack.queue_id), ack.pop_time)
-            if ack.revive_queue == ORDERED
-            else self._acknowledging.in_flight(*named)
-        )
-        return [Popped(*named, offset) for offset in in_flight if _has(bits, offset - ack.start_offset)]
+
+def _real_topic(ack: BatchAckText) -> str:
+    """Return the topic that the messages of an entry were popped from (ExtraInfoUtil.getRealTopic)."""
+    if ack.retry not in ("0", "1", "2"):
+        raise broker_error(ResponseCode.INVALID_PARAMETER, f"retry {ack.retry!r}; 0, 1 or 2 is allowed")
+    if ack.retry == "0":
+        return ack.topic
+    return names.pop_retry_topic(ack.topic, ack.consumer_group, is_new=ack.retry == "2")
 
 
 def _queue(header: AckMessageHeader) -> QueueOfGroup:
