@@ -76,7 +76,7 @@ class FakePeer:
         self.is_open = True
         self.close_reason: str | None = None
         self.replies: list[Command] = []
-        self.unsent_bytes = 0
+        self.unsent_bytes = self.leaving_bytes = 0
         self.is_reading = True
         self._reader = FrameReader()
 

@@ -25,7 +25,7 @@ class Line:
         self.address = "127.0.0.1:50000"
         self.number = next(NUMBERS)
         self.is_open = True
-        self.unsent_bytes = 0
+        self.unsent_bytes = self.leaving_bytes = 0
         self.leaves_at_once = True
         self.is_reading = True
         self.writes: list[bytes] = []
@@ -436,6 +436,23 @@ def test_the_connection_with_most_unread_bytes_is_closed_when_notifications_fill
     assert [line.is_open for line in lines[:3]] == [True] * 3
     assert sum(line.unsent_bytes for line in lines) <= UNREAD_BYTES_MAX + STEP_BYTES
     assert any(line.closed for line in lines)
+
+
+def test_answers_that_are_being_sent_close_no_connection_and_nobody_else_is_served_meanwhile(words):
+    lines = [Line() for _ in range(30)]
+    answer = bytes(UNREAD_BYTES_MAX // 10)
+    for line in lines:
+        line.leaves_at_once, line.leaving_bytes = False, len(answer)
+        words.performer.received(line, [say(answer)])
+    assert 10 <= len([line for line in lines if line.writes]) <= 12
+    assert all(line.is_open for line in lines)
+    for _ in range(200):
+        for line in lines:
+            if line.writes:
+                line.unsent_bytes = 0
+        if words.timers.due:
+            words.timers.ring()
+    assert [line.writes for line in lines] == [[answer]] * 30
 
 
 def test_nobody_is_served_while_closed_connections_still_have_too_much_unread(words):

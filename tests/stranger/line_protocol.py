@@ -286,6 +286,9 @@ class LineConnection(asyncio.Protocol):
         """Return whether written bytes can still arrive."""
         return self._transport is not None and not self._transport.is_closing()
 
+    #: None are sent in slices.
+    leaving_bytes = 0
+
     @property
     def unsent_bytes(self) -> int:
         """Return how many written bytes have not left yet."""

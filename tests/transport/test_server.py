@@ -256,6 +256,23 @@ def test_a_client_that_does_not_read_is_paused_and_later_gets_every_answer(loop,
     run_on(loop, scenario)
 
 
+def test_clients_that_read_large_answers_at_the_same_time_are_all_served(loop):
+    """Forty of 4 MiB are more than all connections may leave unread."""
+
+    async def scenario() -> None:
+        echo = EchoEngine(bytes(4 * 1024 * 1024))
+        server, port = await serve(echo.performer)
+        clients = [await Client.connect(port) for _ in range(40)]
+        for _ in range(2):
+            answers = await asyncio.gather(*(client.ask() for client in clients))
+            assert all(len(answer) == len(echo.body) for answer in answers)
+        for client in clients:
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
 def test_notifications_to_a_client_that_does_not_read_are_bounded(loop, monkeypatch):
     monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
     monkeypatch.setattr(server_connection, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)

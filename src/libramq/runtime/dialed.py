@@ -24,7 +24,7 @@ class DialedConnection:
     ) -> None:
         self.address = address
         self.number = next(NUMBERS)
-        self.unsent_bytes = 0
+        self.unsent_bytes = self.leaving_bytes = 0
         self._stream = stream
         self._event = event
         self._link: Link | None = None

@@ -19,6 +19,11 @@ class Channel(Connection, Protocol):
         """Return how many written bytes have not left yet."""
         ...
 
+    @property
+    def leaving_bytes(self) -> int:
+        """Return how many of these are being sent, whether the client reads or not."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send bytes; never waits, never raises for a connection that has ended."""
         ...

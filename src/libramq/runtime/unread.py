@@ -2,7 +2,11 @@
 
         below UNREAD_BYTES_HIGH   all are served, each up to its own limit
         above                     a connection with more than its share unread is served when it has read
-        above UNREAD_BYTES_MAX    the connection with most unread is closed (unsolicited data cannot wait)
+        above UNREAD_BYTES_MAX    nobody is served, and the connection with most unread is closed (unsolicited
+                                  data cannot wait), unless most of it is being sent: the clients may read
+
+Forty clients that asked for 4 MiB each at the same time were not all served before: as the answers leave in
+slices, most of them were on their way at once, and the last connections were closed.
 
 The memory of a connection that is being closed is free once it has ended, which is after what the loop has to
 do already. Until then its bytes count, and while there are too many nobody is served: five hundred clients
@@ -37,7 +41,7 @@ class Unread:
         self._sizes: dict[Channel, int] = {}
         self._ending: dict[Channel, int] = {}
         self.total_bytes = 0
-        #: Whether connections that are about to end still have so much that nobody can be served.
+        #: Whether all, those that are about to end included, have so much that nobody can be served.
         self.is_full = False
         self._look_again_at = UNREAD_BYTES_HIGH
 
@@ -53,7 +57,9 @@ class Unread:
         else:
             del self._sizes[connection]
         if self.total_bytes > self._look_again_at:
-            self._look_again()
+            self.refresh()
+        elif self.is_full:
+            self._note_ending()
 
     def forget(self, connection: Channel) -> None:
         """Remove an ended connection."""
@@ -66,15 +72,20 @@ class Unread:
         return self.total_bytes <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
 
     def refresh(self) -> None:
-        """Update all sizes."""
+        """Update all sizes, and close connections while there is too much that clients have not read."""
         self._sizes = {each: size for each in self._sizes if (size := each.unsent_bytes)}
         self.total_bytes = sum(self._sizes.values())
+        if self.total_bytes > UNREAD_BYTES_MAX:
+            self._close_some()
         self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
+        self._note_ending()
 
-    def _look_again(self) -> None:
-        self.refresh()
-        while self.total_bytes > UNREAD_BYTES_MAX:
-            largest = max(self._sizes, key=self._sizes.__getitem__)
+    def _close_some(self) -> None:
+        unread = {each: size - each.leaving_bytes for each, size in self._sizes.items()}
+        unread_bytes = sum(unread.values())
+        while self.total_bytes > UNREAD_BYTES_MAX and unread_bytes > UNREAD_BYTES_HIGH:
+            largest = max(unread, key=unread.__getitem__)
+            unread_bytes -= unread.pop(largest)
             log.warning(
                 "connection dropped: the client does not read its responses",
                 peer=largest.address,
@@ -82,9 +93,7 @@ class Unread:
             )
             self._ending[largest] = self._sizes.pop(largest)
             self.total_bytes -= self._ending[largest]
-            self._note_ending()
             largest.abort("all connections together have too much unread data, and this one has most")
-        self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
 
     def _note_ending(self) -> None:
         self.is_full = self.total_bytes + sum(self._ending.values()) > UNREAD_BYTES_MAX

@@ -189,8 +189,12 @@ class ServerConnection(asyncio.Protocol):
         """Return how many written bytes have not left yet."""
         if self._transport is None:
             return 0
-        later = self._large_write.size if self._large_write is not None else 0
-        return self._transport.get_write_buffer_size() + later
+        return self._transport.get_write_buffer_size() + self.leaving_bytes
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Return how many of these the system has not refused so far: the rest of a large write."""
+        return self._large_write.size if self._large_write is not None else 0
 
     def write(self, data: bytes) -> None:
         """Send bytes, after those that were written before; many of them in slices, with others' between."""

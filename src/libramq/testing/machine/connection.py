@@ -115,7 +115,7 @@ class ServerEnd:
     __slots__ = ("_connection", "address", "is_open", "number")
 
     #: How many bytes have not left: none, the network accepts all at once.
-    unsent_bytes = 0
+    unsent_bytes = leaving_bytes = 0
 
     def __init__(self, connection: "Connection", address: str) -> None:
         self._connection = connection
