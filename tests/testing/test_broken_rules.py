@@ -65,6 +65,7 @@ from libramq.testing.nodes.handlers import Handling
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
+from tests.testing import test_acting_slaves
 
 SEEDS_MAX = 30
 
@@ -106,7 +107,7 @@ def caught(rule: type[Invariant] | str, what: Scenario) -> None:
 
 
 def test_every_invariant_has_a_test():
-    names = set(globals())
+    names = {*globals(), *vars(test_acting_slaves)}
     assert {invariant.__name__ for invariant in INVARIANTS} <= names
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from libramq.client.consuming.consumer_settings import (
     REVOKE_TIMEOUT_MS,
@@ -15,6 +16,7 @@ from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
 from libramq.formats.tables import TopicConfig
 from libramq.message.queue import MessageQueue
+from libramq.nameserver.config import NameServerConfig
 from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
@@ -35,6 +37,8 @@ HA_PORT = 10_912
 ADMIN_AGAIN_MS = 100
 #: More queues than any topic has (operations.QUEUES_MAX).
 QUEUES_MAX = 16
+#: How many of the messages wait, where slaves may act.
+DELAY_CHANCE = 0.4
 #: Later than the end of any simulation, by any of its clocks.
 FOR_EVER_MS = 1 << 60
 
@@ -74,11 +78,16 @@ class Cluster(Watcher):
         name_server_count: int = 1,
         slave_count: int = 0,
         waits_for_slaves: bool = False,
+        has_acting_slaves: bool = False,
     ) -> None:
         self.world = world
         self.is_sync = is_sync
         self.waits_for_slaves = waits_for_slaves
-        as_sync_master = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}
+        #: Whether slaves deliver what waits while their masters are gone.
+        self.has_acting_slaves = has_acting_slaves
+        of_master: dict[str, Any] = {"enable_slave_acting_master": has_acting_slaves}
+        if waits_for_slaves:
+            of_master |= {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}
         #: When brokers' machines last lost power, by both clocks.
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
@@ -89,7 +98,10 @@ class Cluster(Watcher):
         self._set_back: set[tuple[str, str, str]] = set()
         self.members: list[SimulatedConsumer] = []
         self.producers: list[SimulatedProducer] = []
-        self.name_servers = [SimulatedNameServer(world, number) for number in range(1, name_server_count + 1)]
+        config = NameServerConfig(support_acting_master=has_acting_slaves)
+        self.name_servers = [
+            SimulatedNameServer(world, number, config) for number in range(1, name_server_count + 1)
+        ]
         self._addresses = [each.address for each in self.name_servers]
         self.brokers = {
             name: SimulatedBroker(
@@ -100,19 +112,13 @@ class Cluster(Watcher):
                 flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH",
                 ha_listen_port=HA_PORT if number <= slave_count else 0,
                 ha_allowed_addresses="10.0.0.0/8",
-                **(as_sync_master if waits_for_slaves and number <= slave_count else {}),
+                **(of_master if number <= slave_count else {}),
             )
             for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
         }
         #: By the names of their masters.
         self.slaves = {
-            master.name: SimulatedSlave(
-                world,
-                master,
-                f"10.0.1.{number}",
-                self._addresses,
-                flush_disk_type=master.config.flush_disk_type,
-            )
+            master.name: self._new_slave(master, number)
             for number, master in enumerate(list(self.brokers.values())[:slave_count], 1)
         }
         self._joined = 0
@@ -123,6 +129,17 @@ class Cluster(Watcher):
         world.history.watchers.append(self)
         for broker in (*self.brokers.values(), *self.slaves.values()):
             broker.start()
+
+    def _new_slave(self, master: SimulatedBroker, number: int) -> SimulatedSlave:
+        return SimulatedSlave(
+            self.world,
+            master,
+            f"10.0.1.{number}",
+            self._addresses,
+            flush_disk_type=master.config.flush_disk_type,
+            enable_slave_acting_master=self.has_acting_slaves,
+            enable_remote_escape=self.has_acting_slaves,
+        )
 
     @property
     def now_ms(self) -> MonotonicMs:
@@ -139,11 +156,18 @@ class Cluster(Watcher):
 
     def was_deleted(self, queue: MessageQueue, requested_ms: MonotonicMs | None = None) -> bool:
         """Return whether data sent to a queue at that time (None: ever) may be deleted with its topic."""
-        until_ms = self.deletions_ms.get((queue.broker_name, queue.topic))
-        if until_ms is None:
+        if (queue.broker_name, queue.topic) not in self.deletions_ms:
             return False
         # A send may create the topic first, with more queues than the administrator gives it then.
-        return requested_ms is None or requested_ms <= until_ms or queue.queue_id >= self.topics[queue.topic]
+        return (
+            requested_ms is None
+            or self.was_deleted_at(queue.broker_name, queue.topic, requested_ms)
+            or queue.queue_id >= self.topics[queue.topic]
+        )
+
+    def was_deleted_at(self, broker: str, topic: str, requested_ms: MonotonicMs) -> bool:
+        """Return whether data sent to a topic at that time may be deleted with it at a broker."""
+        return requested_ms <= self.deletions_ms.get((broker, topic), MonotonicMs(-1))
 
     def was_stored_before_deletion(self, queue: MessageQueue, stored_ms: WallMs) -> bool:
         """Return whether a message may belong to a deleted topic of the same name."""
@@ -217,11 +241,17 @@ class Cluster(Watcher):
         ask(self._remotes, address, create_topic(config), answered)
 
     def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
-        """Start a producer."""
+        """Start a producer. Where slaves may act, it gives some messages to be delivered later."""
         name = f"producer-{len(self.producers) + 1}"
         self.producers.append(
             SimulatedProducer(
-                self.world, name, topic, self._addresses, interval_ms=interval_ms, body_bytes=body_bytes
+                self.world,
+                name,
+                topic,
+                self._addresses,
+                interval_ms=interval_ms,
+                body_bytes=body_bytes,
+                delay_chance=DELAY_CHANCE if self.has_acting_slaves else 0.0,
             )
         )
 

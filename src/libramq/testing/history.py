@@ -66,6 +66,9 @@ class Watcher:
     ) -> None:
         """A producer's message was acknowledged."""
 
+    def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
+        """A producer's message for a later time was acknowledged."""
+
     def broker_died(self, name: str, durable_to: int | None) -> None:
         """A broker ended; everything it wrote survives (None), or certainly the part before an offset."""
 
@@ -95,8 +98,8 @@ class Watcher:
     def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         """A broker returned messages of an open queue to a member."""
 
-    def changed_at_slave(self, group: str, queue: MessageQueue, what: str) -> None:
-        """A slave let a member open a queue, or took its commit."""
+    def changed_at_slave(self, group: str, queue: MessageQueue, what: str, claim: Claim | None) -> None:
+        """A slave let a member open a queue, or took its commit; claim: in coordinated groups."""
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         """A member's core passed messages to handlers."""
@@ -169,6 +172,12 @@ class History(Watcher):
         for notify in self._watching("stored"):
             notify(queue, offset, physical_offset, message_id, requested_ms)
 
+    def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
+        self.stored_count += 1
+        self.note(broker, f"keeps {message_id} of {topic} for later")
+        for notify in self._watching("deferred"):
+            notify(broker, topic, message_id, requested_ms)
+
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")
         for notify in self._watching("broker_died"):
@@ -214,9 +223,9 @@ class History(Watcher):
         for notify in self._watching("pulled"):
             notify(group, queue, claim, requested_ms)
 
-    def changed_at_slave(self, group: str, queue: MessageQueue, what: str) -> None:
+    def changed_at_slave(self, group: str, queue: MessageQueue, what: str, claim: Claim | None) -> None:
         for notify in self._watching("changed_at_slave"):
-            notify(group, queue, what)
+            notify(group, queue, what, claim)
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         for notify in self._watching("delivered"):

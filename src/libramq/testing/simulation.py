@@ -93,6 +93,7 @@ class Simulation:
             name_server_count=self.scenario.name_server_count,
             slave_count=self.scenario.slave_count,
             waits_for_slaves=self.scenario.waits_for_slaves,
+            has_acting_slaves=self.scenario.has_acting_slaves,
         )
         self.invariants = [invariant(self.cluster) for invariant in INVARIANTS]
         self.world.history.watchers += self.invariants

@@ -8,6 +8,7 @@ from libramq.testing.invariants.consumption import (
     OneAtATimeInOrder,
     OrderWithinOwner,
 )
+from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
@@ -46,6 +47,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     SlavesOnlyRead,
     SlavesHaveTheLog,
     PromotionsLoseNothing,
+    DelayedMessagesArrive,
+    DelayedMessagesComeOnce,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]

@@ -2,6 +2,7 @@
 
 import random
 
+from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
 from libramq.runtime.performer import Performer
@@ -14,11 +15,12 @@ from libramq.testing.world import World
 class SimulatedNameServer:
     """One name server; it loses its state in a restart. number: from 1 on."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, config: NameServerConfig | None = None) -> None:
         self.name = f"namesrv-{number}"
         self.address = f"10.0.1.{number}:9876"
         self.process = Process(self.name, world.time, clock=world.clock(self.name))
         self._world = world
+        self._config = config
         self.start()
 
     def start(self) -> None:
@@ -29,7 +31,7 @@ class SimulatedNameServer:
         process.start()
         self._route_info = RouteInfo()
         performer = Performer(
-            name_server_engine(self._route_info, clock=process.clock),
+            name_server_engine(self._route_info, clock=process.clock, config=self._config),
             remotes=simulated_remotes(world.network, process),
             timers=SimulatedTimers(process),
             threads=SimulatedThreads(process, random.Random(0), lambda _: None),

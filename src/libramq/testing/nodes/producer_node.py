@@ -6,7 +6,7 @@ send in batches.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
 from libramq.client.producing.send_result import SendResult, SendStatus
@@ -26,6 +26,17 @@ ROUTES_MS: Final = 3_000
 SEND_TIMEOUT_MS: Final = 3_000
 #: How many messages a program that does not wait sends at once, at most.
 BURST_MAX: Final = 3
+#: Which delay levels messages get (SimulatedBroker has five), and how long others wait.
+LEVEL_MAX: Final = 5
+TIMER_MS_MIN: Final = 2_000  # Slots are seconds, and a time is rounded down.
+TIMER_MS_MAX: Final = 8_000
+
+
+class _Delay(NamedTuple):
+    """How a message waits: at a delay level, or for a time; 0: it does not."""
+
+    level: int = 0
+    ms: int = 0
 
 
 class SimulatedProducer:
@@ -40,6 +51,7 @@ class SimulatedProducer:
         *,
         interval_ms: int,
         body_bytes: int,
+        delay_chance: float = 0.0,
     ) -> None:
         self.name = name
         self.process = Process(name, world.time, clock=world.clock(name))
@@ -49,6 +61,8 @@ class SimulatedProducer:
         self._topic = topic
         self._interval_ms = interval_ms
         self._body_bytes = body_bytes
+        self._delay_chance = delay_chance
+        self._delays = world.stream(f"delays of {name}")
         self._random = world.stream(name)
         self._waits = self._random.random() < 0.5
         self._count = 0
@@ -78,19 +92,36 @@ class SimulatedProducer:
         for _ in range(burst):
             self._count += 1
             self.unacknowledged += 1
-            self._send(f"{self.name}-{self._count}")
+            self._send(f"{self.name}-{self._count}", self._delay())
         self.process.after(burst * self._random.randint(1, 2 * self._interval_ms), self._send_next)
 
-    def _send(self, message_id: str) -> None:
+    def _delay(self) -> _Delay:
+        """Draw whether a message waits."""
+        if self._delays.random() >= self._delay_chance:
+            return _Delay()
+        if self._delays.random() < 0.5:
+            return _Delay(level=self._delays.randint(1, LEVEL_MAX))
+        return _Delay(ms=self._delays.randint(TIMER_MS_MIN, TIMER_MS_MAX))
+
+    def _send(self, message_id: str, delay: _Delay) -> None:
         body = message_id.encode().ljust(self._body_bytes, b".")
-        message = Message(self._topic, body, properties={UNIQ_KEY: message_id})
+        message = Message(
+            self._topic, body, properties={UNIQ_KEY: message_id}, delay_level=delay.level, delay_ms=delay.ms
+        )
         requested_ms = self._world.time.now_ms
 
         def ended(outcome: SendResult | LibraError) -> None:
             if isinstance(outcome, LibraError) or outcome.status is not SendStatus.SEND_OK:
-                self.process.after(AGAIN_MS, lambda: self._send(message_id))
+                self.process.after(AGAIN_MS, lambda: self._send(message_id, delay))
                 return
             self.unacknowledged -= 1
+            if message.is_delayed:
+                broker = outcome.queue.broker_name
+                deferred = partial(
+                    self._world.history.deferred, broker, self._topic, message_id, requested_ms
+                )
+                self.process.after(0, deferred)
+                return
             physical_offset = decode_offset_id(outcome.offset_message_id).physical_offset
             stored = partial(
                 self._world.history.stored,

@@ -70,6 +70,9 @@ class Witness:
         epoch = call.ext.get("lbQueueEpoch")
         claim = Claim(self._member, int(epoch)) if epoch is not None else None
         if is_slave(name):
+            if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                # An acting slave passes it on when its master is back, if it is not restarted before.
+                history.commit_requested(group, queue, Commit(int(call.ext["commitOffset"]), requested_ms))
             return self._answer_of_slave(call.code, queue, claim)
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
             commit = Commit(int(call.ext["commitOffset"]), requested_ms, claim)
@@ -106,7 +109,7 @@ class Witness:
         """Return the callback for what a slave answers."""
         history = self._world.history
         if code in _CHANGING:
-            return lambda _: history.changed_at_slave(self._group, queue, _CHANGING[code])
+            return lambda _: history.changed_at_slave(self._group, queue, _CHANGING[code], claim)
 
         def pulled(reply: Any) -> None:
             if reply.code == ResponseCode.SUCCESS:

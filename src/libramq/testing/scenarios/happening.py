@@ -47,6 +47,7 @@ class Happening(StrEnum):
     MASTER_AWAY = "a master with a slave ends"
     SLAVE_APART = "a slave and its master hear nothing of each other"
     PROMOTED = "the slave of a SYNC_MASTER could take its place"
+    ESCAPED = "an acting slave has another master deliver what waited"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"

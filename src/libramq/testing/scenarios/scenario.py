@@ -26,6 +26,9 @@ SPLITS_CHANCE: Final = 0.15
 SLAVES: Final = ("end_master", "end_master", "end_slave", "part_slave")
 SLAVES_CHANCE: Final = 0.1
 SYNC_MASTER_CHANCE: Final = 0.5
+ACTING_CHANCE: Final = 0.08
+#: How often nothing but masters fails, so that what waits must come exactly once.
+ONLY_MASTERS_CHANCE: Final = 0.5
 #: So often that members find a slave while its master is away.
 ROUTE_REFRESH_MS: Final = 500
 SHORT_SESSIONS_CHANCE: Final = 0.3
@@ -61,12 +64,41 @@ class Scenario:
     slave_count: int = 0
     #: Whether these acknowledge a message only when their slaves have it, too.
     waits_for_slaves: bool = False
+    #: Whether slaves deliver what waits while their masters are gone; then some messages wait.
+    has_acting_slaves: bool = False
 
 
 def draw_scenario(seed: int) -> Scenario:
     """The scenario of a seed."""
     scenario = _with_splits(_with_short_sessions(_with_operations(_draw(seed), seed), seed), seed)
-    return _with_slaves(scenario, seed)
+    return _with_acting_slaves(_with_slaves(scenario, seed), seed)
+
+
+def _with_acting_slaves(scenario: Scenario, seed: int) -> Scenario:
+    """Give the first of several brokers a slave that acts, in some scenarios without any.
+
+    No clock is set in these: what waits until a time would be delivered an hour later.
+    """
+    chance = random.Random(f"{seed}/acting slaves of a scenario")
+    if scenario.slave_count or scenario.broker_count == 1 or chance.random() >= ACTING_CHANCE:
+        return scenario
+    actions = [each for each in scenario.actions if each[1] != "set_clock"]
+    if chance.random() < ONLY_MASTERS_CHANCE:
+        actions = [each for each in actions if each[1] in CALM]
+    first_ms, last_ms = 2_000, 2_000 + chance.randint(4, 30) * 1_000
+    more = [
+        (chance.randint(first_ms, last_ms), chance.choice(SLAVES if actions else SLAVES[:1]))
+        for _ in range(chance.randint(1, 3))
+    ]
+    return replace(
+        scenario,
+        slave_count=1,
+        has_acting_slaves=True,
+        duration_ms=max(scenario.duration_ms, last_ms + 10_000),
+        groups=tuple(replace(group, route_refresh_ms=ROUTE_REFRESH_MS) for group in scenario.groups),
+        actions=tuple(sorted([*actions, *more])),
+        waits_for_slaves=chance.random() < SYNC_MASTER_CHANCE,
+    )
 
 
 def _with_slaves(scenario: Scenario, seed: int) -> Scenario:

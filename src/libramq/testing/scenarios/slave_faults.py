@@ -12,6 +12,8 @@ from libramq.testing.world import World
 #: How long a master is away: long enough for members to turn to its slave.
 AWAY_MS_MIN: Final = 2_000
 AWAY_MS_MAX: Final = 8_000
+#: A slave that acts looks for its master every 3 s, and then asks for routes.
+ACTING_AWAY_MS_MAX: Final = 20_000
 
 
 class SlaveFaults(Operations):
@@ -57,4 +59,5 @@ class SlaveFaults(Operations):
         return self._slaves.choice(slaves) if slaves else None
 
     def _away_ms(self) -> int:
-        return self._slaves.randint(AWAY_MS_MIN, AWAY_MS_MAX)
+        is_long = self._cluster.has_acting_slaves
+        return self._slaves.randint(AWAY_MS_MIN, ACTING_AWAY_MS_MAX if is_long else AWAY_MS_MAX)

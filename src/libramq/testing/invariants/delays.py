@@ -1,0 +1,129 @@
+"""Invariants of messages that wait: those of delay levels, and those with a time.
+
+While a master is gone its acting slave sends them to another master, so they may be anywhere in the end.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from libramq.client.consuming.handling.handler_result import HandlerOutcome
+from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.clock import MonotonicMs
+from libramq.message import names
+from libramq.testing.invariants.consumption import is_abandoned
+from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.progress import messages_of
+from libramq.testing.scenarios.happening import Happening
+
+if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
+    from libramq.testing.nodes.consumer_node import SimulatedConsumer
+
+
+class DelayedMessagesArrive(Invariant):
+    """Check that every group consumes every acknowledged message that waited, wherever it was delivered.
+
+    Under ASYNC_FLUSH a power cut may take the message from its own master and its copy from any, and members
+    may have read beyond the place that a later copy gets: after one, nothing more is judged.
+    """
+
+    name = "every acknowledged message that waits is consumed in the end"
+    within_ms = 60_000  # As ConsumedAtLeastOnce; and a master waits for its slaves for 30 s.
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        #: Message ids by topic.
+        self._awaited: dict[str, set[str]] = defaultdict(set)
+        self._consumed: dict[str, set[str]] = defaultdict(set)
+
+    def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
+        cluster = self.cluster
+        is_deleted = any(cluster.was_deleted_at(each, topic, requested_ms) for each in cluster.brokers)
+        if not is_deleted and (cluster.is_sync or not cluster.cuts_ms):
+            self._awaited[topic].add(message_id)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None and not self.cluster.is_sync:
+            self._awaited.clear()
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        self._awaited.pop(topic, None)
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+        if outcome is HandlerOutcome.SUCCESS or is_abandoned(member, delivery):
+            message_ids = {message.message_id for message in delivery.messages}
+            if not message_ids <= self._consumed[member.audience]:
+                self.progressed_ms = self.cluster.now_ms
+            self._consumed[member.audience] |= message_ids
+
+    def is_met(self) -> bool:
+        return not any(True for _ in self._missing())
+
+    def finish(self) -> None:
+        for group, topic, message_id in self._missing():
+            self.broken(f"{group} never consumed {message_id} of {topic}, which waited")
+
+    def _missing(self) -> Iterator[tuple[str, str, str]]:
+        for member in self.cluster.alive():
+            for topic in () if member.is_broadcasting else member.topics:
+                for message_id in sorted(self._awaited[topic] - self._consumed[member.audience]):
+                    yield member.audience, topic, message_id
+
+
+class DelayedMessagesComeOnce(Invariant):
+    """Check that a message that waits is delivered once, by its own master or by another one.
+
+    As often as it waits: producers repeat what was not acknowledged. It is judged while nothing fails but
+    masters with slaves: after a send without an answer, a slave repeats it, too. A broker that was killed may
+    deliver timer messages of its last seconds twice itself (`docs/duplicates.md`).
+    """
+
+    name = "a message that waits is delivered once, whoever delivers it"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._is_judged = True
+        self._sent_to: dict[str, str] = {}
+        self._topics: set[str] = set()
+
+    def disturbed(self, what: str) -> None:
+        name, _, how = what.partition(" ")
+        is_master = name in self.cluster.slaves and how.startswith(("is killed", "loses power"))
+        self._is_judged &= is_master or name.startswith("member")
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._is_judged &= durable_to is None or self.cluster.is_sync
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        self._is_judged = False
+
+    def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
+        self._sent_to[message_id] = broker
+        self._topics.add(topic)
+
+    def finish(self) -> None:
+        timers = Counter(message_id for _, message_id in self._messages(names.TIMER_TOPIC))
+        waited = timers + Counter(message_id for _, message_id in self._messages(names.SCHEDULE_TOPIC))
+        for topic in sorted(self._topics):
+            delivered = list(self._messages(topic))
+            for broker, message_id in delivered:
+                if self._sent_to.get(message_id, broker) != broker:
+                    self.cluster.world.history.happened(Happening.ESCAPED, message_id)
+            counts = Counter(message_id for _, message_id in delivered if message_id not in timers) + Counter(
+                message_id for _, message_id in {*delivered} if message_id in timers
+            )
+            for message_id, count in counts.items():
+                if self._is_judged and message_id in self._sent_to and count > waited[message_id]:
+                    times = f"waited {waited[message_id]} times, and was delivered {count} times"
+                    self.broken(f"{message_id} of {topic} {times}")
+
+    def _messages(self, topic: str) -> Iterator[tuple[str, str]]:
+        """Yield broker and id of the messages of a topic, except those that are tried again."""
+        for name, node in self.cluster.brokers.items():
+            store = node.broker.store if node.broker is not None else None
+            for queue_id in store.queue_ids(topic) if store is not None else ():
+                assert node.broker is not None
+                for message in messages_of(node.broker, (topic, queue_id)):
+                    if not message.reconsume_times:
+                        yield name, message.message_id

@@ -1,0 +1,92 @@
+"""Acting slaves in the simulator: what waits is delivered once, whatever becomes of its master."""
+
+from collections.abc import Callable
+
+import pytest
+
+from libramq.broker.cluster.escaping import Escaping
+from libramq.broker.cluster.escaping_timers import EscapingTimers
+from libramq.broker.cluster.other_masters import OtherMasters, Window
+from libramq.broker.cluster.slaves_progress import SlavesProgress
+from libramq.testing.cluster import GroupPlan
+from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
+from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.progress import DoneWhenDurable
+from libramq.testing.scenarios.happening import Happening
+from libramq.testing.scenarios.scenario import Scenario
+from libramq.testing.simulation import Report, Simulation
+
+SEEDS_MAX = 12
+GROUP = GroupPlan(name="G", topics=(("T",),), route_refresh_ms=500)
+
+
+def run(seed: int, *actions: str, every_ms: int = 14_000, **other: object) -> Report:
+    """Run two brokers; the first one has a slave that acts while its master is gone."""
+    times = range(3_000, 3_000 + every_ms * len(actions), every_ms)
+    scenario = Scenario(
+        broker_count=2,
+        is_sync=True,
+        topics={"T": 2},
+        groups=(GROUP,),
+        members=(2,),
+        producer_interval_ms=60,
+        body_bytes=30,
+        duration_ms=times[-1] + every_ms,
+        actions=tuple(zip(times, actions, strict=True)),
+        slave_count=1,
+        has_acting_slaves=True,
+        **other,  # type: ignore[arg-type]
+    )
+    return Simulation(seed, scenario=scenario).run()
+
+
+def caught(rule: type[Invariant]) -> None:
+    """Check that some seed breaks this rule, and that no seed before breaks another one."""
+    for seed in range(SEEDS_MAX):
+        report = run(seed, "end_master", "end_master")
+        if report.violation is not None:
+            assert report.violation.invariant == rule.name, f"seed {seed}: {report.violation}"
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds did not break the rule that {rule.name}")
+
+
+@pytest.mark.parametrize("waits_for_slaves", [False, True])
+def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
+    escaped = 0
+    for seed in range(4):
+        report = run(seed, "end_master", "end_master", waits_for_slaves=waits_for_slaves)
+        assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
+        escaped += report.happenings[Happening.ESCAPED]
+    assert escaped
+
+
+def test_slaves_that_end_and_are_out_of_reach_lose_nothing() -> None:
+    ends = ("end_master", "end_slave", "part_slave", "end_master", "kill_broker", "end_slave", "end_master")
+    for seed in range(4):
+        report = run(seed, *ends, every_ms=4_000)
+        assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
+
+
+def test_levels_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop(self: OtherMasters, window: Window, outgoing: object, accepted: Callable[[], None]) -> None:
+        for place in range(len(window.messages)):
+            window.messages[place] = None
+        accepted()
+
+    monkeypatch.setattr(OtherMasters, "send", drop)
+    caught(DoneWhenDurable)
+
+
+def test_timers_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EscapingTimers, "_find", lambda self, *slot: [])
+    caught(DelayedMessagesArrive)
+
+
+def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlavesProgress, "_find", SlavesProgress._end)
+    caught(DelayedMessagesComeOnce)
+
+
+def test_a_slave_that_forgets_what_it_has_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Escaping, "_advance", lambda self, level, offset: None)
+    caught(DelayedMessagesComeOnce)
