@@ -131,8 +131,9 @@ def test_clients_that_do_not_read_their_answers_do_not_keep_the_room(loop, monke
 
 
 class Sender:
-    def __init__(self, unsent_bytes: int = 0) -> None:
+    def __init__(self, unsent_bytes: int = 0, leaving_bytes: int = 0) -> None:
         self.unsent_bytes = unsent_bytes
+        self.leaving_bytes = leaving_bytes
 
 
 def test_bytes_count_until_the_connection_is_served_or_ends():
@@ -155,6 +156,8 @@ def test_the_connection_with_most_unread_answers_is_the_one_that_is_stuck():
     reads_all, reads_little, reads_nothing, has_none_waiting = map(Sender, (0, MIB, 2 * MIB, 3 * MIB))
     frames.add(reads_all, WAITING_BYTES_MAX)
     assert frames.stuck() is None, "it waits for us"
+    frames.add(Sender(4 * MIB, 4 * MIB), 1)
+    assert frames.stuck() is None, "its answer is on its way"
     frames.add(reads_little, 1)
     frames.add(reads_nothing, 1)
     frames.add(has_none_waiting, 1)

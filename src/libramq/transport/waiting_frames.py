@@ -24,6 +24,11 @@ class Sender(Protocol):
         """Return how many bytes of its answers have not left yet."""
         ...
 
+    @property
+    def leaving_bytes(self) -> int:
+        """Return how many of these are being sent, whether the client reads or not."""
+        ...
+
 
 S = TypeVar("S", bound=Sender)
 
@@ -51,6 +56,6 @@ class WaitingFrames(Generic[S]):
 
     def stuck(self) -> S | None:
         """Return the connection with the most unread answers, if any client has left some unread."""
-        unsent = {connection: connection.unsent_bytes for connection in self._held}
-        worst = max(unsent, key=unsent.__getitem__, default=None)
-        return worst if worst is not None and unsent[worst] else None
+        unread = {each: each.unsent_bytes - each.leaving_bytes for each in self._held}
+        worst = max(unread, key=unread.__getitem__, default=None)
+        return worst if worst is not None and unread[worst] else None
