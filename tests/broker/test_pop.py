@@ -774,3 +774,17 @@ def test_the_check_points_of_a_group_are_counted_across_a_kill(tmp_path: Path, m
     second.give(again.peer, refused)
     assert answer(again.peer, refused).code == ResponseCode.POLLING_FULL
     second.close()
+
+
+def test_a_group_whose_offsets_were_removed_begins_again(broker: Conversation):
+    """What it had popped was committed a moment later, and the group of that name went on behind it."""
+    popper = Popper(broker)
+    for number in range(5):
+        broker.send(popper.peer, body=b"%d" % number)
+    assert len(popper.pop(max_msg_nums=3)) == 3
+    header = h.DeleteGroupHeader(group_name="G", clean_offset=True)
+    assert broker.ask(FakePeer(), RequestCode.DELETE_SUBSCRIPTIONGROUP, header).code == ResponseCode.SUCCESS
+    broker.broker.store.flush()
+    broker.broker.pop.settle()
+    assert broker.broker.offsets.query("G", "T", 0) is None
+    assert [message.body for message in popper.pop()] == [b"0", b"1", b"2", b"3", b"4"]

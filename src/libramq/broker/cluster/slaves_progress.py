@@ -49,7 +49,7 @@ AGAIN_MS: Final = 500
 
 
 class Delivered(NamedTuple):
-    """What a slave has delivered, by level; is_moving: it may be more in a moment."""
+    """The offsets up to which a slave has delivered, by level; is_moving: it may be more in a moment."""
 
     offsets: dict[int, int]
     is_moving: bool

@@ -1,6 +1,6 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
@@ -27,6 +27,7 @@ class OffsetCommits:
         self._store = store
         self._journals = journals
         self.pull_offsets = PullOffsets()
+        self._observers: list[Callable[[str], None]] = []
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
         #: At a slave: what was committed here and not at its master, by key and queue id.
@@ -122,6 +123,12 @@ class OffsetCommits:
         """Remove a group's offsets."""
         self._removed(self._ledger.offsets.remove_group(group))
         self.pull_offsets.remove_group(group)
+        for observe in self._observers:
+            observe(group)
+
+    def observe_removal(self, observe: Callable[[str], None]) -> None:
+        """Call a function with each group whose offsets are removed."""
+        self._observers.append(observe)
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> None:
         """Remove a group's offsets in some queues of a topic."""

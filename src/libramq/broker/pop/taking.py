@@ -119,6 +119,7 @@ class Taking:
         self._topics = topics
         self._offsets = offsets
         self._random = randomness
+        offsets.observe_removal(self._forget)
 
     def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
         """Return the next messages, at most as many as wanted; only: of this queue."""
@@ -190,6 +191,10 @@ class Taking:
                 self._offsets.commit(group, topic, queue_id, offset)
                 self._positions.committed(queue, self._offsets.query(group, topic, queue_id))
         return bool(waiting) and waiting[0][0] <= flushed
+
+    def _forget(self, group: str) -> None:
+        """Forget the positions of a group whose offsets were removed; they would be committed again."""
+        self._positions.forget(lambda queue: queue[0] == group)
 
     def _first(self, wanted: PopSelection, topic: str, queue_id: int) -> int:
         """Return where a group begins that is new to a queue."""
