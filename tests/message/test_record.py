@@ -263,3 +263,16 @@ def test_random_seeded_records_survive_being_fed_in_pieces():
             buffer = buffer[decoded[1] :]
     assert seen == list(range(40))
     assert not buffer
+
+
+@pytest.mark.parametrize("queue_id", [0, 7, 70_000, -1])
+def test_the_queue_of_a_message_is_read_without_decoding_its_head(queue_id):
+    """Simple consumers read it of every message; what is decoded takes half a kilobyte more."""
+    record = encode_record(
+        topic="T", queue_id=queue_id, queue_offset=1, physical_offset=2, body=b"x", properties=b""
+    )
+    (message,) = decode_records(record)
+    assert message.queue_id == queue_id
+    assert message.as_stored() is not None
+    assert message.flag == 0
+    assert message.queue_id == queue_id

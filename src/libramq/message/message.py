@@ -229,7 +229,8 @@ class MessageExt:
     @property
     def queue_id(self) -> int:
         """Return the number of its queue."""
-        return self._fields[3]
+        head = self._head
+        return int.from_bytes(head[12:16], signed=True) if isinstance(head, bytes) else head[3]
 
     @property
     def physical_offset(self) -> int:
