@@ -1,33 +1,51 @@
 """Acting slaves in the simulator: what waits is delivered once, whatever becomes of its master."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from libramq.broker.cluster.escaping import Escaping
 from libramq.broker.cluster.escaping_timers import EscapingTimers
-from libramq.broker.cluster.other_masters import OtherMasters, Window
+from libramq.broker.cluster.escaping_transactions import EscapingTransactions
+from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
 from libramq.broker.cluster.slaves_progress import SlavesProgress
+from libramq.broker.transactions import half
+from libramq.broker.transactions.open_transactions import OpenTransactions
+from libramq.message import names
+from libramq.message.message import MessageExt
+from libramq.message.properties import TRANSACTION_PREPARED
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.progress import DoneWhenDurable
+from libramq.testing.invariants.slaves import SlavesOnlyRead
+from libramq.testing.invariants.transactions import RolledBackStaysHidden
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.scenarios.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 
 SEEDS_MAX = 12
+#: A seed in which the master is away for long.
+LONG = 4
 GROUP = GroupPlan(name="G", topics=(("T",),), route_refresh_ms=500)
 
 
-def run(seed: int, *actions: str, every_ms: int = 14_000, **other: object) -> Report:
+def run(
+    seed: int,
+    *actions: str,
+    every_ms: int = 14_000,
+    groups: tuple[GroupPlan, ...] = (GROUP,),
+    **other: object,
+) -> Report:
     """Run two brokers; the first one has a slave that acts while its master is gone."""
     times = range(3_000, 3_000 + every_ms * len(actions), every_ms)
     scenario = Scenario(
         broker_count=2,
         is_sync=True,
         topics={"T": 2},
-        groups=(GROUP,),
+        groups=groups,
         members=(2,),
         producer_interval_ms=60,
         body_bytes=30,
@@ -42,7 +60,7 @@ def run(seed: int, *actions: str, every_ms: int = 14_000, **other: object) -> Re
 
 def caught(rule: type[Invariant]) -> None:
     """Check that some seed breaks this rule, and that no seed before breaks another one."""
-    for seed in range(SEEDS_MAX):
+    for seed in (LONG, *range(SEEDS_MAX)):
         report = run(seed, "end_master", "end_master")
         if report.violation is not None:
             assert report.violation.invariant == rule.name, f"seed {seed}: {report.violation}"
@@ -52,17 +70,19 @@ def caught(rule: type[Invariant]) -> None:
 
 @pytest.mark.parametrize("waits_for_slaves", [False, True])
 def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
-    escaped = 0
-    for seed in range(4):
+    happened: Counter[Happening] = Counter()
+    for seed in (0, LONG):
         report = run(seed, "end_master", "end_master", waits_for_slaves=waits_for_slaves)
         assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
-        escaped += report.happenings[Happening.ESCAPED]
-    assert escaped
+        happened.update(report.happenings)
+    assert happened[Happening.ESCAPED]
+    assert happened[Happening.PASSED_ON]
+    assert happened[Happening.READ_FROM_SLAVE]
 
 
 def test_slaves_that_end_and_are_out_of_reach_lose_nothing() -> None:
     ends = ("end_master", "end_slave", "part_slave", "end_master", "kill_broker", "end_slave", "end_master")
-    for seed in range(4):
+    for seed in range(2):
         report = run(seed, *ends, every_ms=4_000)
         assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
 
@@ -90,3 +110,37 @@ def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.Monk
 def test_a_slave_that_forgets_what_it_has_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Escaping, "_advance", lambda self, level, offset: None)
     caught(DelayedMessagesComeOnce)
+
+
+def test_half_messages_that_a_slave_sends_as_committed_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    outgoing = EscapingTransactions._outgoing
+
+    def committed(self: EscapingTransactions, message: MessageExt) -> Outgoing:
+        out = outgoing(self, message)
+        properties = {name: value for name, value in out.properties.items() if name != TRANSACTION_PREPARED}
+        return out._replace(properties=properties, transaction=0)
+
+    monkeypatch.setattr(EscapingTransactions, "_outgoing", committed)
+    caught(RolledBackStaysHidden)
+
+
+def test_half_messages_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def skip(self: EscapingTransactions, open_: OpenTransactions) -> tuple[list[MessageExt], bool]:
+        open_.passed(self._store.max_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID))
+        return [], False
+
+    monkeypatch.setattr(EscapingTransactions, "_find", skip)
+    caught(DelayedMessagesArrive)
+
+
+@pytest.mark.parametrize("stock_chance", [0.0, 1.0])
+def test_members_read_on_and_only_stock_ones_commit_at_the_slave(
+    monkeypatch: pytest.MonkeyPatch, stock_chance: float
+) -> None:
+    """Those of coordinated groups read under the openings of their master."""
+    commits: list[str] = []
+    monkeypatch.setattr(SlavesOnlyRead, "changed_at_slave", lambda *which: commits.append(which[3]))
+    report = run(0, "end_master", groups=(replace(GROUP, stock_chance=stock_chance),))
+    assert report.is_ok, report.violation
+    assert bool(commits) == bool(stock_chance)
+    assert bool(report.happenings[Happening.READ_FROM_SLAVE]) != bool(stock_chance)

@@ -29,6 +29,7 @@ from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
 from libramq.testing.nodes.producer_node import SimulatedProducer
 from libramq.testing.nodes.slave_node import SimulatedSlave
+from libramq.testing.nodes.transactions_node import SimulatedTransactions
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World
 
@@ -39,6 +40,15 @@ ADMIN_AGAIN_MS = 100
 QUEUES_MAX = 16
 #: How many of the messages wait, where slaves may act.
 DELAY_CHANCE = 0.4
+AS_SYNC_MASTER: Mapping[str, Any] = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}
+#: How soon brokers ask about open transactions, and how often: no simulated one is given up.
+CHECKS: Mapping[str, Any] = {
+    "transaction_timeout_ms": 2_000,
+    "transaction_check_interval_ms": 2_000,
+    "transaction_check_max": 1_000,
+}
+#: How often a producer begins one, where slaves may act.
+TRANSACTION_INTERVAL_MS = 150
 #: Later than the end of any simulation, by any of its clocks.
 FOR_EVER_MS = 1 << 60
 
@@ -85,9 +95,6 @@ class Cluster(Watcher):
         self.waits_for_slaves = waits_for_slaves
         #: Whether slaves deliver what waits while their masters are gone.
         self.has_acting_slaves = has_acting_slaves
-        of_master: dict[str, Any] = {"enable_slave_acting_master": has_acting_slaves}
-        if waits_for_slaves:
-            of_master |= {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2}
         #: When brokers' machines last lost power, by both clocks.
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
@@ -99,21 +106,13 @@ class Cluster(Watcher):
         self.members: list[SimulatedConsumer] = []
         self.producers: list[SimulatedProducer] = []
         config = NameServerConfig(support_acting_master=has_acting_slaves)
+        self.transactions: list[SimulatedTransactions] = []
         self.name_servers = [
             SimulatedNameServer(world, number, config) for number in range(1, name_server_count + 1)
         ]
         self._addresses = [each.address for each in self.name_servers]
         self.brokers = {
-            name: SimulatedBroker(
-                world,
-                name,
-                f"10.0.0.{number}",
-                self._addresses,
-                flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH",
-                ha_listen_port=HA_PORT if number <= slave_count else 0,
-                ha_allowed_addresses="10.0.0.0/8",
-                **(of_master if number <= slave_count else {}),
-            )
+            name: self._new_broker(name, number, has_slave=number <= slave_count)
             for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
         }
         #: By the names of their masters.
@@ -130,6 +129,20 @@ class Cluster(Watcher):
         for broker in (*self.brokers.values(), *self.slaves.values()):
             broker.start()
 
+    def _new_broker(self, name: str, number: int, *, has_slave: bool) -> SimulatedBroker:
+        as_master = {"ha_listen_port": HA_PORT, "enable_slave_acting_master": self.has_acting_slaves}
+        return SimulatedBroker(
+            self.world,
+            name,
+            f"10.0.0.{number}",
+            self._addresses,
+            flush_disk_type="SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH",
+            ha_allowed_addresses="10.0.0.0/8",
+            **(as_master if has_slave else {}),
+            **(AS_SYNC_MASTER if has_slave and self.waits_for_slaves else {}),
+            **(CHECKS if self.has_acting_slaves else {}),
+        )
+
     def _new_slave(self, master: SimulatedBroker, number: int) -> SimulatedSlave:
         return SimulatedSlave(
             self.world,
@@ -139,6 +152,7 @@ class Cluster(Watcher):
             flush_disk_type=master.config.flush_disk_type,
             enable_slave_acting_master=self.has_acting_slaves,
             enable_remote_escape=self.has_acting_slaves,
+            **(CHECKS if self.has_acting_slaves else {}),
         )
 
     @property
@@ -241,7 +255,7 @@ class Cluster(Watcher):
         ask(self._remotes, address, create_topic(config), answered)
 
     def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
-        """Start a producer. Where slaves may act, it gives some messages to be delivered later."""
+        """Start a producer. Where slaves may act, some messages wait, or belong to transactions."""
         name = f"producer-{len(self.producers) + 1}"
         self.producers.append(
             SimulatedProducer(
@@ -254,6 +268,16 @@ class Cluster(Watcher):
                 delay_chance=DELAY_CHANCE if self.has_acting_slaves else 0.0,
             )
         )
+        if self.has_acting_slaves:
+            self.transactions.append(
+                SimulatedTransactions(
+                    self.world,
+                    f"transactions-{len(self.producers)}",
+                    topic,
+                    self._addresses,
+                    interval_ms=TRANSACTION_INTERVAL_MS,
+                )
+            )
 
     def join(
         self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None

@@ -69,6 +69,9 @@ class Watcher:
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
         """A producer's message for a later time was acknowledged."""
 
+    def rolled_back(self, message_id: str) -> None:
+        """A producer begins a transaction that it will roll back."""
+
     def broker_died(self, name: str, durable_to: int | None) -> None:
         """A broker ended; everything it wrote survives (None), or certainly the part before an offset."""
 
@@ -177,6 +180,10 @@ class History(Watcher):
         self.note(broker, f"keeps {message_id} of {topic} for later")
         for notify in self._watching("deferred"):
             notify(broker, topic, message_id, requested_ms)
+
+    def rolled_back(self, message_id: str) -> None:
+        for notify in self._watching("rolled_back"):
+            notify(message_id)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")

@@ -146,6 +146,8 @@ class Simulation:
         faults.end()
         for producer in cluster.producers:
             producer.stop()
+        for transactions in cluster.transactions:
+            transactions.stop()
         self._settle()
         for invariant in self.invariants:
             invariant.finish()

@@ -22,6 +22,7 @@ from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.invariants.slaves import PromotionsLoseNothing, SlavesHaveTheLog, SlavesOnlyRead
+from libramq.testing.invariants.transactions import RolledBackStaysHidden
 
 #: All invariants, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -49,6 +50,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     PromotionsLoseNothing,
     DelayedMessagesArrive,
     DelayedMessagesComeOnce,
+    RolledBackStaysHidden,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]

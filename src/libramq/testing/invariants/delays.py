@@ -1,4 +1,4 @@
-"""Invariants of messages that wait: those of delay levels, and those with a time.
+"""Invariants of messages that wait: those of delay levels, those with a time, those of transactions.
 
 While a master is gone its acting slave sends them to another master, so they may be anywhere in the end.
 """
@@ -105,11 +105,15 @@ class DelayedMessagesComeOnce(Invariant):
     def finish(self) -> None:
         timers = Counter(message_id for _, message_id in self._messages(names.TIMER_TOPIC))
         waited = timers + Counter(message_id for _, message_id in self._messages(names.SCHEDULE_TOPIC))
+        half_messages = {message_id for _, message_id in self._messages(names.TRANS_HALF_TOPIC)}
+        waited += Counter(half_messages)  # A check that nobody answers stores it again.
         for topic in sorted(self._topics):
             delivered = list(self._messages(topic))
             for broker, message_id in delivered:
                 if self._sent_to.get(message_id, broker) != broker:
-                    self.cluster.world.history.happened(Happening.ESCAPED, message_id)
+                    is_timed = message_id not in half_messages
+                    what = Happening.ESCAPED if is_timed else Happening.PASSED_ON
+                    self.cluster.world.history.happened(what, message_id)
             counts = Counter(message_id for _, message_id in delivered if message_id not in timers) + Counter(
                 message_id for _, message_id in {*delivered} if message_id in timers
             )

@@ -33,7 +33,7 @@ TIMER_MS_MAX: Final = 8_000
 
 
 class _Delay(NamedTuple):
-    """How a message waits: at a delay level, or for a time; 0: it does not."""
+    """The delay of a message: a level, or a time; 0: none."""
 
     level: int = 0
     ms: int = 0
