@@ -172,3 +172,17 @@ def test_whatever_happens_each_transaction_ends_once(tmp_path: Path, seed: int) 
     found = bodies(pair.master) + bodies(other(pair), queue_id=0)
     pair.close()
     assert sorted(found) == sorted(body for body, how in decided.items() if how == COMMIT)
+
+
+def test_a_half_message_of_a_producer_whose_clock_is_ahead_is_passed_on_and_holds_up_none(pair: Pair) -> None:
+    half = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "ahead"}
+    ahead_ms = pair.clock.wall_ms() + 3_600 * SECONDS
+    sent = pair.master.send(
+        FakePeer(), body=b"ahead", queue_id=2, properties=half, sys_flag=4, born_timestamp=ahead_ms
+    )
+    assert sent.code == ResponseCode.SUCCESS
+    prepare(pair.master, FakePeer(), b"next")
+    pair.run(OLD_MS)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    assert halves(other(pair)) == [b"ahead", b"next"]

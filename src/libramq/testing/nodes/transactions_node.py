@@ -26,7 +26,7 @@ ROUTES_MS: Final = 3_000
 HEARTBEAT_MS: Final = 2_000
 ROLLED_BACK_CHANCE: Final = 0.4
 #: How often the program leaves the end of a transaction to the broker's check.
-LEFT_OPEN_CHANCE: Final = 0.5
+LEFT_OPEN_CHANCE: Final = 0.8
 
 
 class SimulatedTransactions:

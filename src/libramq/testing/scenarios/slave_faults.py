@@ -13,7 +13,7 @@ from libramq.testing.world import World
 AWAY_MS_MIN: Final = 2_000
 AWAY_MS_MAX: Final = 8_000
 #: A slave that acts looks for its master every 3 s, and then asks for routes.
-ACTING_AWAY_MS_MAX: Final = 20_000
+ACTING_AWAY_MS: Final = (5_000, 20_000)
 
 
 class SlaveFaults(Operations):
@@ -60,4 +60,4 @@ class SlaveFaults(Operations):
 
     def _away_ms(self) -> int:
         is_long = self._cluster.has_acting_slaves
-        return self._slaves.randint(AWAY_MS_MIN, ACTING_AWAY_MS_MAX if is_long else AWAY_MS_MAX)
+        return self._slaves.randint(*(ACTING_AWAY_MS if is_long else (AWAY_MS_MIN, AWAY_MS_MAX)))
