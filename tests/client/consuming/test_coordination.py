@@ -195,6 +195,24 @@ def test_a_claim_refused_for_two_seconds_is_released(code):
     assert talk.core.owned() == [q(0)]
 
 
+def test_claims_that_are_refused_in_turn_do_not_keep_each_other_from_being_released():
+    """The coordinator repeats a grant that the fence has refused, beside one of another that was cut off."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, refusal(FENCED))
+    talk.polled(assigned(q(0), epoch=5))
+    effects = []
+    while released(q(0), is_committed=False) not in effects and talk.now_ms < 5_000:
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, refusal(NOT_YET_GRANTED))
+        effects = talk.of(fx.ReleaseQueues)
+        talk.polled(assigned(q(0)))
+        effects += talk.of(fx.ReleaseQueues)
+        talk.at(talk.now_ms + 100)
+    assert 2_000 <= talk.now_ms <= 2_300
+
+
 def test_a_queue_read_under_its_last_claim_survives_a_refused_next_one():
     """The coordinator is notified that the new claim is refused; meanwhile the queue is still read."""
     talk = Member().holding(q(0))

@@ -38,8 +38,9 @@ class Claims:
     def __init__(self, own: Ownership) -> None:
         self._own = own
         self._fenced: dict[MessageQueue, Claim] = {}
-        #: Claims that were refused, and since when, until one for the queue is accepted.
-        self._refused: dict[MessageQueue, tuple[Claim, MonotonicMs]] = {}
+        #: Claims that were refused, and since when, until one for the queue is accepted. There may be two in
+        #: turn: the coordinator's, and one of another that was cut off.
+        self._refused: dict[MessageQueue, dict[Claim, MonotonicMs]] = {}
 
     def granted(self, queue: MessageQueue, claim: Claim, opened: Opened | None, now_ms: MonotonicMs) -> Steps:
         """Handle the coordinator's grant of a queue. opened: if its fence has opened it at once."""
@@ -79,17 +80,15 @@ class Claims:
         if isinstance(error, BrokerError):
             released = self._release_refused(owned.queue, claim, now_ms)
         else:
-            self._refused.pop(owned.queue, None)  # No refusal: the broker was not reached.
+            self._refused.get(owned.queue, {}).pop(claim, None)  # No refusal: the broker was not reached.
         failed = ev.OpenFailed(error, is_refused_for_long=bool(released))
         return released + self._own.handle(owned, failed, now_ms)
 
     def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> Steps:
         """Release a queue whose claim has been refused for too long; nothing before."""
-        known, since_ms = self._refused.get(queue, (None, now_ms))
-        is_overdue = known == claim and now_ms - since_ms >= REFUSED_MS_MAX
-        if known != claim or is_overdue:
-            self._refused[queue] = (claim, now_ms)
-        if not is_overdue:
+        refused = self._refused.setdefault(queue, {})
+        if now_ms - refused.setdefault(claim, now_ms) < REFUSED_MS_MAX:
             return []
+        refused[claim] = now_ms
         log.warning("opening refused for too long, queue released", queue=str(queue), epoch=claim.epoch)
         return [sg.QueueReleased(QueueGrant.of(queue, claim.epoch), is_committed=False)]
