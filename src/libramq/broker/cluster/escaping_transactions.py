@@ -104,9 +104,8 @@ class EscapingTransactions:
             for message in messages_of(read):
                 if self._is_open(open_, message):
                     age_ms = int(self._clock.wall_ms()) - message.born_timestamp_ms
-                    if (
-                        0 <= age_ms < self._timeout_ms
-                    ):  # A producer's clock may be ahead (CheckRules.verdict).
+                    # A producer's clock may be ahead, as in CheckRules.verdict.
+                    if 0 <= age_ms < self._timeout_ms:
                         return found, False
                     found.append(message)
                     size += message.store_size
