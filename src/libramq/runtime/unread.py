@@ -4,7 +4,6 @@
         above                     a connection with more than its share unread is served when it has read
         above UNREAD_BYTES_MAX    nobody is served, and the connection with most unread is closed (unsolicited
                                   data cannot wait), unless most of it is being sent: the clients may read
-        above LEAVING_BYTES_MAX   that are being sent: nobody is served until most of them have left
 
 Forty clients that asked for 4 MiB each at the same time were not all served before: as the answers leave in
 slices, most of them were on their way at once, and the last connections were closed.
@@ -29,8 +28,6 @@ UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
 #: Ours: woken pulls are answered whether their client reads or not, and everybody gets one reply, which may
 #: have 4 MiB. With the newest messages of the store in memory (16 MiB), it is less than 100 MB.
 UNREAD_BYTES_MAX: Final = 56 * 1024 * 1024
-#: Ours: what is being sent is free again soon, but it counts in full, and is held with what has left of it.
-LEAVING_BYTES_MAX: Final = 24 * 1024 * 1024
 #: Ours: a pull's usual reply (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
 SHARE_BYTES: Final = 256 * 1024
 #: Ours: by how much the sum has to grow before sizes are looked at again.
@@ -46,7 +43,6 @@ class Unread:
         self.total_bytes = 0
         #: Whether all, those that are about to end included, have so much that nobody can be served.
         self.is_full = False
-        self._leaving_bytes = 0
         self._look_again_at = UNREAD_BYTES_HIGH
 
     def note(self, connection: Channel) -> None:
@@ -60,8 +56,10 @@ class Unread:
             self._sizes[connection] = size
         else:
             del self._sizes[connection]
-        if self.total_bytes > self._look_again_at or self.is_full:
+        if self.total_bytes > self._look_again_at:
             self.refresh()
+        elif self.is_full:
+            self._note_ending()
 
     def forget(self, connection: Channel) -> None:
         """Remove an ended connection."""
@@ -79,7 +77,6 @@ class Unread:
         self.total_bytes = sum(self._sizes.values())
         if self.total_bytes > UNREAD_BYTES_MAX:
             self._close_some()
-        self._leaving_bytes = sum(each.leaving_bytes for each in self._sizes)
         self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
         self._note_ending()
 
@@ -99,5 +96,4 @@ class Unread:
             largest.abort("all connections together have too much unread data, and this one has most")
 
     def _note_ending(self) -> None:
-        is_much = self.total_bytes + sum(self._ending.values()) > UNREAD_BYTES_MAX
-        self.is_full = is_much or self._leaving_bytes > LEAVING_BYTES_MAX
+        self.is_full = self.total_bytes + sum(self._ending.values()) > UNREAD_BYTES_MAX
