@@ -113,6 +113,28 @@ def test_setting_the_wall_clock_does_not_change_a_delay(talk, peer, set_by_ms):
     assert [message.body for message in talk.messages("T")][1:] == [b"after"]
 
 
+@pytest.mark.parametrize("moved_ms", [-90, 1, 90])
+def test_a_clock_that_moves_a_little_delivers_nothing_at_once(talk, peer, moved_ms):
+    """Clock synchronisation does so all the time; such a message seemed to come from the future."""
+    talk.clock.set_wall(moved_ms)
+    talk.send(peer, properties={"DELAY": "1"})
+    talk.advance(900)
+    assert talk.messages("T") == []
+    talk.advance(200)
+    assert len(talk.messages("T")) == 1
+
+
+@pytest.mark.parametrize("paused_ms", [1, 5_000])
+def test_a_round_that_began_before_a_message_was_stored_does_not_deliver_it(talk, peer, paused_ms):
+    began_ms = talk.clock.monotonic_ms()
+    talk.clock.advance(paused_ms)
+    talk.send(peer, properties={"DELAY": "1"})
+    talk.broker.schedule.deliver(began_ms)
+    assert talk.messages("T") == []
+    talk.advance(1_000)
+    assert len(talk.messages("T")) == 1
+
+
 def test_a_message_stored_in_the_future_by_an_earlier_process_is_delivered_at_once(tmp_path, peer):
     talk = Conversation(tmp_path)
     talk.send(peer, properties={"DELAY": "5"})

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from libramq.broker.messages.delivered_copies import DeliveredCopies
-from libramq.broker.messages.stored_moments import StoredMoments
+from libramq.broker.messages.stored_moments import UNNOTICED_MS, StoredMoments
 from libramq.broker.messages.stored_records import undamaged
 from libramq.catalog.destinations import Destinations
 from libramq.clock import Clock, MonotonicMs, read_clock
@@ -208,12 +208,13 @@ class DelaySchedule:
         if result.status is not ReadStatus.FOUND:
             return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
         due: list[MessageExt] = []
+        # Beyond it: stored in the future, by an earlier process before the clock was set back. How long ago
+        # is unknown, so it is delivered now rather than late (correctDeliverTimestamp). The clock is read
+        # again: a message may have been stored after the round began, and by a clock moved unnoticed.
+        latest_ms = self._clock.monotonic_ms() + delay_ms + UNNOTICED_MS
         for message in undamaged(result.data):
             due_ms = self._moments.moment_of(message.physical_offset, message.store_timestamp_ms) + delay_ms
-            # Stored in the future, by an earlier process before the clock was set back: how long ago is
-            # unknown, so it is delivered now rather than late
-            # (ScheduleMessageService.correctDeliverTimestamp).
-            if now_ms < due_ms <= now_ms + delay_ms:
+            if now_ms < due_ms <= latest_ms:
                 return due, message.queue_offset, due_ms
             due.append(message)
         return due, result.next_offset, None
