@@ -154,8 +154,8 @@ def test_a_client_that_left_before_its_heartbeat_was_decoded_is_no_member(talk, 
     ("body", "limit"),
     [
         (b'{a:"c",b:[' + b"{}," * 10_000 + b"1]}", "standard JSON"),
-        (b'{"a":[' + b"0," * 500_000 + b"0]}", "are allowed"),
-        (b"[" * 500_000, "are allowed"),
+        (b'{"a":[' + b"0," * 500_000 + b"0]}", "over 400000"),
+        (b"[" * 500_000, "over 400000"),
         (b'{a:"' + b"x" * 4_000_000 + b'"}', "standard JSON"),
     ],
 )

@@ -177,3 +177,12 @@ def test_members_are_sorted_and_nulls_left_out():
 def test_a_body_that_does_not_fit_names_its_type(text):
     with pytest.raises(RemoteProtocolError, match="BrokerData"):
         decode_body(text, BrokerData)
+
+
+def test_marks_are_counted_a_part_at_a_time_and_no_further_than_needed():
+    """One look at 4 MiB kept the interpreter from the event loop for 10 ms, and there were two."""
+    text = b'{"a":[' + b"1," * 100_000 + b"1]}"
+    assert fastjson.count_marks(text, 1_000_000) == 100_003
+    assert 5 < fastjson.count_marks(text, 5) <= 64 * 1024
+    with pytest.raises(RemoteProtocolError, match="over 5 commas"):
+        fastjson.loads(text, fastjson.Bounds(5, 5, 100))

@@ -35,6 +35,8 @@ _QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
 _scalar: Final = json.JSONEncoder(ensure_ascii=False).encode
 _text: Final = json.encoder.encode_basestring
 _PLAIN: Final = {quote: re.compile(rf"[^{quote}\\\\]*") for quote in "'\""}
+#: Ours: 0.1 ms.
+_COUNTED_BYTES: Final = 64 * 1024
 #: The one ASCII character without a short escape that Python escapes and others do not.
 _DELETE: Final = b"\x7f"
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
@@ -53,9 +55,18 @@ class Bounds(NamedTuple):
     loose_bytes: int
 
 
-def count_marks(data: bytes) -> int:
-    """Return how many commas, colons and opening brackets a text has."""
-    return data.count(b",") + data.count(b":") + data.count(b"[") + data.count(b"{")
+def count_marks(data: bytes, most: int) -> int:
+    """Return how many commas, colons and opening brackets a text has; above `most`, some number above it.
+
+    A part at a time: one look at 4 MiB would keep the interpreter from the event loop for 10 ms.
+    """
+    marks = 0
+    for start in range(0, len(data), _COUNTED_BYTES):
+        part = data[start : start + _COUNTED_BYTES]
+        marks += len(part) - len(part.translate(None, b",:[{"))
+        if marks > most:
+            break
+    return marks
 
 
 def is_standard(data: bytes) -> bool:
@@ -74,11 +85,9 @@ def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
     """
     marks = 0
     if bounds is not None and isinstance(data, bytes):
-        marks = count_marks(data)
+        marks = count_marks(data, bounds.marks)
         if marks > bounds.marks:
-            raise RemoteProtocolError(
-                f"JSON body with {marks} commas, colons and brackets; {bounds.marks} are allowed"
-            )
+            raise RemoteProtocolError(f"JSON body with over {bounds.marks} commas, colons and brackets")
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
