@@ -15,6 +15,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.progress import ProgressFile
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.coordination import Coordination
+from libramq.broker.messages import schedule
 from libramq.broker.messages.durability import Durability
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
@@ -309,6 +310,13 @@ def test_delays_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(StoredMoments, "moment_of", lambda self, _, store_timestamp_ms: store_timestamp_ms)
     deliver = DelaySchedule.deliver
     monkeypatch.setattr(DelaySchedule, "deliver", lambda self, _: deliver(self, self._store._clock.wall_ms()))
+    group = replace(OURS, handling=Handling(failure_chance=0.3))
+    caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
+
+
+def test_delays_that_trust_a_clock_to_the_millisecond_are_caught(monkeypatch: pytest.MonkeyPatch):
+    """What clock synchronisation moves into the future by a few milliseconds is delivered at once."""
+    monkeypatch.setattr(schedule, "UNNOTICED_MS", 0)
     group = replace(OURS, handling=Handling(failure_chance=0.3))
     caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
 

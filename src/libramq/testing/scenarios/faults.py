@@ -31,6 +31,8 @@ SET_MS_MAX: Final = 3_600_000
 #: How often all clocks are set, forward and back, or back and forward, and how soon after each other.
 SWING_CHANCE: Final = 0.5
 SWING_MS_MAX: Final = 1_500
+#: Below what a delay may be wrong by (StoredMoments): nothing notices it.
+SLEWED_MS_MAX: Final = 45
 
 
 class Faults(SlaveFaults):
@@ -247,6 +249,12 @@ class Faults(SlaveFaults):
         node.process.clock.set_wall(by_ms)
         if self._clocks.random() < SWING_CHANCE:
             self._swing_clocks(nodes)
+        self._synchronise_clocks(nodes)
+
+    def _synchronise_clocks(self, nodes: Sequence[SimulatedBroker | SimulatedConsumer]) -> None:
+        """Move every wall clock a little, as clock synchronisation does all the time."""
+        for node in nodes:
+            node.process.clock.set_wall(self._clocks.randint(-SLEWED_MS_MAX, SLEWED_MS_MAX))
 
     def _swing_clocks(self, nodes: Sequence[SimulatedBroker | SimulatedConsumer]) -> None:
         by_ms = self._clocks.choice((-SET_MS_MAX, SET_MS_MAX))
