@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from libramq.broker.cluster.escaping import Escaping
+from libramq.broker.cluster.escaping_pops import EscapingPops
 from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
 from libramq.broker.cluster.other_masters import OtherMasters, Outgoing, Window
 from libramq.broker.cluster.slaves_progress import SlavesProgress
+from libramq.broker.pop.reviving import Reviving
+from libramq.broker.pop.state import PopState
 from libramq.broker.transactions import half
 from libramq.broker.transactions.open_transactions import OpenTransactions
 from libramq.message import names
@@ -19,6 +22,7 @@ from libramq.message.properties import TRANSACTION_PREPARED
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.pops import AttemptsComeOnce, PoppedAtLeastOnce
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.slaves import SlavesOnlyRead
 from libramq.testing.invariants.transactions import RolledBackStaysHidden
@@ -77,6 +81,7 @@ def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
         happened.update(report.happenings)
     assert happened[Happening.ESCAPED]
     assert happened[Happening.PASSED_ON]
+    assert happened[Happening.REVIVED_ELSEWHERE]
     assert happened[Happening.READ_FROM_SLAVE]
 
 
@@ -131,6 +136,29 @@ def test_half_messages_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(EscapingTransactions, "_find", skip)
     caught(DelayedMessagesArrive)
+
+
+def test_pops_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EscapingPops, "_messages", lambda self, check_point: [])
+    caught(PoppedAtLeastOnce)
+
+
+def test_pops_that_a_slave_forgets_it_has_passed_on_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EscapingPops, "_finish", EscapingPops._end_window)
+    caught(AttemptsComeOnce)
+
+
+def test_a_master_that_redelivers_what_its_slave_has_passed_on_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PopState, "passed_on", lambda self, what: iter(()))
+    caught(AttemptsComeOnce)
+
+
+def test_a_master_that_redelivers_before_it_has_asked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Reviving.__init__
+    monkeypatch.setattr(Reviving, "__init__", lambda self, **parts: begin(self, **parts | {"is_held": False}))
+    caught(AttemptsComeOnce)
 
 
 @pytest.mark.parametrize("stock_chance", [0.0, 1.0])

@@ -96,7 +96,7 @@ def administration_services(
 def replication_services(files: BrokerFiles, ha: HAService) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
     return [
-        SlaveTables(files.ledger, files.tables.request_modes, files.schedule),
+        SlaveTables(files.ledger, files.tables.request_modes, files.schedule, files.pop_passed_on),
         HAStatusRequests(files.store, ha),
     ]
 

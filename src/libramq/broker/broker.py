@@ -111,8 +111,7 @@ class Broker:
             self._build_groups(secret_bits)
             self._build_timed_services()
             unique_id = UniqueIdGenerator(config.broker_ip, process_id, clock, randomness)
-            services = self._build_services(unique_id, randomness)
-            self.engine = self._build_engine(services)
+            self.engine = self._build_engine(self._build_services(unique_id, randomness))
         except BaseException:
             self.store.close()
             raise
@@ -191,6 +190,7 @@ class Broker:
     def _deliver(self) -> None:
         self._delivery.begin()
         self._timer_delivery.begin()
+        self.pop.reviving.begin()
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)

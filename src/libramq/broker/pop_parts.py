@@ -74,17 +74,7 @@ class PopParts:
             broker_name=config.broker_name,
             readable=bool(config.broker_permission & PERM_READ),
         )
-        self.reviving = Reviving(
-            store=store,
-            topics=tables.topics,
-            groups=tables.groups,
-            redelivery=redelivery,
-            journal=pop.journal,
-            in_flight=pop.in_flight,
-            positions=pop.positions,
-            kernel=kernel,
-            new_names=config.enable_retry_topic_v2,
-        )
+        self.reviving = _reviving(config, files, redelivery, kernel)
         self._topics, self._ordering = tables.topics, ordering
         tables.topics.observe(self._topic_changed)
         name, waits = config.broker_name, pop.journal.must_wait
@@ -117,3 +107,19 @@ class PopParts:
 
     def _visible(self, topic: str, group: str) -> None:
         self.popping.visible(topic, group)
+
+
+def _reviving(config: BrokerConfig, files: BrokerFiles, redelivery: Redelivery, kernel: Kernel) -> Reviving:
+    pop = files.pop
+    return Reviving(
+        store=files.store,
+        topics=files.tables.topics,
+        groups=files.tables.groups,
+        redelivery=redelivery,
+        journal=pop.journal,
+        in_flight=pop.in_flight,
+        positions=pop.positions,
+        kernel=kernel,
+        new_names=config.enable_retry_topic_v2,
+        is_held=config.asks_slaves,
+    )

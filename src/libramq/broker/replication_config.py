@@ -46,8 +46,8 @@ class ReplicationConfig(MessageStoreConfig):
         False,
         "enableRemoteEscape",
         "With `enableSlaveActingMaster`, at a slave: while the master is gone, messages whose delay level or "
-        "time is over, and open transactions, are sent to other masters that have their topic. Redeliveries "
-        "of what was popped wait for the master all the same, unlike at Apache's slave.",
+        "time is over, open transactions, and messages that were popped and not acknowledged in time are "
+        "sent to other masters that have their topic.",
     )
     in_sync_replicas: int = option(
         1,

@@ -173,9 +173,11 @@ class TopicTable:
         config = self._topics.get(topic)
         if config is not None:
             return config
-        names.validate_topic(topic)
+        is_retry = topic.startswith(names.RETRY_PREFIX)
+        # POP's second form of these has a character that no other name may have.
+        names.validate_topic(topic.replace("+", "_", 1) if is_retry else topic)
         template = self._topics.get(default_topic)
-        if topic.startswith(names.RETRY_PREFIX):
+        if is_retry:
             retry = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
             before_creation()
             self._store(retry, wall_ms)

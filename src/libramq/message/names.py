@@ -7,7 +7,7 @@ Upstream: common/topic/TopicValidator.java, client/Validators.java, common/MixAl
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from libramq.errors import InvalidName
@@ -100,6 +100,32 @@ def pop_retry_topic(topic: str, group: str, *, is_new: bool = False) -> str:
     is_new: under the name of version 2, which cannot be mistaken for another group's (KeyBuilder.java).
     """
     return f"{RETRY_PREFIX}{group}{'+' if is_new else '_'}{topic}"
+
+
+def popped_topic(topic: str, group: str) -> str:
+    """Return the topic that a group pops if it gets messages from this one (KeyBuilder.parseNormalTopic)."""
+    for mark in "_+":
+        prefix = f"{RETRY_PREFIX}{group}{mark}"
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return topic
+
+
+def retry_group(topic: str, *, is_group: Callable[[str], bool], is_topic: Callable[[str], bool]) -> str:
+    """Return the group of a retry topic, whether it pulls or pops (KeyBuilder.parseGroup).
+
+    The names that POP had first could be several groups'. Then it is the one with the longest name that
+    exists, with its topic. (Apache's broker takes group and topic for the name of one group.)
+    """
+    name = topic.removeprefix(RETRY_PREFIX)
+    group, mark, _ = name.partition("+")
+    if mark:
+        return group
+    parts = name.split("_") if not is_group(name) else []
+    for split in range(len(parts) - 1, 0, -1):
+        if is_group("_".join(parts[:split])) and is_topic("_".join(parts[split:])):
+            return "_".join(parts[:split])
+    return name
 
 
 def pop_kind(topic: str) -> str:

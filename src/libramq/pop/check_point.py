@@ -19,6 +19,10 @@ from libramq.pop.entries import MESSAGES_MAX, AckEntry, CheckPointEntry
 #: The offsets of messages that follow one another, by their number: nearly all check points share these.
 _CONSECUTIVE: Final = tuple(tuple(range(count)) for count in range(MESSAGES_MAX + 1))
 
+#: The highest of the revive offsets by which check points that were written a second time are known, which
+#: Apache's broker replaces when it reads them; those below say where the journal had them first.
+WRITTEN_AGAIN: Final = -1
+
 #: Topic, group, queue, start offset, and time of the pop (wall clock).
 Key = tuple[str, str, int, int, int]
 
@@ -27,7 +31,8 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     """A check point in flight. A Struct, because one is made for every pop.
 
     diffs: its messages' offsets from `start_offset`. done: their bits. due_ms: when the rest becomes visible.
-    place: where the journal has it. re_puts: how often it was postponed, as its messages could not be copied.
+    place: where the journal has it; origin: where it had it first (-1: unknown). re_puts: how often it was
+    postponed, as its messages could not be copied.
     """
 
     topic: str
@@ -42,6 +47,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     due_ms: MonotonicMs
     done: int = 0
     place: int = -1
+    origin: int = -1
     re_puts: int = 0
 
     def __post_init__(self) -> None:
@@ -55,6 +61,11 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     def key(self) -> Key:
         """Return the check point's identity."""
         return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time_ms
+
+    @property
+    def visible_ms(self) -> int:
+        """Return when its messages become visible again, by the wall clock of the broker that had the pop."""
+        return self.pop_time_ms + self.invisible_ms
 
     @property
     def is_settled(self) -> bool:
@@ -100,8 +111,8 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
             if not self.done >> index & 1:
                 yield self.start_offset + diff
 
-    def entry(self, *, revive_offset: int = 0) -> CheckPointEntry:
-        """Return the check point in the journal's form."""
+    def entry(self, *, is_again: bool = False) -> CheckPointEntry:
+        """Return the check point in the journal's form. is_again: it is written a second time."""
         return CheckPointEntry(
             bit_map=self.done - (1 << 32) if self.done >> 31 else self.done,  # Java's int is signed.
             broker_name=self.broker_name,
@@ -111,7 +122,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
             count=len(self.diffs),
             pop_time_ms=self.pop_time_ms,
             queue_id=self.queue_id,
-            revive_offset=revive_offset,
+            revive_offset=WRITTEN_AGAIN - 1 - self.origin if is_again else 0,
             start_offset=self.start_offset,
             topic=self.topic,
             re_puts=str(self.re_puts) if self.re_puts else None,
@@ -132,11 +143,17 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         )
 
 
+def is_again(entry: CheckPointEntry) -> bool:
+    """Return whether a check point was written a second time, so that it says nothing of the position."""
+    return entry.revive_offset <= WRITTEN_AGAIN
+
+
 def check_point_of(
     entry: CheckPointEntry, *, revive_queue: int, place: int, due_ms: MonotonicMs
 ) -> CheckPoint:
     """Return the check point of a journal's entry."""
     diffs = tuple(entry.diffs) if entry.diffs else tuple(range(entry.count))
+    origin = WRITTEN_AGAIN - 1 - entry.revive_offset if is_again(entry) else place
     return CheckPoint(
         topic=entry.topic,
         group=entry.group,
@@ -150,6 +167,7 @@ def check_point_of(
         due_ms=due_ms,
         done=entry.bit_map & ((1 << len(diffs)) - 1),
         place=place,
+        origin=max(origin, -1),
         re_puts=whole_number(entry.re_puts or "") or 0,
     )
 

@@ -7,14 +7,11 @@ Whoever else sets a group's offset moves its position as well.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import msgspec
 
 #: Group, topic, queue.
 QueueOfGroup = tuple[str, str, int]
-#: Ours: what a check point refers to when it was written a second time: it says nothing of the position.
-WRITTEN_AGAIN: Final = -1
 
 
 class _Position(msgspec.Struct, gc=False):

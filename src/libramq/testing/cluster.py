@@ -27,6 +27,7 @@ from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import MemberPlan, SimulatedConsumer
 from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
+from libramq.testing.nodes.popper_node import SimulatedPopper
 from libramq.testing.nodes.producer_node import SimulatedProducer
 from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.nodes.transactions_node import SimulatedTransactions
@@ -107,6 +108,7 @@ class Cluster(Watcher):
         self.producers: list[SimulatedProducer] = []
         config = NameServerConfig(support_acting_master=has_acting_slaves)
         self.transactions: list[SimulatedTransactions] = []
+        self.poppers: list[SimulatedPopper] = []
         self.name_servers = [
             SimulatedNameServer(world, number, config) for number in range(1, name_server_count + 1)
         ]
@@ -255,7 +257,10 @@ class Cluster(Watcher):
         ask(self._remotes, address, create_topic(config), answered)
 
     def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
-        """Start a producer. Where slaves may act, some messages wait, or belong to transactions."""
+        """Start a producer. Where slaves may act, some messages wait, or belong to transactions.
+
+        There a group pops them, too.
+        """
         name = f"producer-{len(self.producers) + 1}"
         self.producers.append(
             SimulatedProducer(
@@ -278,6 +283,7 @@ class Cluster(Watcher):
                     interval_ms=TRANSACTION_INTERVAL_MS,
                 )
             )
+            self.poppers.append(SimulatedPopper(self.world, topic, list(self.brokers.values())))
 
     def join(
         self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None

@@ -69,6 +69,9 @@ class Watcher:
     def deferred(self, broker: str, topic: str, message_id: str, requested_ms: MonotonicMs) -> None:
         """A producer's message for a later time was acknowledged."""
 
+    def acknowledged(self, group: str, topic: str, message_id: str) -> None:
+        """A member has acknowledged a popped message; the broker may not have answered."""
+
     def rolled_back(self, message_id: str) -> None:
         """A producer begins a transaction that it will roll back."""
 
@@ -180,6 +183,10 @@ class History(Watcher):
         self.note(broker, f"keeps {message_id} of {topic} for later")
         for notify in self._watching("deferred"):
             notify(broker, topic, message_id, requested_ms)
+
+    def acknowledged(self, group: str, topic: str, message_id: str) -> None:
+        for notify in self._watching("acknowledged"):
+            notify(group, topic, message_id)
 
     def rolled_back(self, message_id: str) -> None:
         for notify in self._watching("rolled_back"):

@@ -148,6 +148,8 @@ class Simulation:
             producer.stop()
         for transactions in cluster.transactions:
             transactions.stop()
+        for popper in cluster.poppers:
+            popper.stop_forgetting()
         self._settle()
         for invariant in self.invariants:
             invariant.finish()

@@ -6,7 +6,8 @@
 Nothing is stored here: a slave has the log of its master and nothing else. A level waits until all of its
 messages have been accepted, so nothing is lost; a send without an answer is repeated, and may then be stored
 twice. The slave with the lowest id sends, while the name server knows no master. Open transactions go the
-same way (`escaping_transactions.py`), and so do timer messages (`escaping_timers.py`).
+same way (`escaping_transactions.py`), and so do timer messages (`escaping_timers.py`) and what was popped
+(`escaping_pops.py`).
 
 A master that returns asks for the offsets of the levels before it delivers (`slaves_progress.py`). From then
 on nothing more is sent. Until then its own offsets, which are older, are not copied (`table_copies.py`).
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from libramq.broker.cluster.escaping_pops import EscapingPops
 from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
 from libramq.broker.cluster.other_masters import AGAIN_MS, ANSWER_MS_MAX, OtherMasters, Outgoing, Window
@@ -84,13 +86,14 @@ class Escaping:
         self._masters = OtherMasters(kernel, ask, name=self._name, name_server=name_server, ready=self._soon)
         self._transactions = EscapingTransactions(config, files.store, offsets, self._masters, kernel.clock)
         self._timers = EscapingTimers(config, files, self._masters, kernel.clock, self._soon)
+        self._pops = EscapingPops(config, files, self._masters, kernel.clock, self._soon)
         self._has_timers = config.timer_wheel_enable
 
     def pause(self) -> bool:
         """Send nothing more for a while: a master is back. Return whether answers are still awaited."""
         now_ms = self._clock.monotonic_ms()
         self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
-        is_awaiting = self._transactions.is_awaiting or self._timers.is_midway
+        is_awaiting = self._transactions.is_awaiting or self._is_midway
         self._has_sent = is_awaiting or any(each.awaited for each in self._windows.values())
         return self._has_sent
 
@@ -104,7 +107,13 @@ class Escaping:
         self._windows.clear()
         self._transactions.begin()
         self._timers.end()
+        self._pops.end()
         self._was_acting = self._has_sent = False
+
+    @property
+    def _is_midway(self) -> bool:
+        """Return whether a slot of timers, or what was popped together, has been sent in part."""
+        return self._timers.is_midway or self._pops.is_midway
 
     def _soon(self) -> None:
         self._rounds.by(self._clock.monotonic_ms())
@@ -114,12 +123,13 @@ class Escaping:
         if self._is_copying():
             self._paused_until_ms = now_ms  # The master that asked has registered.
         if not self._is_acting() or now_ms < self._paused_until_ms:
-            if self._timers.is_midway and self._is_slot_ended(now_ms):
+            if self._is_midway and self._is_being_ended(now_ms):
                 self._was_acting = self._was_acting and not self._is_copying()
                 return
             if self._was_acting:
                 self._schedule.copies.end()
                 self._timers.end()
+                self._pops.end()
             self._was_acting = False
             self._windows = {level: each for level, each in self._windows.items() if each.awaited}
             return
@@ -128,6 +138,7 @@ class Escaping:
             self._schedule.copies.begin()
             self._transactions.begin()
             self._timers.begin()
+            self._pops.begin()
             self._windows.clear()  # Of an earlier absence of the master.
             self._was_acting = self._has_sent = True
         if now_ms >= self._confirmed_until_ms:
@@ -141,16 +152,19 @@ class Escaping:
             self._rounds.by(now_ms + SOON_MS)
         if self._has_timers and self._timers.act():
             self._rounds.by(now_ms + SOON_MS)
+        if self._pops.act():
+            self._rounds.by(now_ms + SOON_MS)
 
-    def _is_slot_ended(self, now_ms: MonotonicMs) -> bool:
-        """Send the rest of the slot that was sent in part; return whether it is still to be ended.
+    def _is_being_ended(self, now_ms: MonotonicMs) -> bool:
+        """Send the rest of what was sent in part; return whether it is still to be ended.
 
-        The log may be copied again by then: a master that returns asks later, and awaits the slot. One that
-        was never gone asks nothing, and has delivered the slot.
+        The log may be copied again by then: a master that returns asks later, and awaits the rest. One that
+        was never gone asks nothing, and has delivered it.
         """
         if now_ms < self._asked_until_ms or not self._is_copying():
-            if self._timers.act(is_ending=True):
-                self._rounds.by(now_ms + SOON_MS)
+            for part in (self._timers, self._pops):
+                if part.act(is_ending=True):
+                    self._rounds.by(now_ms + SOON_MS)
             return True
         return now_ms < self._kept_until_ms
 

@@ -60,6 +60,17 @@ class Window:
         return not any(each is not None for each in self.messages)
 
 
+class Retry(NamedTuple):
+    """A message's next attempt. of_topic: masters that have this topic get it; they make its retry topic.
+
+    times_max: with more attempts it becomes a dead letter there.
+    """
+
+    of_topic: str
+    times: int
+    times_max: int | None
+
+
 class Outgoing(NamedTuple):
     """A message for another master. group: its producer's; transaction: the bits of its flag."""
 
@@ -67,6 +78,7 @@ class Outgoing(NamedTuple):
     properties: dict[str, str]
     group: str
     transaction: int = 0
+    retry: Retry | None = None
 
 
 class OtherMasters:
@@ -100,10 +112,12 @@ class OtherMasters:
             if message is None or place in window.awaited or now_ms < window.again_ms:
                 continue
             out = outgoing(message)
-            queues = self._queues(out.topic, now_ms)
+            queues = self._queues(out.topic if out.retry is None else out.retry.of_topic, now_ms)
             if queues:
                 self._turn += 1
                 address, queue_id = queues[self._turn % len(queues)]
+                if out.retry is not None and out.retry.of_topic != out.topic:
+                    queue_id = 0
                 window.awaited.add(place)
                 call = send_message(_header(message, out, queue_id), message.body)
                 self._ask(
@@ -122,6 +136,11 @@ class OtherMasters:
             accepted()
 
     # Where to.
+
+    def has(self, topic: str) -> bool | None:
+        """Return whether another master has a topic; None: that is not known yet."""
+        queues = self._queues(topic, self._clock.monotonic_ms())
+        return bool(queues) if topic in self._routes else None
 
     def _queues(self, topic: str, now_ms: MonotonicMs) -> list[tuple[str, int]]:
         """Return the queues of a topic at other masters, once they are known."""
@@ -160,6 +179,11 @@ class OtherMasters:
 
 
 def _header(message: MessageExt, out: Outgoing, queue_id: int) -> SendMessageHeaderV2:
+    retry = out.retry or Retry(
+        out.topic,
+        message.reconsume_times,
+        p.whole_number(out.properties.get(p.MAX_RECONSUME_TIMES, ""), digits_max=9),
+    )
     kept_flag = message.sys_flag & ~(TRANSACTION_MASK | BORN_HOST_V6 | STORE_HOST_V6)
     return SendMessageHeaderV2(
         producer_group=out.group,
@@ -171,8 +195,8 @@ def _header(message: MessageExt, out: Outgoing, queue_id: int) -> SendMessageHea
         born_timestamp=message.born_timestamp_ms,
         flag=message.flag,
         properties=p.properties_to_text(out.properties),
-        reconsume_times=message.reconsume_times,
+        reconsume_times=retry.times,
         unit_mode=False,
         batch=False,
-        max_reconsume_times=p.whole_number(out.properties.get(p.MAX_RECONSUME_TIMES, ""), digits_max=9),
+        max_reconsume_times=retry.times_max,
     )

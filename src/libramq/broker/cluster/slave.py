@@ -22,7 +22,7 @@ from libramq.errors import LibraError
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.message.names import REVIVE_TOPIC_PREFIX
+from libramq.message.names import REVIVE_TOPIC_PREFIX, TIMER_TOPIC
 from libramq.remoting.body.route import ClusterInfo
 from libramq.replication.ha_client import HAClient, State
 from libramq.replication.log_comparison import LogComparison
@@ -122,6 +122,9 @@ class Slave:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""
         if self.escaping is not None:
             self.escaping.forget()
+        if not self._files.passed_on.cut(self._store.first_offset_at(TIMER_TOPIC, 0, end)):
+            self._files.save_progress_soon()
+            return False
         progress = self._copies.progress
         if progress.applied_end is None or end < progress.applied_end:
             progress.drop()

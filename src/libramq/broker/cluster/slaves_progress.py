@@ -14,9 +14,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
+from libramq.broker.cluster.steps import Steps
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.files.schedule_file import DelayAnswer
 from libramq.broker.transaction_parts import TransactionParts
 from libramq.broker.transactions import half
 from libramq.clock import MonotonicMs
@@ -28,6 +31,7 @@ from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
+from libramq.pop.passed_on import PassedOn
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import query_consumer_offset
@@ -49,10 +53,14 @@ AGAIN_MS: Final = 500
 
 
 class Delivered(NamedTuple):
-    """The offsets up to which a slave has delivered, by level; is_moving: it may be more in a moment."""
+    """The offsets up to which a slave has delivered, by level; is_moving: it may be more in a moment.
+
+    popped: what it has passed on of POP; None of Apache's slave.
+    """
 
     offsets: dict[int, int]
     is_moving: bool
+    popped: PassedOn | None
 
 
 def delivered() -> Call[Delivered]:
@@ -61,8 +69,8 @@ def delivered() -> Call[Delivered]:
 
 
 def _delivered(reply: Command) -> Delivered:
-    table = decode_body(reply.body, ScheduleFile).offset_table
-    return Delivered(table, reply.ext.get(ESCAPING_FIELD) == "1")
+    answer = decode_body(reply.body, DelayAnswer)
+    return Delivered(answer.offset_table, reply.ext.get(ESCAPING_FIELD) == "1", answer.passed_on)
 
 
 class SlavesProgress:
@@ -88,6 +96,7 @@ class SlavesProgress:
         self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
         self._timers, self._timer_start = files.timers.timers, files.timers.checkpoint
         self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
+        self._pop, self._steps = files.pop, Steps(kernel)
         self._transactions = transactions
         transactions.open.held_before = self._half_end
         self._turn = 0
@@ -138,7 +147,8 @@ class SlavesProgress:
         elif answer.is_moving:
             self._retry()
         else:
-            self._compare(self._slaves.pop(0), self._ahead(answer.offsets))
+            slave, levels = self._slaves.pop(0), self._ahead(answer.offsets)
+            self._compare_journals(slave, answer.popped, lambda: self._compare(slave, levels))
 
     def _ask_half_messages(self, slave: str) -> None:
         """Ask up to where a slave has passed on half messages, then ask the next slave."""
@@ -216,6 +226,28 @@ class SlavesProgress:
             compared(False)
         else:
             self._ask(Question(slave, record_at(units[0][0], record), answered, ANSWER_MS_MAX))
+
+    def _compare_journals(self, slave: str, popped: PassedOn | None, done: Callable[[], None]) -> None:
+        """Acknowledge what a slave has passed on of what was popped here."""
+        until = min(popped.until, self._timer_end) if popped is not None else 0
+        if popped is None or until <= 0:
+            done()
+            return
+        passed_on = msgspec.structs.replace(popped, until=until)
+
+        def compared(is_equal: bool) -> None:
+            if is_equal:
+                self._steps.run(self._pop.passed_on(passed_on), acknowledged)
+            else:
+                done()
+
+        def acknowledged(error: BaseException | None) -> None:
+            if error is not None:
+                log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
+            if self._done is not None:
+                done()
+
+        self._compare_record(slave, names.TIMER_TOPIC, 0, until - 1, compared)
 
     def _ahead(self, offsets: dict[int, int]) -> list[tuple[int, int]]:
         """Return the levels of which a slave has delivered more, and up to where."""

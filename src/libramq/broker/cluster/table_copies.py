@@ -17,7 +17,7 @@ from libramq.broker.cluster.copied_progress import CopiedProgress
 from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
 from libramq.broker.cluster.steps import Steps
 from libramq.broker.files.files import BrokerFiles
-from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.files.schedule_file import DelayAnswer
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.request_modes import RequestModesFile
@@ -93,6 +93,7 @@ class TableCopies:
         self._offsets = offsets
         self._schedule = files.schedule
         self._timers = files.timers.timers
+        self._passed_on = files.passed_on
         self._store = files.store
         self._clock = kernel.clock
         self._effects = kernel.effects
@@ -256,7 +257,7 @@ class TableCopies:
             _Table(
                 "delay offsets",
                 slave_calls.all_delay_offsets(),
-                partial(decode_body, kind=ScheduleFile),
+                partial(decode_body, kind=DelayAnswer),
                 self._apply_delays,
                 is_progress=True,
             ),
@@ -294,9 +295,10 @@ class TableCopies:
             if count % STEP_ENTRIES == 0:
                 yield
 
-    def _apply_delays(self, content: ScheduleFile) -> Iterator[None]:
+    def _apply_delays(self, content: DelayAnswer) -> Iterator[None]:
         if not self._is_ahead_of_master():
             self._schedule.copy_offsets(content.offset_table)
+            self._passed_on.journal_begins_at(content.passed_on.place if content.passed_on else -1)
         yield
 
     def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:

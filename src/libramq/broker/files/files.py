@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from libramq.broker.config import BrokerConfig
+from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
+from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.files.tables import Tables
@@ -21,6 +23,7 @@ from libramq.logs import get_logger
 from libramq.message.names import REVIVE_TOPIC_PREFIX
 from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
+from libramq.pop.passed_on import PassedOn
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.index.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
@@ -120,6 +123,7 @@ class BrokerFiles:
         self._schedule_saved = self.schedule.version
         self._filters_saved = self.tables.filters.version
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
+        self.passed_on = PassedOnFile(self.filesystem, config_directory)
         found = read_timer_checkpoint(self.filesystem, config_directory / TIMER_CHECKPOINT)
         self.pop = PopState(
             self.store,
@@ -129,6 +133,7 @@ class BrokerFiles:
             revive_topic=REVIVE_TOPIC_PREFIX + self._config.cluster_name,
             clock=self._clock,
             is_group=self.tables.groups.__contains__,
+            passed_on=None if self.store.config.is_copy else self.passed_on.become_master(),
         )
         self.timers = TimerFiles(
             self.filesystem,
@@ -145,6 +150,7 @@ class BrokerFiles:
         self.progress = (
             ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
             ProgressFile("timercheck", TIMERS_SAVE_MS, self._timer_progress, self.store),
+            ProgressFile("popPassedOn.json", PASSED_ON_SAVE_MS, self.passed_on.take, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
@@ -160,6 +166,7 @@ class BrokerFiles:
             or self.schedule.version != self._schedule_saved
             or self.tables.filters.version != self._filters_saved
             or self.timers.has_changes
+            or self.passed_on.has_changes
         )
 
     def forget_progress(self) -> None:
@@ -168,10 +175,15 @@ class BrokerFiles:
         What the master has delivered is copied again soon. Written as soon as possible, `is_progress_saved`.
         """
         timers = self.timers.timers
+        self.passed_on.journal_begins_at(-1)
         if self.schedule.offsets or timers.again != Again():
             self.schedule.copy_offsets({})
             timers.copy(Again())
             self.save_progress_soon()
+
+    def pop_passed_on(self) -> PassedOn:
+        """Return what slaves and masters want to know of POP: a master's place, a slave's account."""
+        return self.passed_on.content if self.store.config.is_copy else PassedOn(place=self.pop.place)
 
     def save_progress_soon(self) -> None:
         """Have the files of progress written as soon as possible."""

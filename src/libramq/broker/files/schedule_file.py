@@ -2,6 +2,7 @@
 
 from libramq.formats.document import Document
 from libramq.formats.tables import DataVersion
+from libramq.pop.passed_on import PassedOn
 
 
 class ScheduleFile(Document, frozen=True, kw_only=True):
@@ -9,3 +10,9 @@ class ScheduleFile(Document, frozen=True, kw_only=True):
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[int, int] = {}
+
+
+class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
+    """The answer to GET_ALL_DELAY_OFFSET. passed_on: of POP, ours; None in an answer of Apache's broker."""
+
+    passed_on: PassedOn | None = None

@@ -22,7 +22,6 @@ from libramq.message.ids import encode_host
 from libramq.message.tags import tag_code
 from libramq.pop import CheckPoint, InFlight
 from libramq.pop.entries import CheckPointEntry, Entry, encode_entry, tag_of, unique_key
-from libramq.pop.positions import WRITTEN_AGAIN
 from libramq.store.log.append import AppendResult, StoreMessage
 from libramq.store.message_store import MessageStore
 
@@ -87,7 +86,7 @@ class PopJournal:
             if not result.is_ok:  # It will never be accepted: no file of the log can hold it.
                 log.error("unacknowledged message dropped", topic=copy.topic, reason=result.status.name)
         for check_point, result in zip(check_points, entries, strict=False):
-            check_point.place = result.queue_offset
+            check_point.place = check_point.origin = result.queue_offset
             self._in_flight.add(check_point)
         for check_point, offsets in acks:
             self._in_flight.acknowledge(check_point, check_point.bits_of(offsets))
@@ -116,7 +115,7 @@ class PopJournal:
 
     def write_again(self, check_points: Sequence[CheckPoint], wall_ms: WallMs) -> None:
         """Write check points again as they are now, at the journal's end."""
-        results = self._log.append([self._check_point(each, wall_ms, WRITTEN_AGAIN) for each in check_points])
+        results = self._log.append([self._check_point(each, wall_ms, is_again=True) for each in check_points])
         self._require(results)
         for check_point, result in zip(check_points, results, strict=True):
             check_point.place = result.queue_offset
@@ -139,15 +138,16 @@ class PopJournal:
         """Return the offset behind the entries that were written at an offset; asked once."""
         return self._runs.pop(offset, offset)
 
-    def _check_point(self, check_point: CheckPoint, wall_ms: WallMs, revive_offset: int = 0) -> StoreMessage:
-        visible_ms = check_point.pop_time_ms + check_point.invisible_ms
-        queue_id = check_point.revive_queue
-        entry = check_point.entry(revive_offset=revive_offset)
-        return self._message(entry, queue_id, visible_ms - CHECK_POINT_AHEAD_MS, wall_ms)
+    def _check_point(
+        self, check_point: CheckPoint, wall_ms: WallMs, *, is_again: bool = False
+    ) -> StoreMessage:
+        deliver_ms = check_point.visible_ms - CHECK_POINT_AHEAD_MS
+        entry = check_point.entry(is_again=is_again)
+        return self._message(entry, check_point.revive_queue, deliver_ms, wall_ms)
 
     def _ack(self, check_point: CheckPoint, offsets: list[int], wall_ms: WallMs) -> StoreMessage:
-        visible_ms = check_point.pop_time_ms + check_point.invisible_ms
-        return self._message(check_point.ack(offsets), check_point.revive_queue, visible_ms, wall_ms)
+        entry = check_point.ack(offsets)
+        return self._message(entry, check_point.revive_queue, check_point.visible_ms, wall_ms)
 
     def _message(self, entry: Entry, queue_id: int, deliver_ms: int, wall_ms: WallMs) -> StoreMessage:
         tag = tag_of(entry)

@@ -3,12 +3,12 @@
         timer queue     our journal; Apache's before it moves an entry to its revive topic
         revive topic    Apache's, once due; read from the offset of its revive group on
 
-Entries may be applied in any order and more than once: a check point is found by its key, and its bits only
-grow. What Apache's broker left is written to our journal once; our timers leave out what its timer wheel says
-of the same entries.
+Apache's entries may be applied in any order and more than once: a check point is found by its key, and its
+bits only grow. What Apache's broker left is written to our journal once; our timers leave out what its timer
+wheel says of the same entries.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from libramq.broker.messages.stored_records import undamaged
@@ -20,9 +20,9 @@ from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.offsets import OffsetLedger
 from libramq.pop import InFlight
-from libramq.pop.check_point import check_point_of, key_of
+from libramq.pop.check_point import check_point_of, is_again, key_of
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
-from libramq.pop.positions import WRITTEN_AGAIN, QueueOfGroup
+from libramq.pop.positions import QueueOfGroup
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 from libramq.timers.timer_checkpoint import FoundCheckpoint, TimerCheckpoint
@@ -39,9 +39,9 @@ WAITING_MS_MAX: Final = 3 * 24 * 3600 * 1000
 class Loaded:
     """The state found at a start. place: where its journal begins. from_apache: Apache's broker ran last."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: int = 0) -> None:
         self.in_flight = InFlight()
-        self.place = 0
+        self.place = place
         self.from_apache = False
         #: Where groups were to read on, by what they had popped.
         self.positions: dict[QueueOfGroup, int] = {}
@@ -56,6 +56,8 @@ class Loaded:
             return
         if isinstance(entry, AckEntry):
             self._acks.append(entry)
+            if not self.from_apache:  # Its check point is before it, or settled.
+                self.finish()
         elif isinstance(entry, CheckPointEntry):
             self._add(entry, message, place, now)
 
@@ -79,7 +81,7 @@ class Loaded:
         left_ms = entry.pop_time_ms + entry.invisible_ms - int(now.wall_ms)
         due_ms = now.monotonic_ms + max(0, min(left_ms, entry.invisible_ms))
         found = check_point_of(entry, revive_queue=revive_queue, place=place, due_ms=due_ms)
-        if entry.revive_offset != WRITTEN_AGAIN and not self.from_apache:
+        if not (is_again(entry) or self.from_apache):
             queue = (found.group, found.topic, found.queue_id)
             is_mark = not found.diffs
             self.positions[queue] = (
@@ -88,8 +90,39 @@ class Loaded:
         known = self.in_flight.find(found.key)
         if known is not None and known.re_puts == found.re_puts:
             found.done |= known.done
+            found.origin = known.origin if found.origin < 0 else found.origin
             self.in_flight.acknowledge(known, (1 << len(known.diffs)) - 1)
         self.in_flight.add(found)
+
+
+class JournalReader:
+    """Reads the journal in steps. loaded: what it has found; place: where to begin in the timer queue."""
+
+    def __init__(
+        self, store: MessageStore, place: int, *, revive_topic: str, now: Now, read_max: int = READ_MAX
+    ) -> None:
+        self.loaded = Loaded(place)
+        self.end = store.max_offset(names.TIMER_TOPIC, 0)
+        self._store = store
+        self._revive_topic = revive_topic
+        self._now = now
+        self._read_max = read_max
+        self._offset = max(place, store.min_offset(names.TIMER_TOPIC, 0))
+
+    def step(self, is_moved: Callable[[MessageExt], bool] = lambda message: False) -> bool:
+        """Read on; return whether there is more. May raise ColdRead. is_moved: whose entries are left out."""
+        if self._offset >= self.end:
+            return False
+        read = self._store.read(names.TIMER_TOPIC, 0, self._offset, self._read_max, READ_BYTES_MAX)
+        if read.status is not ReadStatus.FOUND and read.next_offset <= self._offset:
+            self._offset = self.end
+            return False
+        for message in undamaged(read.data) if read.status is ReadStatus.FOUND else ():
+            is_entry = message.properties.get(p.REAL_TOPIC) == self._revive_topic
+            if is_entry and message.queue_offset < self.end and not is_moved(message):
+                self.loaded.apply(message, place=message.queue_offset, now=self._now)
+        self._offset = read.next_offset
+        return self._offset < self.end
 
 
 def load(
@@ -101,20 +134,26 @@ def load(
     now: Now,
 ) -> Loaded:
     """Read the check points in flight; waits for the disk."""
-    loaded = Loaded()
     end = store.max_offset(names.TIMER_TOPIC, 0)
     own = checkpoint.own if checkpoint is not None else None
+    place, is_apaches = 0, False
     if own is not None and own.pop_place >= 0:
-        loaded.place = min(own.pop_place, end)
+        place = min(own.pop_place, end)
     elif checkpoint is not None:
+        is_apaches = True
+        since_ms = checkpoint.apache.read_ms - WAITING_MS_MAX
+        place = store.offset_by_timestamp(names.TIMER_TOPIC, 0, max(0, since_ms))
+    reader = JournalReader(store, place, revive_topic=revive_topic, now=now)
+    loaded = reader.loaded
+    if is_apaches:
         loaded.from_apache = True
         _load_revive_topic(loaded, store, ledger, revive_topic, now)
-        since_ms = checkpoint.apache.read_ms - WAITING_MS_MAX
-        loaded.place = store.offset_by_timestamp(names.TIMER_TOPIC, 0, max(0, since_ms))
-    for message in _messages(store, names.TIMER_TOPIC, 0, loaded.place):
-        is_moved = loaded.from_apache and checkpoint is not None and not _waits(message, checkpoint.apache)
-        if message.properties.get(p.REAL_TOPIC) == revive_topic and not is_moved:
-            loaded.apply(message, place=message.queue_offset, now=now)
+
+    def is_moved(message: MessageExt) -> bool:
+        return is_apaches and checkpoint is not None and not _waits(message, checkpoint.apache)
+
+    while reader.step(is_moved):
+        pass
     loaded.finish()
     if loaded.in_flight:
         log.info("messages are in flight", check_points=len(loaded.in_flight), from_apache=loaded.from_apache)

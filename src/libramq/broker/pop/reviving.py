@@ -39,7 +39,10 @@ BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 class Reviving:
-    """Settles check points that are due. new_names: retry topics are created under version 2's names."""
+    """Settles check points that are due. new_names: retry topics are created under version 2's names.
+
+    is_held: nothing becomes visible again before `begin`.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Reviving:
         positions: Positions,
         kernel: Kernel,
         new_names: bool,
+        is_held: bool = False,
     ) -> None:
         self._store = store
         self._topics = topics
@@ -65,13 +69,19 @@ class Reviving:
         self._new_names = new_names
         self._rounds = Rounds(store, kernel, self._revive, again_ms=AGAIN_MS)
         self._is_refused = False
+        self._is_held = is_held or store.config.is_copy
+
+    def begin(self) -> None:
+        """Make messages visible again from now on."""
+        self._is_held = False
+        self.settle()
 
     def settle(self) -> None:
         """Set the deadline to when the next check point is due, and keep the journal short.
 
         A slave leaves both to its master.
         """
-        if not self._in_flight or self._store.config.is_copy:
+        if not self._in_flight or self._is_held:
             return
         due_ms = self._in_flight.next_due_ms
         if due_ms is not None and not (self._rounds.is_reading or self._is_refused):

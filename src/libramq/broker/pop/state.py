@@ -4,7 +4,7 @@ open     loaded from what either broker left; Apache's is taken over, once
 close    what is in flight is written again, so that the next start reads that only
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from libramq.broker.messages.message_log import MessageLog
@@ -16,6 +16,7 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.offsets import OffsetLedger
 from libramq.pop import InFlight
+from libramq.pop.passed_on import PassedOn
 from libramq.pop.positions import Positions
 from libramq.store.message_store import MessageStore
 from libramq.timers.timer_checkpoint import FoundCheckpoint
@@ -29,7 +30,10 @@ WRITTEN_AT_CLOSE_MAX: Final = 100_000
 
 
 class PopState:
-    """POP's state below the broker's directory. is_group: whether a consumer group exists."""
+    """POP's state below the broker's directory. is_group: whether a consumer group exists.
+
+    passed_on: what this broker has passed on, if it was a slave before.
+    """
 
     def __init__(
         self,
@@ -41,6 +45,7 @@ class PopState:
         revive_topic: str,
         clock: Clock,
         is_group: Callable[[str], bool],
+        passed_on: PassedOn | None = None,
     ) -> None:
         self._store = store
         self._ledger = ledger
@@ -57,6 +62,8 @@ class PopState:
         self._commit(loaded, is_group)
         if loaded.from_apache:
             self._take_over()
+        if passed_on is not None:
+            self._leave_out(passed_on)
 
     # What the timers have to know (`timers.pop_entries`).
 
@@ -81,6 +88,20 @@ class PopState:
         """Return whether timer messages for a topic are entries; those not taken over are delivered."""
         return self._is_taken_over and real_topic == self._revive_topic
 
+    def passed_on(self, what: PassedOn) -> Iterator[None]:
+        """Acknowledge what a slave has passed on, with a yield after each step. Raises BrokerError."""
+        check_points = list(self.in_flight)
+        passed_on = 0
+        for first in range(0, len(check_points), CHUNK):
+            some = [each for each in check_points[first : first + CHUNK] if not each.is_settled]
+            acks = [(each, list(each.open_offsets())) for each in what.of(some)]
+            if acks:
+                self.journal.write((), acks, wall_ms=self._clock.wall_ms())
+            passed_on += len(acks)
+            yield
+        if passed_on:
+            log.info("a slave has passed on what was popped", check_points=passed_on)
+
     def close(self) -> None:
         """Write again what is in flight, for a short start of either broker."""
         oldest = self.in_flight.oldest_place
@@ -96,6 +117,14 @@ class PopState:
         check_points = list(self.in_flight)
         for first in range(0, len(check_points), CHUNK):
             self.journal.write_again(check_points[first : first + CHUNK], self._clock.wall_ms())
+
+    def _leave_out(self, passed_on: PassedOn) -> None:
+        """Leave out what this broker has passed on while it was a slave."""
+        try:
+            for _ in self.passed_on(passed_on):
+                pass
+        except BrokerError as error:
+            log.error("what was passed on is visible again, too", reason=error.remark)
 
     def _commit(self, loaded: Loaded, is_group: Callable[[str], bool]) -> None:
         """Commit what a killed broker had popped, and not committed yet."""

@@ -18,6 +18,7 @@ from libramq.testing.invariants.ownership import (
     HandoversAreShort,
     ReadersKeepTheirQueues,
 )
+from libramq.testing.invariants.pops import AttemptsComeOnce, PoppedAtLeastOnce
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
@@ -51,6 +52,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     DelayedMessagesArrive,
     DelayedMessagesComeOnce,
     RolledBackStaysHidden,
+    PoppedAtLeastOnce,
+    AttemptsComeOnce,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]

@@ -49,6 +49,7 @@ class Happening(StrEnum):
     PROMOTED = "the slave of a SYNC_MASTER could take its place"
     ESCAPED = "an acting slave has another master deliver what waited"
     PASSED_ON = "an acting slave passes an open transaction on"
+    REVIVED_ELSEWHERE = "an acting slave has another master redeliver what was popped"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"

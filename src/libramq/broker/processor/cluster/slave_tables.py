@@ -4,26 +4,34 @@ They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROU
 Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.files.schedule_file import DelayAnswer
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
+from libramq.pop.passed_on import PassedOn
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
 
 class SlaveTables:
-    """The processor of a slave's queries for tables."""
+    """The processor of a slave's queries for tables. passed_on: returns what this broker says of POP."""
 
-    def __init__(self, ledger: OffsetLedger, modes: RequestModes, schedule: DelaySchedule) -> None:
+    def __init__(
+        self,
+        ledger: OffsetLedger,
+        modes: RequestModes,
+        schedule: DelaySchedule,
+        passed_on: Callable[[], PassedOn],
+    ) -> None:
         self._ledger = ledger
         self._modes = modes
         self._schedule = schedule
+        self._passed_on = passed_on
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -39,8 +47,9 @@ class SlaveTables:
         return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
 
     def delay_offsets(self, request: Request) -> Outcome:
-        """Return the delivered offset of each delay level."""
-        return Reply(body=encode_body(ScheduleFile(offset_table=dict(self._schedule.offsets))))
+        """Return the delivered offset of each delay level, and what is done of POP."""
+        offsets = dict(self._schedule.offsets)
+        return Reply(body=encode_body(DelayAnswer(offset_table=offsets, passed_on=self._passed_on())))
 
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""

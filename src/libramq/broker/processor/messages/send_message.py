@@ -300,7 +300,10 @@ class SendMessage:
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, text: str
     ) -> tuple[str, int, str]:
         """Handle a client's send to its group's retry topic; too many attempts make it a dead letter."""
-        group = self._groups.require(topic.removeprefix(names.RETRY_PREFIX), request.wall_ms)
+        name = names.retry_group(
+            topic, is_group=self._groups.__contains__, is_topic=self._topics.__contains__
+        )
+        group = self._groups.require(name, request.wall_ms)
         times_max = group.retry_max_times
         if (
             request.command.version >= _VERSION_WITH_MAX_RECONSUME_TIMES

@@ -1,0 +1,273 @@
+"""Escaping pops: an acting slave passes on messages that were popped and not acknowledged in time.
+
+    journal, from its master's place on ─► check points in flight, by when their messages are visible again
+        ─► due ─► the messages of some, 32 at once ─► sent to their group's retry topic at other masters
+        ─► the mark (`pop/passed_on.py`): what was passed on up to here
+
+The journal does not grow while the master is gone, so it is read once. A check point whose topic no other
+master has waits, and others pass it; so does one whose group or messages this slave does not have (yet), as
+its master may. One is passed on when all of its messages were accepted; a slave that
+is killed before sends all of them again. The master that returns awaits those that were sent in part, and
+acknowledges what was passed on (`slaves_progress.py`).
+
+A slave of Apache's master passes nothing on: that one asks nobody when it is back. Apache's slave sends check
+points, for another master to ask it for their messages (PopReviveService.java, EscapeBridge.java).
+"""
+
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from libramq.broker.cluster.other_masters import WINDOW_BYTES_MAX, OtherMasters, Outgoing, Retry, Window
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.messages.stored_records import undamaged
+from libramq.broker.pop.loading import JournalReader
+from libramq.clock import Clock, MonotonicMs, read_clock
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.pop import CheckPoint
+from libramq.store.log.segments import ColdRead
+from libramq.store.reading.read import ReadStatus
+
+#: Ours: messages that are sent at once, but for the last check point's; entries that are read, and check
+#: points that are sorted, in one turn.
+WINDOW_MAX: Final = 32
+READ_MAX: Final = 128
+SORTED_MAX: Final = 1_000
+#: Ours: check points that others pass; with more of them, those behind wait, too.
+WAITING_MAX: Final = 4_096
+#: Ours: how often it is looked whether another master has those topics by now.
+LOOK_AGAIN_MS: Final = 1_000
+
+#: What has been done already, and would be again.
+_DROPPED: Final = (p.DELAY, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS)
+
+
+class EscapingPops:
+    """Passes check points on in the order in which they are visible. ready: called when one may go on."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        masters: OtherMasters,
+        clock: Clock,
+        ready: Callable[[], None],
+    ) -> None:
+        self._sender = f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
+        self._revive_topic = names.REVIVE_TOPIC_PREFIX + config.cluster_name
+        self._new_names = config.enable_retry_topic_v2
+        self._store = files.store
+        self._groups = files.tables.groups
+        self._file = files.passed_on
+        self._save_soon = files.save_progress_soon
+        self._masters = masters
+        self._clock = clock
+        self._ready = ready
+        #: Whether the log is to be looked at again once the window is done.
+        self._begins_later = False
+        self._reader: JournalReader | None = None
+        self._until = 0
+        self._forget()
+
+    @property
+    def is_midway(self) -> bool:
+        """Return whether check points have been sent in part, or another master has yet to answer."""
+        return self._window is not None and (self._is_begun or bool(self._window.awaited))
+
+    def begin(self) -> None:
+        """Look at the journal as it is now. What was sent in part is ended before."""
+        self._begins_later = self.is_midway
+        if self._begins_later or self._file.content.place < 0:
+            return
+        self._forget()
+        self._reader = JournalReader(
+            self._store,
+            self._file.content.place,
+            revive_topic=self._revive_topic,
+            now=read_clock(self._clock),
+            read_max=READ_MAX,
+        )
+
+    def end(self) -> None:
+        """Forget what is in flight: a master is there, or the log is about to be cut."""
+        self._begins_later = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._reader = None
+        self._unsorted: Iterator[CheckPoint] | None = None
+        #: By when their messages are visible, and by their places in the journal, no two of which are equal.
+        self._due: list[tuple[int, int, CheckPoint]] = []
+        #: Those whose topics no other master has.
+        self._parked: list[CheckPoint] = []
+        self._look_again_ms = self._clock.monotonic_ms()
+        self._end_window()
+
+    def _end_window(self) -> None:
+        self._window: Window | None = None
+        #: The check points that the window is about, whether some of their messages were accepted, and the
+        #: origins of those that wait.
+        self._taken: list[CheckPoint] = []
+        self._is_begun = False
+        self._left: set[int] = set()
+        #: The check points of its messages, by the ids of these objects, which it keeps until they are sent.
+        self._owners: dict[int, CheckPoint] = {}
+
+    def act(self, *, is_ending: bool = False) -> bool:
+        """Read or send on; return whether there is more to do soon. May raise ColdRead.
+
+        is_ending: only what was sent in part.
+        """
+        if is_ending and not self.is_midway:
+            return False
+        if self._reader is not None:
+            self._read(self._reader)
+            return True
+        if self._unsorted is not None:
+            self._sort(self._unsorted)
+            return True
+        if self._window is None:
+            window = self._fill(self._clock.monotonic_ms())
+            if not self._taken:
+                return False
+            self._window = window
+            if window.is_done:  # Nothing of it can be sent, now or ever.
+                self._finish()
+                return True
+        window = self._window
+        self._masters.send(window, self._outgoing, lambda: self._accepted(window))
+        return False
+
+    # What is in flight.
+
+    def _read(self, reader: JournalReader) -> None:
+        if reader.step():
+            return
+        loaded = reader.loaded
+        loaded.finish()
+        self._reader, self._until = None, reader.end
+        self._unsorted = iter(list(loaded.in_flight))
+
+    def _sort(self, unsorted: Iterator[CheckPoint]) -> None:
+        """Sort some of what is in flight, without what was passed on before the slave was restarted."""
+        some = list(islice(unsorted, SORTED_MAX))
+        passed_on = {each.origin for each in self._file.content.of(some)}
+        for check_point in some:
+            if check_point.origin >= 0 and check_point.origin not in passed_on:
+                self._add(check_point)
+        if len(some) < SORTED_MAX:
+            self._unsorted = None
+            content = self._file.content
+            # The mark stays where it is, as the master may not have asked: what it passed by waits.
+            waiting = tuple(each.origin for *_, each in self._due if content.reaches(each))
+            self._file.content = msgspec.structs.replace(content, until=self._until, waiting=waiting)
+
+    def _add(self, check_point: CheckPoint) -> None:
+        heappush(self._due, (check_point.visible_ms, check_point.origin, check_point))
+
+    # What is sent.
+
+    def _fill(self, now_ms: MonotonicMs) -> Window:
+        """Take check points that are due, and return a window with their messages."""
+        self._look_again(now_ms)
+        messages: list[MessageExt] = []
+        owners: dict[int, CheckPoint] = {}
+        taken: list[CheckPoint] = []
+        left: set[int] = set()
+        size = 0
+        try:
+            while self._due and max(len(messages), len(left)) < WINDOW_MAX and size < WINDOW_BYTES_MAX:
+                check_point = self._due[0][2]
+                if check_point.due_ms > now_ms:
+                    break
+                has_masters = self._masters.has(names.popped_topic(check_point.topic, check_point.group))
+                found = self._messages(check_point) if has_masters else None
+                is_held_up = found is None and len(self._file.content.waiting) + len(left) >= WAITING_MAX
+                if has_masters is None or is_held_up:
+                    break
+                heappop(self._due)
+                taken.append(check_point)
+                if not has_masters:
+                    self._parked.append(check_point)
+                if found is None:
+                    left.add(check_point.origin)
+                    continue
+                messages += found
+                owners |= {id(each): check_point for each in found}
+                size += sum(each.store_size for each in found)
+        except ColdRead:
+            for each in taken:
+                self._add(each)
+            self._parked = [each for each in self._parked if each not in taken]
+            raise
+        self._taken, self._owners, self._left = taken, owners, left
+        return Window(messages, self._until)
+
+    def _look_again(self, now_ms: MonotonicMs) -> None:
+        """Have those tried again whose topics another master has by now."""
+        if now_ms < self._look_again_ms or not self._parked:
+            return
+        self._look_again_ms = now_ms + LOOK_AGAIN_MS
+        parked, self._parked = self._parked, []
+        for each in parked:
+            if self._masters.has(names.popped_topic(each.topic, each.group)):
+                self._add(each)
+            else:
+                self._parked.append(each)
+
+    def _messages(self, check_point: CheckPoint) -> list[MessageExt] | None:
+        """Return the messages that are not acknowledged; None if not all that is needed is here."""
+        if check_point.group not in self._groups:
+            return None
+        found: list[MessageExt] = []
+        for offset in check_point.open_offsets():
+            read = self._store.read(check_point.topic, check_point.queue_id, offset, 1)
+            messages = undamaged(read.data) if read.status is ReadStatus.FOUND else []
+            if not messages or messages[0].queue_offset != offset:
+                return None
+            found.append(messages[0])
+        return found
+
+    def _outgoing(self, message: MessageExt) -> Outgoing:
+        """Return a message's next attempt, as `Reviving` stores it at a master."""
+        check_point = self._owners[id(message)]
+        group = self._groups.get(check_point.group)
+        properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
+        if message.reconsume_times == 0 or p.FIRST_POP_TIME not in properties:
+            properties[p.FIRST_POP_TIME] = str(check_point.pop_time_ms)
+        topic = check_point.topic
+        if not topic.startswith(names.RETRY_PREFIX):
+            topic = names.pop_retry_topic(topic, check_point.group, is_new=self._new_names)
+        of_topic = names.popped_topic(check_point.topic, check_point.group)
+        times_max = group.retry_max_times if group is not None else None
+        retry = Retry(of_topic, message.reconsume_times + 1, times_max)
+        return Outgoing(topic, properties, self._sender, retry=retry)
+
+    def _accepted(self, window: Window) -> None:
+        if self._window is not window:
+            return
+        self._is_begun = True
+        if window.is_done:
+            self._finish()
+            self._ready()
+
+    def _finish(self) -> None:
+        """Note that the window's check points were passed on, but for those that wait."""
+        content = self._file.content
+        done = {each.origin for each in self._taken} - self._left
+        waiting = {*content.waiting, *self._left} - done
+        mark = max((each.visible_ms, each.origin) for each in self._taken)
+        visible_ms, origin = max(mark, (content.visible_ms, content.origin))
+        self._file.content = msgspec.structs.replace(
+            content, visible_ms=visible_ms, origin=origin, waiting=tuple(sorted(waiting))
+        )
+        self._save_soon()
+        self._end_window()
+        if self._begins_later:
+            self.begin()

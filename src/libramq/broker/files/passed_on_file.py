@@ -1,0 +1,56 @@
+"""config/popPassedOn.json: what a slave has passed on of its master's POP, kept while it is a slave.
+
+It speaks of messages that other masters have, so it is written at once, without waiting for the log.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from libramq.broker.files.progress import Progress
+from libramq.catalog.config_file import ConfigFile
+from libramq.filesystem import FileSystem
+from libramq.pop.passed_on import FILE_NAME, PassedOn
+
+#: Ours: it is written as soon as something was passed on (`BrokerFiles.save_progress_soon`).
+SAVE_MS: Final = 1_000
+
+
+class PassedOnFile:
+    """The account, and its file. has_changes: whether the file is out of date."""
+
+    def __init__(self, filesystem: FileSystem, config_directory: Path) -> None:
+        self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
+        self._saved = self.content = self._file.load(PassedOn) or PassedOn()
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether the file is out of date."""
+        return self.content is not self._saved and self.content != self._saved
+
+    def journal_begins_at(self, place: int) -> None:
+        """Note where the first check point in flight is in the master's journal; -1: that is unknown."""
+        self.content = msgspec.structs.replace(self.content, place=place)
+
+    def become_master(self) -> PassedOn:
+        """Return the account, and begin an empty one: this broker is no slave any more."""
+        passed_on, self.content = self.content, PassedOn()
+        return passed_on
+
+    def cut(self, journal_end: int) -> bool:
+        """Forget what is behind an end of the journal, where it will be cut; return whether that is saved."""
+        if self.content.until > journal_end:
+            self.content = PassedOn()
+        return not self.has_changes
+
+    def take(self) -> Progress | None:
+        """Return the file's next content; None if it is up to date."""
+        if not self.has_changes:
+            return None
+        content = self.content
+
+        def written() -> None:
+            self._saved = content
+
+        return Progress(write=lambda: self._file.save(content), written=written, failed=lambda: None)

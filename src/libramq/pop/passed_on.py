@@ -1,0 +1,42 @@
+"""What an acting slave has passed on of POP: check points whose messages other masters have by now.
+
+    journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
+                                                                                            mark
+
+Everything up to the mark was passed on, except what is waiting. A check point is known by where the journal
+had it first, because a master that stops writes those in flight again.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from libramq.formats.document import Document
+from libramq.pop.check_point import CheckPoint
+
+FILE_NAME: Final = "popPassedOn.json"
+
+
+class PassedOn(Document, frozen=True, kw_only=True):
+    """A slave's account of its master's journal.
+
+    place: where the journal's first check point in flight was; -1: unknown, as the master is Apache's.
+    until: the journal's end, when the slave read it. visible_ms, origin: the mark, the last check point
+    that was passed on. waiting: the origins of those before it that were not.
+    """
+
+    place: int = -1
+    until: int = 0
+    visible_ms: int = 0
+    origin: int = -1
+    waiting: tuple[int, ...] = ()
+
+    def reaches(self, check_point: CheckPoint) -> bool:
+        """Return whether a check point is not behind the mark."""
+        return (check_point.visible_ms, check_point.origin) <= (self.visible_ms, self.origin)
+
+    def of(self, check_points: Iterable[CheckPoint]) -> Iterator[CheckPoint]:
+        """Yield those of some check points whose messages were passed on."""
+        waiting = {*self.waiting}
+        for each in check_points:
+            if 0 <= each.origin < self.until and self.reaches(each) and each.origin not in waiting:
+                yield each
