@@ -140,12 +140,17 @@ def test_options_without_effect_are_accepted_silently():
     assert unknown == []
 
 
-@pytest.mark.parametrize("name", ["enableLmq", "enableMultiDispatch"])
-def test_light_message_queues_are_refused(name):
-    """A message would be stored in its topic's queue only; readers of the others would silently miss it."""
-    assert broker_config({name: "false"})[0] == broker_config({})[0]
-    with pytest.raises(ConfigError, match="light message queues"):
-        broker_config({name: "true"})
+def test_light_queues_need_both_options():
+    """With one of them Apache's broker puts no message into a light queue either, and says nothing."""
+    both = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    assert broker_config(both)[0].has_light_queues
+    for name in both:
+        with pytest.raises(ConfigError, match="light queues need both"):
+            broker_config({name: "true"})
+    with pytest.raises(ConfigError, match="maxLmqConsumeQueueNum 0"):
+        broker_config({**both, "maxLmqConsumeQueueNum": "0"})
+    with pytest.raises(ConfigError, match="did you mean enableLmq"):
+        broker_config({"enableLmqs": "true"})
 
 
 @pytest.mark.parametrize(

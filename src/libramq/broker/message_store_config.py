@@ -77,6 +77,21 @@ class MessageStoreConfig(TimerConfig):
         "Name POP's retry topics `%RETRY%GROUP+TOPIC`, which cannot be another group's. Messages "
         "under the old name, `%RETRY%GROUP_TOPIC`, are delivered as well.",
     )
+    enable_lmq: bool = option(
+        False,
+        "enableLmq",
+        "Light queues (LMQ): a message whose property `INNER_MULTI_DISPATCH` names `%LMQ%` topics, separated "
+        "by commas, can be read from each of them as well; they and `%LMQ%` groups need not be created. "
+        "Together with `enableMultiDispatch`.",
+    )
+    enable_multi_dispatch: bool = option(
+        False, "enableMultiDispatch", "Light queues, together with `enableLmq`."
+    )
+    max_lmq_consume_queue_num: int = option(
+        20_000,
+        "maxLmqConsumeQueueNum",
+        "How many light queues there may be; a message that names one more is refused.",
+    )
     message_delay_level: str = option(
         DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."
     )
@@ -118,6 +133,11 @@ class MessageStoreConfig(TimerConfig):
     )
 
     @property
+    def has_light_queues(self) -> bool:
+        """Return whether messages go to the light queues that they name."""
+        return self.enable_lmq and self.enable_multi_dispatch
+
+    @property
     def in_memory_bytes(self) -> int:
         """Return how many of the newest bytes of the commit log count as being in memory."""
         percent = self.access_message_in_memory_max_ratio
@@ -132,6 +152,10 @@ class MessageStoreConfig(TimerConfig):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
         if "," in self.commit_log_path:
             raise ConfigError(f"storePathCommitLog={self.commit_log_path}: only one directory is supported")
+        if self.enable_lmq != self.enable_multi_dispatch:
+            raise ConfigError("enableLmq and enableMultiDispatch: light queues need both, set the other too")
+        if self.max_lmq_consume_queue_num <= 0:
+            raise ConfigError(f"maxLmqConsumeQueueNum {self.max_lmq_consume_queue_num} is not positive")
         if not self.delete_hours:
             raise ConfigError("deleteWhen is empty; write for example '04' or '03;15'")
         if not self.delay_levels_ms:

@@ -28,10 +28,6 @@ class Refusal(NamedTuple):
 _OPEN: Final = "clients are not authenticated or authorised yet"
 _PLAIN: Final = "connections are not encrypted yet"
 _ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
-_LIGHT: Final = (
-    "light message queues (LMQ) are not built: a message would be in its topic's queue, and in none of those"
-    " that INNER_MULTI_DISPATCH names"
-)
 REFUSED: Final = {
     refusal.name: refusal
     for refusal in (
@@ -48,8 +44,6 @@ REFUSED: Final = {
         Refusal("enableControllerMode", ("false",), _ALONE),
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
         Refusal("duplicationEnable", ("false",), _ALONE),
-        Refusal("enableLmq", ("false",), _LIGHT),
-        Refusal("enableMultiDispatch", ("false",), _LIGHT),
         Refusal(
             "enableConsumeQueueExt", ("false",), "this broker reads extension files of queues and writes none"
         ),
@@ -61,6 +55,8 @@ _KEPT: Final = (
     "flushDiskType",
     "brokerRole",
     "inSyncReplicas",
+    "enableLmq",
+    "enableMultiDispatch",
     "bindAddress",
     "innerClientAuthenticationCredentials",
 )

@@ -30,18 +30,20 @@ Record = Callable[[str, SubscriptionGroupConfig | None, DataVersion], None]
 
 
 class GroupTable:
-    """Groups by name. record: as in TopicTable."""
+    """Groups by name. record: as in TopicTable. has_light: light groups (enableLmq) are created by use."""
 
     def __init__(
         self,
         *,
         auto_create: bool = True,
         groups_max: int = GROUPS_MAX,
+        has_light: bool = False,
         loaded: SubscriptionGroupWrapper | None = None,
         record: Record = lambda *_: None,
     ) -> None:
         self._auto_create = auto_create
         self._groups_max = groups_max
+        self._has_light = has_light
         self._groups = dict(loaded.subscription_group_table) if loaded else {}
         self._forbidden = dict(loaded.forbidden_table) if loaded else {}
         self.data_version = loaded.data_version if loaded else DataVersion()
@@ -90,7 +92,8 @@ class GroupTable:
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
         """Return the group's configuration, created on first use if that is allowed; else None."""
         config = self._groups.get(group)
-        if config is None and self._auto_create and names.is_valid_group(group):
+        creates = self._auto_create or (self._has_light and names.is_light(group))
+        if config is None and creates and names.is_valid_group(group):
             if len(self._groups) >= self._groups_max:
                 return None
             config = SubscriptionGroupConfig(group_name=group)

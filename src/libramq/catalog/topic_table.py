@@ -50,6 +50,7 @@ class TopicRules:
     broker_name: str = "broker-a"
     cluster_name: str = "DefaultCluster"
     topics_max: int = TOPICS_MAX
+    has_light: bool = False  # enableLmq: every name of a light topic is a topic.
 
 
 class TopicTable:
@@ -77,7 +78,7 @@ class TopicTable:
             self._topics.pop(names.AUTO_CREATE_TOPIC, None)
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self._topics or (self._rules.has_light and names.is_light(topic))
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(self._topics.values())
@@ -87,18 +88,22 @@ class TopicTable:
 
     def get(self, topic: str) -> TopicConfig | None:
         """Return the topic's configuration; None if there is no such topic."""
-        return self._topics.get(topic)
+        config = self._topics.get(topic)
+        if config is None and self._rules.has_light and names.is_light(topic):
+            # LmqTopicConfigManager.simpleLmqTopicConfig
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+        return config
 
     def require(self, topic: str) -> TopicConfig:
         """Return the topic's configuration; raises TopicNotExist."""
-        config = self._topics.get(topic)
+        config = self.get(topic)
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         return config
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the topic's readable queues here, in order; none if there is no such topic."""
-        config = self._topics.get(topic)
+        config = self.get(topic)
         count = config.read_queue_nums if config is not None else 0
         return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
 
@@ -131,6 +136,11 @@ class TopicTable:
     def check(self, config: TopicConfig) -> None:
         """Raise InvalidName, or InvalidParameter for invalid numbers."""
         names.validate_topic(config.topic_name)
+        if self._rules.has_light and names.is_light(config.topic_name):
+            # Apache's broker accepts it, and changes nothing.
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER, f"{config.topic_name} is a light topic: it exists as it is"
+            )
         for count in (config.read_queue_nums, config.write_queue_nums):
             if not 0 < count <= QUEUES_MAX:
                 raise broker_error(
@@ -170,7 +180,7 @@ class TopicTable:
 
         Raises TopicNotExist, InvalidName, or what `before_creation` raises.
         """
-        config = self._topics.get(topic)
+        config = self.get(topic)
         if config is not None:
             return config
         is_retry = topic.startswith(names.RETRY_PREFIX)

@@ -18,6 +18,7 @@ RETRY_OR_DLQ_TOPIC_LENGTH_MAX: Final = 255
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+LIGHT_PREFIX: Final = "%LMQ%"  # MixAll.LMQ_PREFIX: light queues, and the groups that read them.
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 
@@ -82,6 +83,11 @@ def is_valid_group(group: str) -> bool:
 def is_system_topic(topic: str) -> bool:
     """Return whether the topic is the broker's own."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_light(name: str) -> bool:
+    """Return whether a topic or group is a light one (LMQ): nobody creates it."""
+    return name.startswith(LIGHT_PREFIX)
 
 
 def is_sendable(topic: str) -> bool:

@@ -1,7 +1,8 @@
 """The offset ledger: the committed offsets and their files.
 
     consumerOffset.journal.N   every change since the last fold, written before it is acknowledged
-    consumerOffset.json        Apache's file, written every 5 s, the old one kept as .bak
+    consumerOffset.json        Apache's file, written every 5 s, the old one kept as .bak;
+                               lmqConsumerOffset.json with enableLmq
 
 A fold begins a new journal, writes the whole table, and removes the older journals. After a crash at any
 moment, the file and the remaining journals give the same table again.
@@ -9,7 +10,7 @@ moment, the file and the remaining journals give the same table again.
 Upstream: broker/offset/ConsumerOffsetManager.java, common/ConfigManager.java.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,18 +20,27 @@ from libramq.errors import RemoteProtocolError, StoreCorrupt
 from libramq.filesystem import BACKUP_SUFFIX, FileSystem
 from libramq.formats import fastjson
 from libramq.logs import get_logger
-from libramq.offsets.consumer_offset import ConsumerOffset
+from libramq.message.names import is_light
+from libramq.offsets.consumer_offset import SEPARATOR, ConsumerOffset
 from libramq.offsets.journal import OffsetJournal, OffsetRecord
 
 log = get_logger(__name__)
 
 FILE_NAME: Final = "consumerOffset.json"
+#: With enableLmq: LmqConsumerOffsetManager.configFilePath.
+LIGHT_FILE_NAME: Final = "lmqConsumerOffset.json"
 #: Ours: for how many groups and topics lowered offsets are logged.
 REPORTED_MAX: Final = 20
 
 #: The members of Apache's file. The last is how far consumers have pulled: nothing is known of it here, and
 #: what Apache's broker wrote is outdated by the next pull.
-MEMBERS: Final = frozenset({"dataVersion", "offsetTable", "resetOffsetTable", "pullOffsetTable"})
+MEMBERS: Final = frozenset({
+    "dataVersion", "offsetTable", "resetOffsetTable", "pullOffsetTable", "lmqOffsetTable"
+})  # fmt: skip
+
+
+#: Offsets, pending resets, the version, and members that another version has written.
+_Tables = tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +54,35 @@ class PersistPlan:
 
 def run_persist(filesystem: FileSystem, plan: PersistPlan) -> None:
     """Encode and write the table; to be called in a thread: 400,000 offsets take more than a second."""
-    filesystem.replace_text(plan.path, fastjson.dumps(plan.document, indent=True).decode())
+    document = plan.document
+    if plan.path.name == LIGHT_FILE_NAME:
+        document = document | light_apart(document["offsetTable"])
+    filesystem.replace_text(plan.path, fastjson.dumps(document, indent=True).decode())
+
+
+def light_apart(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    """Return committed offsets in two tables, as Apache's broker keeps them with enableLmq.
+
+    Light groups have one offset in each topic, that of queue 0.
+    """
+    light = {key for key in offsets if is_light(key.rpartition(SEPARATOR)[2])}
+    return {
+        "offsetTable": {key: queues for key, queues in offsets.items() if key not in light},
+        "lmqOffsetTable": {key: offsets[key][0] for key in light if 0 in offsets[key]},
+    }
 
 
 class OffsetLedger:
-    """Committed offsets that survive the process."""
+    """Committed offsets that survive the process. has_light: enableLmq, for which Apache has another file.
 
-    def __init__(self, filesystem: FileSystem, config_directory: Path) -> None:
+    Whichever of the two files is newer is read, so that no group begins again after a change of the option.
+    """
+
+    def __init__(self, filesystem: FileSystem, config_directory: Path, *, has_light: bool = False) -> None:
         self.offsets = ConsumerOffset()
         self._filesystem = filesystem
-        self._path = config_directory / FILE_NAME
+        self._path = config_directory / (LIGHT_FILE_NAME if has_light else FILE_NAME)
+        self._other_path = config_directory / (FILE_NAME if has_light else LIGHT_FILE_NAME)
         self._journal = OffsetJournal(filesystem, config_directory)
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         #: Members that another version has written; they are written again.
@@ -72,7 +101,7 @@ class OffsetLedger:
         """
         found = self._read()
         if found is not None:
-            offsets, resets, self._version = found
+            offsets, resets, self._version, self._unknown = found
             self.offsets.load(offsets, resets)
         for record in self._journal.replay():
             self.offsets.apply(record)
@@ -157,9 +186,15 @@ class OffsetLedger:
         """Close without a fold: the journals are kept."""
         self._journal.close()
 
-    def _read(self) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int]] | None:
+    def _read(self) -> _Tables | None:
+        own, other = self._read_file(self._path), self._read_file(self._other_path)
+        if other is not None and own is None:
+            self.has_changes = True  # To be written where Apache's broker looks for it.
+        return max((own, other), key=lambda found: found[2]["timestamp"] if found is not None else -1)
+
+    def _read_file(self, own_path: Path) -> _Tables | None:
         failed: RemoteProtocolError | None = None
-        for path in (self._path, self._path.with_name(self._path.name + BACKUP_SUFFIX)):
+        for path in (own_path, own_path.with_name(own_path.name + BACKUP_SUFFIX)):
             text = self._filesystem.read_text(path)
             if text is None or not text.strip():
                 continue
@@ -167,18 +202,21 @@ class OffsetLedger:
                 document = fastjson.loads(text)
                 if not isinstance(document, dict):
                     raise RemoteProtocolError(f"{path} holds no table")
-                found = (
-                    offset_table(document.get("offsetTable")),
+                light = document.get("lmqOffsetTable") or {}
+                if not isinstance(light, dict):
+                    raise RemoteProtocolError(f"{path} holds no table of light groups")
+                return (
+                    offset_table(document.get("offsetTable"))
+                    | offset_table({key: {0: offset} for key, offset in light.items()}),
                     offset_table(document.get("resetOffsetTable")),
                     {**self._version, **_integers(document.get("dataVersion"))},
+                    {name: member for name, member in document.items() if name not in MEMBERS},
                 )
-                self._unknown = {name: member for name, member in document.items() if name not in MEMBERS}
-                return found
             except RemoteProtocolError as error:
                 failed = error
         if failed is not None:
             # Starting without offsets would send every group back to the beginning.
-            raise StoreCorrupt(f"{self._path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}")
+            raise StoreCorrupt(f"{own_path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}")
         return None
 
 

@@ -59,6 +59,7 @@ class StoreConfig:
     in_memory_bytes: int = IN_MEMORY_BYTES
     tail_bytes: int = 16 << 20  # Ours: how many of the newest bytes are kept in memory for reading.
     queue_slice_cost: int = 256  # Ours: queues written at once, or 32 new ones: 3 to 10 ms of the event loop.
+    light_queues_max: int = 0  # maxLmqConsumeQueueNum where enableLmq is on; 0: no light queues.
     is_copy: bool = False  # Whether it is a slave's: it takes nothing but its master's log.
     damaged: Damaged | None = None  # Ours: the treatment of damage in flushed data; None: refuse to start.
     open_files_max: int = 256  # Ours: a quarter of the usual limit of 1024 descriptors per process.

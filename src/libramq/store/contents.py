@@ -206,6 +206,11 @@ class StoreContents:
         data = queue.units(offset, min(count, queue.visible_max - offset))
         return list(UNIT.iter_unpack(data))
 
+    @property
+    def light_queue_count(self) -> int:
+        """Return how many light queues there are (LMQ)."""
+        return self._queues.light_count
+
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether a queue has messages or had some."""
         return self._queues.get(topic, queue_id) is not None

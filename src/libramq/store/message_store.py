@@ -33,7 +33,7 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.cutting import cut_log
 from libramq.store.log.log_copy import LogCopy
 from libramq.store.log.message_run import MessageRun, halves_of, joined
-from libramq.store.log.packing import PackedBatch, pack_batch
+from libramq.store.log.packing import PackedBatch, pack_batch, with_light
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable, refuse_batch_queues
@@ -327,7 +327,7 @@ class MessageStore(VisibleContents):
 
     def _pack(self, messages: Sequence[StoreMessage | MessageRun], wall_ms: WallMs) -> PackedBatch:
         return pack_batch(
-            messages,
+            with_light(messages) if self._queues.has_light else messages,
             self._queues,
             physical_offset=self._log.end,
             store_timestamp_ms=wall_ms,
@@ -348,7 +348,8 @@ class MessageStore(VisibleContents):
         for plan in batch.plans.values():
             if plan.units:
                 queue = plan.queue
-                topic_puts[queue.topic] = topic_puts.get(queue.topic, 0) + len(plan.units)
+                if not plan.is_light:
+                    topic_puts[queue.topic] = topic_puts.get(queue.topic, 0) + len(plan.units)
                 queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
                 queues.pending[queue] = None
                 shown.append((queue, plan.max_offset))

@@ -57,6 +57,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         # maxMessageSize binds producers. What was accepted is stored again whatever it is by then.
         max_message_size=MESSAGE_BYTES_MAX,
         in_memory_bytes=config.in_memory_bytes,
+        light_queues_max=config.max_lmq_consume_queue_num if config.has_light_queues else 0,
         is_copy=config.is_slave,
         damaged=Damaged(config.damaged) if config.damaged else None,
     )
@@ -104,7 +105,7 @@ class BrokerFiles:
 
     def _open(self) -> None:
         config_directory = Path(self._config.store_path) / "config"
-        self.ledger = OffsetLedger(self.filesystem, config_directory)
+        self.ledger = OffsetLedger(self.filesystem, config_directory, has_light=self._config.has_light_queues)
         self.ledger.open(self._clock.wall_ms(), self._durable_end)
         self.tables = Tables(self._config, self.filesystem, clock=self._clock)
         recovery = self.store.recovery

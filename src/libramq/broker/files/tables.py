@@ -125,6 +125,7 @@ class Tables:
             default_topic_queue_nums=self._config.default_topic_queue_nums,
             broker_name=self._config.broker_name,
             cluster_name=self._config.cluster_name,
+            has_light=self._config.has_light_queues,
         )
         ledger = self._ledger("topics.json", TopicConfig)
         table = TopicTable(rules, ledger.load(TopicsFile), record=ledger.append)
@@ -137,6 +138,7 @@ class Tables:
         ledger = self._ledger("subscriptionGroup.json", SubscriptionGroupConfig)
         table = GroupTable(
             auto_create=self._config.auto_create_subscription_group,
+            has_light=self._config.has_light_queues,
             loaded=ledger.load(SubscriptionGroupWrapper),
             record=ledger.append,
         )

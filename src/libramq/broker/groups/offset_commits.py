@@ -7,6 +7,7 @@ from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
 from libramq.logs import get_logger
+from libramq.message.names import is_light
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.consumer_offset import SEPARATOR
@@ -35,6 +36,8 @@ class OffsetCommits:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset in a queue; at most the queue's end."""
+        if is_light(topic) and not self._store.has_queue(topic, queue_id):
+            return  # Light topics are created by messages; offsets may not fill the table with others.
         end = self._store.max_offset(topic, queue_id)
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:

@@ -164,6 +164,9 @@ class Appending:
         stored_properties.require_storable(text)
         if p.POP_CK in text:
             text = stored_properties.without(text, p.POP_CK)
+        if "INNER_MULTI_" in text:
+            text = stored_properties.without(text, p.INNER_MULTI_QUEUE_OFFSET)
+            self._log.require_light(stored_properties.find(text, p.INNER_MULTI_DISPATCH))
         unique_key = stored_properties.find(text, p.UNIQ_KEY)
         if unique_key is None:
             unique_key = self._unique_id()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, broker_error
+from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.message import properties as p
 from libramq.message.record import BLANK_BYTES, record_size
 from libramq.message.record_head import HOST_BITS
@@ -21,6 +21,7 @@ from libramq.store.log.append import (
 )
 from libramq.store.log.message_run import MessageRun
 from libramq.store.message_store import MessageStore
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, names_of
 
 _REFUSALS: Final = {
     AppendStatus.MESSAGE_ILLEGAL: (
@@ -54,6 +55,22 @@ class MessageLog:
         size = record_size(message.topic, len(message.body), len(message.properties_text), HOST_BITS)
         if size > self._store.config.mapped_file_size_commit_log - BLANK_BYTES:
             raise self.refused(MESSAGE_ILLEGAL)
+
+    def require_light(self, dispatch: str | None) -> None:
+        """Raise BrokerError for light queues that cannot be, or that would be too many."""
+        maximum = self._store.config.light_queues_max
+        if not dispatch or not maximum:
+            return
+        try:
+            fresh = [name for name in names_of(dispatch) if not self._store.has_queue(name, LIGHT_QUEUE_ID)]
+        except InvalidName as error:
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        if fresh and self._store.light_queue_count + len(fresh) > maximum:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED] there are {self._store.light_queue_count} light queues;"
+                f" maxLmqConsumeQueueNum is {maximum}",
+            )
 
     def refused(self, result: AppendResult) -> BrokerError:
         """Return the error for a message that was not stored."""

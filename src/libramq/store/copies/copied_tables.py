@@ -16,7 +16,9 @@ from libramq.filesystem import FileSystem
 TOPICS: Final = "topics"
 #: Copied in this order, then the others: offsets commit no message that the copy lacks, and a coordinator
 #: knows each epoch that a fence does.
-FIRST: Final = ("consumerOffset", "delayOffset", "groupFences", "groups", "subscriptionGroup")
+FIRST: Final = (
+    "consumerOffset", "lmqConsumerOffset", "delayOffset", "groupFences", "groups", "subscriptionGroup",
+)  # fmt: skip
 #: Ours: a table is written at most twice a second, and read in milliseconds.
 ATTEMPTS_MAX: Final = 20
 _JOURNAL: Final = ".journal."

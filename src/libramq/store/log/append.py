@@ -14,7 +14,12 @@ from libramq.codes import ResponseCode
 from libramq.kernel.gate import Missing
 from libramq.message.ids import encode_host, encode_offset_id
 from libramq.message.message import MessageExt
-from libramq.message.properties import PROPERTIES_BYTES_MAX, TAGS, encode_properties
+from libramq.message.properties import (
+    INNER_MULTI_QUEUE_OFFSET,
+    PROPERTIES_BYTES_MAX,
+    TAGS,
+    encode_properties,
+)
 from libramq.message.tags import tag_code
 
 
@@ -76,6 +81,8 @@ def stored_again(
     expendable: properties that are left out where all of them would be too long: better without them than
     lost. reconsume_times: None: the message's own.
     """
+    # The copy gets numbers of its own, or none (store.queues.light_queues).
+    properties = {k: v for k, v in properties.items() if k != INNER_MULTI_QUEUE_OFFSET}
     text = encode_properties(properties)
     if len(text) > PROPERTIES_BYTES_MAX:
         text = encode_properties({k: v for k, v in properties.items() if k not in expendable})

@@ -27,6 +27,7 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
 
 log = get_logger(__name__)
 
@@ -204,36 +205,43 @@ class LogCopy:
         try:
             while self._undispatched:
                 head, is_damaged = self._undispatched[0]
-                queue = self._dispatch(head, is_damaged=is_damaged)
+                changed = self._dispatch(head, is_damaged=is_damaged)
                 self._undispatched.popleft()
                 heads.append(head)
-                if queue is not None:
-                    ends[queue] = queue.max_offset
+                ends.update((queue, queue.max_offset) for queue in changed)
         finally:
             if heads:
                 self._added(heads, ends)
 
-    def _dispatch(self, head: RecordHead, *, is_damaged: bool) -> ConsumeQueue | None:
+    def _dispatch(self, head: RecordHead, *, is_damaged: bool) -> list[ConsumeQueue]:
         if is_damaged:
             log.error("the master's log has a damaged record; readers skip it", offset=head.physical_offset)
             self._log.unreadable.note(head.physical_offset)
         if not is_queued(head.sys_flag):
-            return None
+            return []
         if self._queues.get(head.topic, head.queue_id) is None:
             self.new_topics.add(head.topic)
+        places = [(head.topic, head.queue_id, head.queue_offset)]
+        if not is_damaged:
+            places += ((name, LIGHT_QUEUE_ID, number) for name, number in self._queues.light_places(head))
+        changed = [self._add_unit(*place, head, is_damaged=is_damaged) for place in places]
+        return [queue for queue in changed if queue is not None]
+
+    def _add_unit(
+        self, topic: str, queue_id: int, number: int, head: RecordHead, *, is_damaged: bool
+    ) -> ConsumeQueue | None:
         try:
-            queue = self._queues.get_or_create(head.topic, head.queue_id)
+            queue = self._queues.get_or_create(topic, queue_id)
         except InvalidName:
             return None
         size, code = (BLANK_SIZE, 0) if is_damaged else (head.size, unit_tag_code(head))
         end = head.physical_offset + head.size
         was_empty = not queue.max_offset
-        if not queue.rebuild(
-            head.queue_offset, UNIT.pack(head.physical_offset, size, code), head.physical_offset, end
-        ):
+        unit = UNIT.pack(head.physical_offset, size, code)
+        if not queue.rebuild(number, unit, head.physical_offset, end):
             return None
-        if was_empty or not head.queue_offset:  # What was before is not here, or its topic was deleted.
-            queue.min_offset = head.queue_offset
+        if was_empty or not number:  # What was before is not here, or its topic was deleted.
+            queue.min_offset = number
         self._queues.pending[queue] = None
         if queue.pending_bytes >= PENDING_BYTES_MAX:
             self._queues.write_out_queue(queue)

@@ -27,6 +27,7 @@ class MessageRun(NamedTuple):
     born_timestamp_ms: int = 0
     born_host: bytes = bytes(8)
     reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
 
 
 class RunResult(AppendResult, frozen=True, gc=False):
@@ -38,6 +39,20 @@ class RunResult(AppendResult, frozen=True, gc=False):
     def offset_ids(self) -> str:
         """Return the offset message ids of all, as in the answer to their send."""
         return encode_offset_ids(self.store_host, self.positions)
+
+
+def run_of_one(message: StoreMessage) -> MessageRun:
+    """Return a message as a run."""
+    return MessageRun(
+        message.topic,
+        message.queue_id,
+        ((message.flag, message.body, message.properties_text, message.tag_code),),
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+    )
 
 
 def halves_of(message: StoreMessage | MessageRun) -> Sequence[MessageRun]:

@@ -28,23 +28,27 @@ from libramq.store.log.append import (
     AppendStatus,
     StoreMessage,
 )
-from libramq.store.log.message_run import MessageRun, RunResult
+from libramq.store.log.message_run import MessageRun, RunResult, run_of_one
 from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, numbered, takes_part, without_numbers
 
 _OK: Final = AppendStatus.PUT_OK
 
 
 class QueuePlan(msgspec.Struct):
-    """The units that a batch will add to one queue."""
+    """The units that a batch will add to one queue. is_light: its messages count under their own topic."""
 
     queue: ConsumeQueue
     max_offset: int
     physical_end: int
     units: list[bytes]
+    is_light: bool = False
 
 
 Plans = dict[tuple[str, int], QueuePlan]
+#: Units for light queues, by their names, with the physical offsets after the records.
+_Light = dict[str, list[tuple[bytes, int]]]
 
 
 class PackedBatch(msgspec.Struct, frozen=True):
@@ -118,6 +122,18 @@ def pack_batch(
     return PackedBatch(b"".join(parts), plans, results, message_count)
 
 
+def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessage | MessageRun]:
+    """Return messages that name light queues as runs of one: those get their numbers there."""
+    return [
+        run_of_one(each)
+        if type(each) is StoreMessage
+        and MARK in each.properties_text
+        and not each.sys_flag & TRANSACTION_PREPARED
+        else each
+        for each in messages
+    ]
+
+
 class _Place(NamedTuple):
     """Where a run is stored, and when, and the most that a body may have."""
 
@@ -135,12 +151,14 @@ def _pack_run(
     What a message is checked for is as in `pack_batch`; what all have in common is done once.
     """
     first, store_timestamp_ms, store_host, body_bytes_max = place
-    topic, queue_id, items, sys_flag, born_ms, born_host, times = run
+    topic, queue_id, items, sys_flag, born_ms, born_host, times, prepared_offset = run
     sys_flag = sys_flag & ~HOST_BITS | host_bits(born_host, store_host)
     if sys_flag & TRANSACTION_PREPARED or not items:  # What is in a run is queued.
         return MESSAGE_ILLEGAL
     packed: list[bytes] = []
     units: list[bytes] = []
+    light: _Light = {}
+    has_light = queues.has_light
     positions: list[int] = []
     crc32, pack_unit, pack_head = zlib.crc32, UNIT.pack, HEADS[sys_flag & HOST_BITS].pack
     physical_offset = first
@@ -149,6 +167,9 @@ def _pack_run(
         magic, topic_bytes = topic_prefix(topic)
         queue_offset, around = plan.max_offset, HEADS[sys_flag & HOST_BITS].size + len(topic_bytes) + 2
         for flag, body, properties, tag_code in items:
+            names: Sequence[str] = ()
+            if has_light and MARK in properties:
+                properties, names = _numbered_light(run, properties, queues, plans, light)
             body_bytes, properties_bytes = len(body), len(properties)
             if properties_bytes > PROPERTIES_BYTES_MAX:
                 return PROPERTIES_SIZE_EXCEEDED
@@ -158,7 +179,8 @@ def _pack_run(
             packed += (
                 pack_head(
                     size, magic, crc32(body) & 0x7FFF_FFFF, queue_id, flag, queue_offset, physical_offset,
-                    sys_flag, born_ms, born_host, store_timestamp_ms, store_host, times, 0, body_bytes,
+                    sys_flag, born_ms, born_host, store_timestamp_ms, store_host, times,
+                    prepared_offset, body_bytes,
                 ),
                 body, topic_bytes, properties_bytes.to_bytes(2), properties,
             )  # fmt: skip
@@ -166,6 +188,8 @@ def _pack_run(
             positions.append(physical_offset)
             physical_offset += size
             queue_offset += 1
+            for name in names:
+                light.setdefault(name, []).append((units[-1], physical_offset))
     except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # As for a message alone.
         return MESSAGE_ILLEGAL
     size = physical_offset - first
@@ -173,7 +197,42 @@ def _pack_run(
     parts += packed
     plan.units += units
     plan.max_offset, plan.physical_end = queue_offset, physical_offset
+    _add_light(plans, light)
     return result
+
+
+def _numbered_light(
+    run: MessageRun, properties: bytes, queues: ConsumeQueueTable, plans: Plans, light: _Light
+) -> tuple[bytes, Sequence[str]]:
+    """Return properties with the message's numbers in the light queues that they name, and these.
+
+    light: units that are not in the plans yet.
+    """
+    if not takes_part(run.topic):
+        return without_numbers(properties), ()
+
+    def next_number(name: str) -> int:
+        key = name, LIGHT_QUEUE_ID
+        plan = plans.get(key)
+        if plan is None:
+            queues.require_room_for_light(name)
+            plan = _new_plan(plans, queues, key)
+        plan.is_light = True
+        return plan.max_offset + len(light.get(name, ()))
+
+    try:
+        return numbered(properties, next_number)
+    except InvalidName:  # No directory can have that name, or there are too many.
+        return without_numbers(properties), ()
+
+
+def _add_light(plans: Plans, light: _Light) -> None:
+    """Add units to the plans of light queues."""
+    for name, units in light.items():
+        plan = plans[name, LIGHT_QUEUE_ID]
+        plan.units += [unit for unit, _ in units]
+        plan.max_offset += len(units)
+        plan.physical_end = units[-1][1]
 
 
 def _new_plan(plans: Plans, queues: ConsumeQueueTable, key: tuple[str, int]) -> QueuePlan:

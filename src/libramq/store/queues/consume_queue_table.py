@@ -12,10 +12,13 @@ from typing import Final
 
 from libramq.errors import InvalidName, StoreError
 from libramq.filesystem import FileSystem, safe_child
+from libramq.message.names import is_light
+from libramq.message.record import RecordHead
 from libramq.store.config import StoreConfig
 from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.consume_queue import ConsumeQueue
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, LightPlace, light_places
 from libramq.store.retention.removal import Removal
 
 QueueKey = tuple[str, int]
@@ -24,6 +27,10 @@ QueueKey = tuple[str, int]
 EXTENSIONS: Final = "consumequeue_ext"
 #: Where Apache's broker keeps queues whose units are batches (queue.type=BatchCQ).
 BATCH_QUEUES: Final = "batchconsumequeue"
+
+#: Ours: how many light queues there may be beyond the limit that sends are checked against: of messages that
+#: were accepted in one turn, or wait for their time.
+LIGHT_BEYOND_MAX: Final = 1_000
 
 
 def refuse_batch_queues(filesystem: FileSystem, root: Path) -> None:
@@ -53,6 +60,10 @@ class ConsumeQueueTable:
         self._root = config.root
         self._directory = config.consume_queue_directory
         self._file_size = config.mapped_file_size_consume_queue
+        #: Whether messages go to the light queues that they name (store.queues.light_queues).
+        self.has_light = config.light_queues_max > 0
+        self._light_max = config.light_queues_max
+        self.light_count = 0
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self.removal = Removal(filesystem, config.root)
         # Dicts, not sets: the order of writes is the same in every run of a simulation.
@@ -81,7 +92,22 @@ class ConsumeQueueTable:
             directory = safe_child(safe_child(self._directory, topic), str(queue_id))
             segments = Segments(self._filesystem, self._files, directory, self._file_size)
             queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+            self.light_count += is_light(topic)
         return queue
+
+    def require_room_for_light(self, name: str) -> None:
+        """Raise InvalidName if there are far too many light queues for one more: a batch may name many."""
+        has_room = self.light_count < self._light_max + LIGHT_BEYOND_MAX
+        if not has_room and self.get(name, LIGHT_QUEUE_ID) is None:
+            raise InvalidName(f"{self.light_count} light queues exist")
+
+    def light_places(self, head: RecordHead) -> list[LightPlace]:
+        """Return the light queues of a record that have its unit, here as at the broker that stored it.
+
+        Light queues that exist go on without the option, so that none of their numbers is used twice.
+        """
+        places = light_places(head)
+        return [each for each in places if self.has_light or self.get(each.name, LIGHT_QUEUE_ID) is not None]
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of a topic."""
@@ -132,6 +158,7 @@ class ConsumeQueueTable:
         self.unsynced.pop(queue, None)
         queue.segments.forget_all()
         del self._queues[queue.topic, queue.queue_id]
+        self.light_count -= is_light(queue.topic)
 
     def delete_all(self) -> None:
         """Remove every queue: there is no commit log for them."""

@@ -29,6 +29,7 @@ from libramq.store.log.log_scan import Damage, LogScan
 from libramq.store.log.whole_frames import whole_frames
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
 from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
 from libramq.store.queues.span_cursor import Extent, OnLost, Places, QueueKey, Span, SpanCursor, runs
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
 from libramq.store.recovery.checkpoint import read_checkpoint
@@ -229,6 +230,9 @@ class StoreReader:
             if not isinstance(head, Damage) and is_queued(head.sys_flag):
                 unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
                 found.setdefault((head.topic, head.queue_id), _Found(0, 0)).add(head.queue_offset, unit)
+                for name, number in light_places(head):
+                    if (name, LIGHT_QUEUE_ID) in found:
+                        found[name, LIGHT_QUEUE_ID].add(number, unit)
 
     def _min_offset(self, key: QueueKey, queue: "_Found", deletions: Deletions) -> int:
         """The first message that is still in the log, and was not deleted."""

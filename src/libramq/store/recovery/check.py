@@ -18,6 +18,7 @@ from libramq.message.sys_flag import is_queued
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.consume_queue import TAG_CODE_MIN
 from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
 from libramq.store.queues.queue_check import QueueCheck
 from libramq.store.queues.span_cursor import QueueKey
 from libramq.store.reading.read_only_files import ReadOnlyFiles
@@ -166,20 +167,22 @@ class _Check:
             if found.physical_offset >= report.recovered_from:
                 report.recovered_record_count += 1
             if is_queued(found.sys_flag):
-                self._compare(found)
+                self._compare(found, (found.topic, found.queue_id), found.queue_offset)
+                for name, number in light_places(found):
+                    if (name, LIGHT_QUEUE_ID) in self._queues:
+                        self._compare(found, (name, LIGHT_QUEUE_ID), number)
         report.log_end = scan.end
         if log.has(scan.end):
             file_end = log.start_of(scan.end) + log.file_size
             report.cut_bytes = written_size(log, scan.end, min(file_end, log.end), ZEROES_MAX)
 
-    def _compare(self, head: RecordHead) -> None:
-        """Compare a record with its unit."""
-        report, queues = self.report, self.report.queues
-        at, number = head.physical_offset, head.queue_offset
-        queue = self._queues.get((head.topic, head.queue_id))
+    def _compare(self, head: RecordHead, key: QueueKey, number: int) -> None:
+        """Compare a record with its unit in a queue."""
+        report, queues, at = self.report, self.report.queues, head.physical_offset
+        queue = self._queues.get(key)
         unit = queue.unit(number) if queue is not None else None
         is_before = queue is not None and number < queue.first  # Its file of the log was about to be removed.
-        if is_before or at < self._deletions.end_of(head.topic) or self._was_reused(head, unit):
+        if is_before or at < self._deletions.end_of(key[0]) or self._was_reused(head, unit):
             report.deleted_count += 1
         elif queue is not None and unit is not None and unit[0] == at:
             queue.matched_count += 1

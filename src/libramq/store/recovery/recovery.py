@@ -13,6 +13,7 @@ So queues are never trusted beyond the recovery point; they are built from the l
 Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -24,9 +25,10 @@ from libramq.message.sys_flag import is_queued
 from libramq.store.config import Damaged
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
-from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT
+from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
 from libramq.store.recovery.damage import DamageExtent, lost_files, refusal
 from libramq.store.recovery.recovery_point import RecoveryPoint
 from libramq.store.retention.deletions import Deletions
@@ -170,6 +172,7 @@ def recover(
             tally.timestamp_ms = WallMs(found.store_timestamp_ms)
             if found.physical_offset >= deletions.end_of(found.topic):
                 tally.unreachable_count += not _dispatch(queues, found)
+            _dispatch_light(queues, found, deletions)
             continue
         if not found.is_proven:
             if damaged is None:
@@ -202,13 +205,30 @@ def _dispatch(queues: ConsumeQueueTable, head: RecordHead) -> bool:
     return _rebuild(queues, head, UNIT.pack(head.physical_offset, head.size, unit_tag_code(head)))
 
 
+def _dispatch_light(queues: ConsumeQueueTable, head: RecordHead, deletions: Deletions) -> None:
+    """Give the light queues of a record their units."""
+    if is_queued(head.sys_flag):
+        for place in queues.light_places(head):
+            if head.physical_offset >= deletions.end_of(place.name):
+                unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
+                with contextlib.suppress(InvalidName):
+                    queue = queues.get_or_create(place.name, LIGHT_QUEUE_ID)
+                    _rebuild_in(queues, queue, head, place.queue_offset, unit)
+
+
 def _rebuild(queues: ConsumeQueueTable, head: RecordHead, unit: bytes) -> bool:
     try:
         queue = queues.get_or_create(head.topic, head.queue_id)
     except InvalidName:
         return False
+    return _rebuild_in(queues, queue, head, head.queue_offset, unit)
+
+
+def _rebuild_in(
+    queues: ConsumeQueueTable, queue: ConsumeQueue, head: RecordHead, number: int, unit: bytes
+) -> bool:
     end = head.physical_offset + head.size
-    if not queue.rebuild(head.queue_offset, unit, head.physical_offset, end):
+    if not queue.rebuild(number, unit, head.physical_offset, end):
         return False
     queues.pending[queue] = None
     if queue.pending_bytes >= PENDING_BYTES_MAX:

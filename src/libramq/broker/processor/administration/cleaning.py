@@ -16,7 +16,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.message.names import is_system_topic
+from libramq.message.names import is_light, is_system_topic
 from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
@@ -74,7 +74,7 @@ class CleaningRequests:
 
     def _clean_unused_topics(self) -> Generator[None, None, Outcome]:
         for number, topic in enumerate(sorted(self._store.topics()), 1):
-            if topic not in self._topics and not is_system_topic(topic):
+            if topic not in self._topics and not is_system_topic(topic) and not is_light(topic):
                 try:
                     self._store.delete_topic(topic)
                 except OSError as failed:

@@ -1,0 +1,110 @@
+"""Light queues (LMQ): further queues that a message is in, beside its topic's own.
+
+    INNER_MULTI_DISPATCH      %LMQ%a,%LMQ%b     named by the producer
+    INNER_MULTI_QUEUE_OFFSET  17,4              its number in each, added by the broker
+
+A light queue is queue 0 of a topic that nobody creates. The record lies in the log once, under its own topic;
+each light queue gets a unit that points to it. The numbers in the record let any broker build them again.
+
+Upstream: store/LmqDispatch.java, store/queue/MultiDispatchUtils.java, MixAll.topicAllowsLMQ.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from libramq.errors import InvalidName
+from libramq.message.names import (
+    DLQ_PREFIX,
+    LIGHT_PREFIX,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TRANS_HALF_TOPIC,
+)
+from libramq.message.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET, find_property
+from libramq.message.record import RecordHead
+
+#: MixAll.LMQ_QUEUE_ID.
+LIGHT_QUEUE_ID: Final = 0
+#: Ours: the properties of a message end at 32 KiB, which would be thousands of units for one record.
+NAMES_MAX: Final = 256
+SEPARATOR: Final = ","  # MixAll.LMQ_DISPATCH_SEPARATOR
+#: What a message has in its properties if it names light queues.
+MARK: Final = INNER_MULTI_DISPATCH.encode()
+_NUMBERS: Final = INNER_MULTI_QUEUE_OFFSET.encode()
+_DIGITS_MAX: Final = 18
+
+
+class LightPlace(NamedTuple):
+    """A record's place in a light queue."""
+
+    name: str
+    queue_offset: int
+
+
+def names_of(dispatch: str) -> list[str]:
+    """Return the light queues that a producer names; InvalidName if that is not what it names.
+
+    Other names than those of light queues are refused: Apache's broker gives them no number, and its dispatch
+    stumbles over that.
+    """
+    listed = dispatch.split(SEPARATOR)
+    for name in listed:
+        if not name.startswith(LIGHT_PREFIX) or "/" in name:
+            raise InvalidName(f"{name!r} is not the name of a light queue: it begins with {LIGHT_PREFIX}")
+    if len(listed) > NAMES_MAX:
+        raise InvalidName(f"{len(listed)} light queues for one message; at most {NAMES_MAX} are possible")
+    return listed
+
+
+def takes_part(topic: str) -> bool:
+    """Return whether messages that are stored under a topic go to light queues.
+
+    Half messages and dead letters do not: their light queues have them already, or will get them when they
+    are committed. Apache's broker puts both in once more. Nor do messages that were sent to a light queue.
+    """
+    return _may_have(topic) and topic != TRANS_HALF_TOPIC and not topic.startswith((DLQ_PREFIX, LIGHT_PREFIX))
+
+
+def numbered(properties: bytes, next_number: Callable[[str], int]) -> tuple[bytes, tuple[str, ...]]:
+    """Return a message's properties with its number in each light queue that they name, and these queues.
+
+    Properties that name anything else are returned without numbers: the message is in its topic only.
+    """
+    properties = without_numbers(properties)
+    dispatch = find_property(properties, MARK)
+    if not dispatch:
+        return properties, ()
+    try:
+        listed = names_of(dispatch.decode())
+    except (InvalidName, UnicodeDecodeError):  # Accepted before there were light queues here.
+        return properties, ()
+    numbers = SEPARATOR.join([str(next_number(name)) for name in listed])
+    end = b"" if properties.endswith(b"\x02") else b"\x02"
+    return b"%b%b%b\x01%b\x02" % (properties, end, _NUMBERS, numbers.encode()), tuple(dict.fromkeys(listed))
+
+
+def without_numbers(properties: bytes) -> bytes:
+    """Return properties without numbers that another record had."""
+    if _NUMBERS not in properties:
+        return properties
+    pairs = [each for each in properties.split(b"\x02") if each and not each.startswith(_NUMBERS + b"\x01")]
+    return b"".join([each + b"\x02" for each in pairs])
+
+
+def light_places(head: RecordHead) -> list[LightPlace]:
+    """Return a stored record's places in light queues, each queue once; none for impossible numbers."""
+    if MARK not in head.properties or not _may_have(head.topic):
+        return []
+    dispatch, numbers = find_property(head.properties, MARK), find_property(head.properties, _NUMBERS)
+    if not dispatch or not numbers:
+        return []
+    listed, counts = dispatch.decode("utf-8", "replace").split(SEPARATOR), numbers.split(b",")
+    if len(listed) != len(counts) or not all(each.isdigit() and len(each) <= _DIGITS_MAX for each in counts):
+        return []
+    places = dict(zip(listed, map(int, counts), strict=True))
+    return [LightPlace(name, number) for name, number in places.items() if name.startswith(LIGHT_PREFIX)]
+
+
+def _may_have(topic: str) -> bool:
+    return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_TOPIC_PREFIX))
