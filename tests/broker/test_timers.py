@@ -276,6 +276,29 @@ def test_a_clean_stop_amid_a_slot_delivers_the_rest_of_it(tmp_path, peer, monkey
     again.close()
 
 
+@pytest.mark.parametrize("delivered", ["in part", "whole"])
+def test_what_was_delivered_before_a_kill_is_not_delivered_again(tmp_path, peer, monkeypatch, delivered):
+    """No file says so: they are written once a second, when the log is on the disk. The copies are there."""
+    monkeypatch.setattr(timers, "DELIVERED_PER_ROUND", 8 if delivered == "in part" else 512)
+    talk = Conversation(tmp_path)
+    for number in range(300):
+        send_at(talk, peer, NOW_MS + 2_000 + number // 200 * 5_000, body=b"%d" % number)
+    talk.advance(1_999)
+    talk.clock.advance(1)
+    talk.clock.advance(1_000)
+    wanted = 200 if delivered == "whole" else 50
+    while len(bodies(talk)) < wanted:
+        talk.broker._files.timers.timers.advance(talk.clock.wall_ms())
+    assert len(bodies(talk)) == 200 or (delivered == "in part" and len(bodies(talk)) < 100)
+    talk.kill()
+    again = Conversation(tmp_path, clock=talk.clock)
+    again.advance(20_000)
+    assert bodies(again) == [b"%d" % number for number in range(300)]
+    metrics = again.ask(peer, R.GET_TIMER_METRICS)
+    assert b'"count":0' in metrics.body or b"count" not in metrics.body, metrics.body
+    again.close()
+
+
 def test_what_waits_survives_a_kill_before_its_files_were_written(tmp_path, peer):
     talk = Conversation(tmp_path)
     send_at(talk, peer, NOW_MS + 5_000)

@@ -1,4 +1,4 @@
-"""Timer messages under random faults: none is lost, delivered early, or delivered after a durable recall.
+"""Timer messages under random faults: none is lost, early, twice there, or delivered after a durable recall.
 
 A run of random operations from one seed: messages for different times, recalls, time that passes, rounds of
 delivery, files written (also interrupted), clean stops, kills, power cuts.
@@ -6,10 +6,12 @@ delivery, files written (also interrupted), clean stops, kills, power cuts.
 
 import contextlib
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from libramq.broker.messages.delivered_copies import DeliveredCopies
 from libramq.catalog import TopicTable
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_table import TopicRules
@@ -49,6 +51,8 @@ class Run:
         )
         self.store = MessageStore(config, self.disk, self.time)
         self.store.open()
+        copies = DeliveredCopies(self.store)
+        copies.begin()
         self.files = TimerFiles(
             self.disk,
             ROOT,
@@ -60,6 +64,7 @@ class Run:
             wall_ms=self.time.wall_ms,
             log_file_bytes=1 << 10,
             slots=SLOTS,
+            copies=copies,
         )
 
     def step(self) -> None:
@@ -202,6 +207,8 @@ class Run:
         delivered = self.delivered()
         missing = self.sent.keys() - set(delivered) - self.recalled
         assert not missing, f"lost: {sorted(missing)}"
+        twice = [body for body, count in Counter(delivered).items() if count > 1]
+        assert not twice, f"delivered twice: {sorted(twice)}"
         assert self.files.timers.pending == 0
 
 

@@ -21,7 +21,7 @@ from libramq.message.names import TIMER_TOPIC
 from libramq.message.record import decode_record
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
-from libramq.timers.due_message import DueMessage, prepare
+from libramq.timers.due_message import DueMessage, prepare, rolled_key
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
 from libramq.timers.unit import NO_UNIT, TimerUnit
@@ -38,11 +38,15 @@ PREPARED_MAX: Final = 10_000
 PREPARED_BYTES_MAX: Final = 8 << 20
 
 
+class _StillLooking(Exception):
+    """Raised where nobody knows yet whether a message was delivered before: ask again."""
+
+
 class SlotReader:
     """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic.
 
-    was_delivered: whether a slave has delivered a message while this broker was gone; `taken_over` has the
-    topics of those, by their places.
+    was_delivered: whether a message was delivered before, by a slave or an earlier process; None: ask again.
+    `taken_over` has the topics of those, by their places.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class SlotReader:
         wheel: TimerWheel,
         tick: int,
         is_left_out: Callable[[str | None], bool],
-        was_delivered: Callable[[MessageExt], bool],
+        was_delivered: Callable[[MessageExt, TimerUnit], bool | None],
         *,
         roll_window_ms: int,
     ) -> None:
@@ -116,6 +120,8 @@ class SlotReader:
                 if position < first - 1:
                     break
                 raise
+            except _StillLooking:
+                return False
             self._prepared_units += 1
             if message is not None:
                 self._prepared[unit.physical_offset] = prepare(message, unit, self._roll_window_ms)
@@ -155,6 +161,8 @@ class SlotReader:
                     if kept:
                         break
                     raise
+                except _StillLooking:
+                    break
                 cost += READ_COST - 1
             kept += 1
             if each is None:
@@ -247,7 +255,13 @@ class SlotReader:
             self._missing.add(unit.physical_offset)
             return None
         message = decoded[0]
-        if not unit.deletes and self._was_delivered(message):
+        was_delivered = not unit.deletes and self._was_delivered(message, unit)
+        if was_delivered is None:
+            raise _StillLooking
+        if was_delivered:
             self.taken_over[unit.physical_offset] = message.properties.get(p.REAL_TOPIC, "")
+            key = rolled_key(message, self._roll_window_ms)
+            if key is not None:  # The one copy stands for both.
+                self._rolled.add(key)
             return None
         return message

@@ -6,7 +6,7 @@
     config/timercheck how far both go, flushed
 
 What is found behind the checkpoint leads to messages on the disk, so it is used; what is missing is collected
-from the topic again. A slot that was delivered, but not yet forgotten on the disk, is delivered again.
+from the topic again. What was delivered of a slot that the disk has not forgotten is found in the log.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.names import TIMER_TOPIC
 from libramq.store.message_store import MessageStore
+from libramq.timers.earlier_process import Copies, EarlierProcess
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions
@@ -72,6 +73,7 @@ class TimerFiles:
         wall_ms: Callable[[], WallMs],
         log_file_bytes: int = LOG_FILE_BYTES,
         slots: int = SLOTS,
+        copies: Copies | None = None,
     ) -> None:
         self._filesystem = filesystem
         self._store = store
@@ -103,6 +105,7 @@ class TimerFiles:
             pop=pop,
             destinations=destinations,
             again=again,
+            earlier=EarlierProcess(copies, destinations, options.precision_ms) if copies else None,
         )
         is_saved = found is None or (self._own is not None and self._own.pop_place == pop.place)
         is_saved = is_saved and not (self._makes_wheel_again and len(self._wheel))

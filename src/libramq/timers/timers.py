@@ -13,6 +13,7 @@ Upstream: store/timer/TimerMessageStore.java.
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.catalog.destinations import Destinations
@@ -29,6 +30,7 @@ from libramq.store.log.append import AppendStatus, StoreMessage
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 from libramq.timers.due_message import delivered_at, stored_at
+from libramq.timers.earlier_process import EarlierProcess
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms
@@ -84,6 +86,7 @@ class TimerMessages:
         pop: PopEntries,
         destinations: Destinations,
         again: Again | None = None,
+        earlier: EarlierProcess | None = None,
     ) -> None:
         self._store = store
         self._log = timer_log
@@ -94,6 +97,7 @@ class TimerMessages:
         self._pop = pop
         self._destinations = destinations
         self.again = again or Again()
+        self._earlier = earlier
         #: Messages before it are in the metrics.
         self._counted_until = self.again.until
         #: Units before this position of the log, if any is missing, were collected again since the start.
@@ -193,6 +197,8 @@ class TimerMessages:
         """Deliver, collect and prepare some messages; return whether there are no more. Raises ColdRead."""
         is_delivered = self._deliver(wall_ms)
         is_collected = self._collect(wall_ms)
+        if is_delivered and is_collected and self._earlier is not None:
+            self._earlier.passed(self.read_ms(wall_ms))
         return is_delivered and is_collected and self._prepare(wall_ms)
 
     def finish_slot(self, wall_ms: WallMs) -> None:
@@ -218,9 +224,14 @@ class TimerMessages:
     def _reader(self, tick: int) -> SlotReader:
         window_ms = self._options.roll_window_ms
         return SlotReader(
-            self._store, self._log, self._wheel, tick, self._pop.owns, self.was_delivered,
+            self._store, self._log, self._wheel, tick, self._pop.owns, partial(self._is_delivered, tick),
             roll_window_ms=window_ms,
         )  # fmt: skip
+
+    def _is_delivered(self, tick: int, message: MessageExt, unit: TimerUnit) -> bool | None:
+        if self.was_delivered(message):
+            return True
+        return self._earlier.has_delivered(message, unit, tick) if self._earlier is not None else False
 
     # Delivering.
 

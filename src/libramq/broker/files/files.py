@@ -11,6 +11,7 @@ from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.broker.files.schedule_file import ScheduleFile
 from libramq.broker.files.tables import Tables
 from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
+from libramq.broker.messages.delivered_copies import DeliveredCopies
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.pop.state import PopState
@@ -136,6 +137,9 @@ class BrokerFiles:
             is_group=self.tables.groups.__contains__,
             passed_on=None if self.store.config.is_copy else self.passed_on.become_master(),
         )
+        copies = DeliveredCopies(self.store)
+        if not self._config.is_slave:  # Its master delivers them.
+            copies.begin()
         self.timers = TimerFiles(
             self.filesystem,
             Path(self._config.store_path),
@@ -146,6 +150,7 @@ class BrokerFiles:
             destinations=self.destinations,
             wall_ms=self._clock.wall_ms,
             log_file_bytes=self._config.timer_log_file_bytes,
+            copies=copies,
         )
         interval_ms = self._config.flush_consumer_offset_interval_ms
         self.progress = (
