@@ -89,7 +89,6 @@ _USERS = "users and their rights are not managed by requests; see Security"
 #: Why a code is not served, beside those whose standing other pages describe.
 REASONS: Final[dict[int, str]] = {
     **dict.fromkeys((13, 22, 23, 27, 47, 209, 210, 211, 212, 213, 214, 301, 302), _UNUSED),
-    353: "groups cannot be forbidden single topics here; what Apache's broker wrote of it holds for pulls",
     354: _ROCKSDB,
     355: _ROCKSDB,
     513: _STATIC,

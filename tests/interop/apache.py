@@ -212,6 +212,16 @@ class MqAdmin:
         printed: str = ran["out"]
         return printed
 
+    def may_read(self, broker: str, group: str, topic: str, *, readable: bool | None = None) -> bool:
+        """Return whether a group may read a topic, after a change; mqadmin has no command for it."""
+        asked: dict[str, object] = {
+            "namesrv": self.namesrv, "broker": broker, "group": group, "topic": topic,
+        }  # fmt: skip
+        if readable is not None:
+            asked["readable"] = readable
+        answer: bool = self._running().ask("ran", {"forbid": asked}, within_s=ADMIN_TIMEOUT_S)["readable"]
+        return answer
+
     def stop(self) -> None:
         if self._program is not None:
             self._program.stop()

@@ -1,6 +1,7 @@
 """Apache's mqadmin reaches members through a broker: for running info, and to process a message again."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -46,6 +47,25 @@ def test_a_java_member_processes_a_message_again(cluster: Cluster) -> None:
     printed = cluster.admin("queryMsgById", "-t", topic, "-i", offset_id, "-g", group, "-d", client_id)
     assert "CR_SUCCESS" in printed
     member.wait_count(2, "message")
+
+
+def test_a_group_is_forbidden_a_topic_and_allowed_it_again(cluster: Cluster) -> None:
+    """Its member gets nothing meanwhile, not even by the pull that waits already, and continues then."""
+    topic, group = cluster.fresh_name("Forbidden"), cluster.fresh_name("group")
+    address, admin = cluster.broker_address, cluster.admin
+    member, _ = consumed(cluster, topic, group)
+    assert admin.may_read(address, group, topic)
+    assert not admin.may_read(address, group, topic, readable=False)
+    assert not admin.may_read(address, group, topic)
+    assert admin.may_read(address, "another", topic)
+    cluster.send(topic=topic, body="1")
+    # The client logs NO_PERMISSION and pulls again 3 s later; another group reads the message meanwhile.
+    other = cluster.consumer(cluster.fresh_name("group"), topic)
+    other.wait_event("message", body="1")
+    assert [each["body"] for each in member.of("message")] == ["0"]
+    allowed_ms = time.time() * 1000
+    assert admin.may_read(address, group, topic, readable=True)
+    assert member.wait_event("message", body="1")["atMs"] >= allowed_ms
 
 
 async def test_the_running_info_of_our_member(cluster: Cluster) -> None:

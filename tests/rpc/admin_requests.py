@@ -49,6 +49,9 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.QUERY_CONSUME_TIME_SPAN: (
         a.GroupAndTopicHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),
+    R.UPDATE_AND_GET_GROUP_FORBIDDEN: (
+        a.GroupForbiddenHeader(group="G", topic="T", readable=False), None, "Group:G Update, Topic:T Update",
+    ),
     R.QUERY_SUBSCRIPTION_BY_CONSUMER: (
         a.SubscriptionHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),

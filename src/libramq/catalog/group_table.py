@@ -3,7 +3,7 @@
 Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -22,6 +22,8 @@ from libramq.message import names
 
 #: The bit of a forbidden table's value that forbids reading (1 << PermName.INDEX_PERM_READ).
 FORBIDS_READING: Final = 1 << 2
+#: Ours: each of them is in the table that is written as a whole.
+FORBIDDEN_MAX: Final = 1_000
 #: Ours: each group brings a retry topic, so at most half of the topics.
 GROUPS_MAX: Final = 25_000
 
@@ -86,8 +88,35 @@ class GroupTable:
         return self._groups.get(group)
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Return False if Apache's broker was asked to forbid a group a topic (request 353)."""
+        """Return whether a group may read a topic; see `forbid`."""
         return not self._forbidden.get(group, {}).get(topic, 0) & FORBIDS_READING
+
+    def forbid(self, group: str, topic: str, wall_ms: WallMs, *, is_forbidden: bool) -> None:
+        """Forbid a group to read a topic, or allow it again (SubscriptionGroupManager.updateForbidden).
+
+        Raises SubscriptionGroupNotExist, or what `names.validate_topic` raises.
+        """
+        config = self.require(group, wall_ms)
+        names.validate_topic(topic)
+        topics = dict(self._forbidden.get(group, {}))
+        bits = topics.pop(topic, 0)
+        bits = bits | FORBIDS_READING if is_forbidden else bits & ~FORBIDS_READING
+        if bits > 0:
+            topics[topic] = bits
+        if len(topics) > FORBIDDEN_MAX:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {group} is forbidden {FORBIDDEN_MAX} topics, the limit",
+            )
+        if topics != self._forbidden.get(group, {}):
+            self._change(group, msgspec.structs.replace(config, forbidden_topics=topics), wall_ms)
+
+    def copy_forbidden(self, table: Mapping[str, Mapping[str, int]]) -> None:
+        """Take over what a slave's master forbids its groups."""
+        for group, config in list(self._groups.items()):
+            topics = dict(table.get(group, {}))
+            if topics != self._forbidden.get(group, {}):
+                self.copy(group, msgspec.structs.replace(config, forbidden_topics=topics))
 
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
         """Return the group's configuration, created on first use if that is allowed; else None."""
@@ -159,7 +188,8 @@ class GroupTable:
     def _with_attributes(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         """Return a changed group with the attributes that it has; no request changes those."""
         known = self._groups.get(config.group_name)
-        return msgspec.structs.replace(config, attributes=known.attributes if known is not None else {})
+        attributes = known.attributes if known is not None else {}
+        return msgspec.structs.replace(config, attributes=attributes, forbidden_topics=None)
 
     def delete(self, group: str, wall_ms: WallMs) -> bool:
         """Remove a group; return whether it existed."""
@@ -173,8 +203,13 @@ class GroupTable:
         if config is None:
             self._groups.pop(group, None)
             self._forbidden.pop(group, None)
-        else:
+        elif config.forbidden_topics is None:
             self._groups[group] = config
+        else:
+            self._groups[group] = msgspec.structs.replace(config, forbidden_topics=None)
+            self._forbidden[group] = config.forbidden_topics
+            if not config.forbidden_topics:
+                del self._forbidden[group]
         self.data_version = version
 
     def wrapper(self) -> SubscriptionGroupWrapper:

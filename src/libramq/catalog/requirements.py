@@ -39,9 +39,7 @@ class Requirements:
     def topic_allowed(self, group: str, topic: str) -> None:
         """Require that a group was not forbidden a topic."""
         if not self._groups.may_read(group, topic):
-            raise broker_error(
-                ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]"
-            )
+            raise topic_forbidden(group, topic)
 
     def queue_to_read(self, topic: str, queue_id: int, reader: str) -> None:
         """Require a queue whose topic permits reading. reader: the reader's address."""
@@ -74,6 +72,13 @@ class Requirements:
                 f"queueId[{queue_id}] is illegal, topic:[{topic}]"
                 f" topicConfig.writeQueueNums:[{config.write_queue_nums}]",
             )
+
+
+def topic_forbidden(group: str, topic: str) -> BrokerError:
+    """Return the error for a group that was forbidden a topic."""
+    return broker_error(
+        ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]"
+    )
 
 
 def require_not_own(group: str) -> None:

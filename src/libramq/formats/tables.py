@@ -74,6 +74,7 @@ class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
     """One consumer group at one broker.
 
     group_retry_policy, subscription_data_set: Apache's, kept as they are; None if there is none.
+    forbidden_topics: ours, in journals only: its entry of the forbidden table, where that was changed.
     """
 
     group_name: str
@@ -91,6 +92,7 @@ class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
     group_retry_policy: Any = None
     subscription_data_set: Any = None
     attributes: dict[str, str] = {}
+    forbidden_topics: dict[str, int] | None = None
 
 
 class TopicConfigSerializeWrapper(Document, frozen=True, kw_only=True):

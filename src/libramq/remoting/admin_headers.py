@@ -77,6 +77,14 @@ class SubscriptionHeader(Header):
     topic: str | None = None
 
 
+class GroupForbiddenHeader(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN. readable: whether the group may read the topic; None: leave it."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
 class ConsumeQueueHeader(Header):
     """QUERY_CONSUME_QUEUE: `count` units of a queue from `index` on."""
 

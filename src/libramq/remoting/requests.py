@@ -83,6 +83,7 @@ _SPECS: Final = (
     RequestSpec(R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader),
     RequestSpec(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader),
     RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader),
+    RequestSpec(R.UPDATE_AND_GET_GROUP_FORBIDDEN, a.GroupForbiddenHeader),
     RequestSpec(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader),
     RequestSpec(R.GET_ALL_DELAY_OFFSET, h.NoHeader),
     RequestSpec(R.GET_ALL_MESSAGE_REQUEST_MODE, h.NoHeader),

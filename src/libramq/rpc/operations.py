@@ -159,7 +159,8 @@ def _corrected_of(header: a.CorrectionOffsetHeader, _: None) -> Collection[Resou
 
 
 def _group_and_topic(
-    header: a.GroupAndTopicHeader | a.SubscriptionHeader | a.ConsumerStatusHeader, _: None
+    header: a.GroupAndTopicHeader | a.GroupForbiddenHeader | a.SubscriptionHeader | a.ConsumerStatusHeader,
+    _: None,
 ) -> Collection[Resource]:
     return group(header.group), *_named_topic(header.topic)
 
@@ -236,6 +237,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.DELETE_SUBSCRIPTIONGROUP: _managed(Action.DELETE, _fields(group, "group_name")),
     R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _cluster_wide(Action.LIST),
     R.GET_SUBSCRIPTIONGROUP_CONFIG: _managed(Action.GET, _of_group),
+    R.UPDATE_AND_GET_GROUP_FORBIDDEN: _managed(Action.UPDATE, _group_and_topic),
     R.GET_ALL_CONSUMER_OFFSET: _cluster_wide(Action.LIST),
     R.GET_ALL_DELAY_OFFSET: _cluster_wide(Action.LIST),
     R.GET_ALL_MESSAGE_REQUEST_MODE: _cluster_wide(Action.LIST),

@@ -7,6 +7,7 @@ import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -14,7 +15,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  *
  * <p>{"id": any, "arguments": ["topicRoute", "-n", address, "-t", topic]} is answered with what the command
  * printed: {"event": "ran", "id": any, "out": text, "err": text}. "stop" ends it, and so does a command line that
- * mqadmin cannot parse.
+ * mqadmin cannot parse. {"id": any, "forbid": {"broker": address, "group": g, "topic": t, "readable": yes}} calls what
+ * mqadmin has no command for, and its answer has "readable"; without "readable" it only asks.
  */
 public final class Admin {
     private static final PrintStream OUT =
@@ -25,6 +27,11 @@ public final class Admin {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null && !line.equals("stop"); line = in.readLine()) {
             JSONObject command = JSON.parseObject(line);
+            if (command.containsKey("forbid")) {
+                print(new JSONObject().fluentPut("event", "ran").fluentPut("id", command.get("id"))
+                    .fluentPut("readable", forbid(command.getJSONObject("forbid"))));
+                continue;
+            }
             ByteArrayOutputStream out = new ByteArrayOutputStream();
             ByteArrayOutputStream err = new ByteArrayOutputStream();
             System.setOut(new PrintStream(out, true, StandardCharsets.UTF_8));
@@ -37,6 +44,18 @@ public final class Admin {
         }
         print(new JSONObject().fluentPut("event", "stopped"));
         System.exit(0);
+    }
+
+    private static Boolean forbid(JSONObject wanted) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(wanted.getString("namesrv"));
+        admin.start();
+        try {
+            return admin.updateAndGetGroupReadForbidden(wanted.getString("broker"), wanted.getString("group"),
+                wanted.getString("topic"), wanted.getBoolean("readable")).getReadable();
+        } finally {
+            admin.shutdown();
+        }
     }
 
     private static void print(JSONObject event) {

@@ -284,7 +284,10 @@ class TableCopies:
         return _copy_entries(self._topics, content.topic_config_table, content.data_version)
 
     def _apply_groups(self, content: SubscriptionGroupWrapper) -> Iterator[None]:
-        return _copy_entries(self._groups, content.subscription_group_table, content.data_version)
+        is_new = self._groups.data_version != content.data_version
+        yield from _copy_entries(self._groups, content.subscription_group_table, content.data_version)
+        if is_new:
+            self._groups.copy_forbidden(content.forbidden_table)
 
     def _apply_offsets(self, content: OffsetTables) -> Iterator[None]:
         keys = content.offsets | content.resets

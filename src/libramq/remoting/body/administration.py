@@ -24,6 +24,14 @@ class GroupConfigList(Document, frozen=True, kw_only=True):
     group_config_list: list[SubscriptionGroupConfig] = []
 
 
+class GroupForbidden(Document, frozen=True, kw_only=True):
+    """The reply to UPDATE_AND_GET_GROUP_FORBIDDEN."""
+
+    group: str
+    topic: str
+    readable: bool
+
+
 class CorrectionOffsets(Document, frozen=True, kw_only=True):
     """QUERY_CORRECTION_OFFSET: the smallest committed offset of each queue."""
 

@@ -12,11 +12,13 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.reading import Pull
 from libramq.broker.processor.administration.listing import Listing, requested_page
 from libramq.catalog import GroupTable
+from libramq.catalog.requirements import topic_forbidden
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
-from libramq.remoting.body.administration import GroupConfigList
+from libramq.remoting.admin_headers import GroupForbiddenHeader
+from libramq.remoting.body.administration import GroupConfigList, GroupForbidden
 from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -56,6 +58,7 @@ class GroupAdministration:
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.list_all,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
         }
 
     def create(self, request: Request) -> Outcome:
@@ -124,3 +127,21 @@ class GroupAdministration:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group {header.group} does not exist"
             )
         return Reply(body=encode_body(config))
+
+    def forbid(self, request: Request) -> Outcome:
+        """Forbid a group to read a topic or allow it again, as asked; return whether it may.
+
+        Pulls that wait are refused at once, or they would get the next message.
+        """
+        header = decode_header(request.command, GroupForbiddenHeader)
+        group, topic = header.group, header.topic
+        if header.readable is not None:
+            self._groups.forbid(group, topic, request.wall_ms, is_forbidden=not header.readable)
+        if header.readable is False:
+            refusal = topic_forbidden(group, topic)
+            for held in self._held.take_where(
+                lambda held: held.request.group == group and held.request.topic == topic
+            ):
+                held.request.waiter.refuse(refusal)
+        readable = self._groups.may_read(group, topic)
+        return Reply(body=encode_body(GroupForbidden(group=group, topic=topic, readable=readable)))
