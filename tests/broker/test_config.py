@@ -123,11 +123,9 @@ def test_options_that_would_weaken_security_or_durability_are_refused(name, valu
     assert str(refused.value).startswith(f"{name}={value}: ")
 
 
-def test_extension_files_of_queues_are_not_promised():
-    """Existing ones are read, and what Apache's broker left in the units stays, but none are written."""
-    with pytest.raises(ConfigError, match=r"enableConsumeQueueExt=true: .* writes none"):
-        broker_config({"enableConsumeQueueExt": "true"})
-    assert broker_config({"enableConsumeQueueExt": "false"})[1] == []
+def test_extension_files_of_queues_are_an_unused_option():
+    """Existing ones are read past, and none are written: a warning says so, as of other unused options."""
+    assert broker_config({"enableConsumeQueueExt": "true"})[1] == ["enableConsumeQueueExt"]
 
 
 def test_options_without_effect_are_accepted_silently():

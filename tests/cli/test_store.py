@@ -1,4 +1,4 @@
-"""`libra store check` and `libra store copy` as a shell runs them."""
+"""`libra store check`, `libra store copy` and `libra store unbatch` as a shell runs them."""
 
 import json
 import threading
@@ -10,6 +10,7 @@ from libramq.sync import Producer
 from tests.cli.commands import end, libra, one_line, start
 from tests.interop.ports import free_broker_port, free_port
 from tests.store.stores import message, open_store
+from tests.store.test_unbatching import Apaches, item
 
 
 def test_a_check_prints_its_findings_and_exits_with_a_code(tmp_path: Path):
@@ -44,6 +45,23 @@ def test_a_check_prints_its_findings_and_exits_with_a_code(tmp_path: Path):
     nothing = libra("store", "check", str(tmp_path / "config"))
     assert nothing.code == 2
     assert "is no store directory" in nothing.err
+
+
+def test_batches_of_apaches_are_unwrapped_in_a_copy(tmp_path: Path):
+    store = Apaches(tmp_path / "apaches")
+    store.add_batch(0, item("a"), item("b"), item("c"))
+    root = str(store.write())
+    done = libra("store", "unbatch", root, str(tmp_path / "to"))
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[:2] == [
+        "topics      B",
+        "commit log  1 records, 1 of them batches; now 3",
+    ]
+    as_json = json.loads(libra("store", "unbatch", root, str(tmp_path / "again"), "--json").out)
+    assert as_json == {"topics": ["B"], "read": 1, "batches": 1, "written": 3}
+    refused = libra("store", "unbatch", root, str(tmp_path / "to"))
+    assert refused.code == 2
+    assert "is not empty" in refused.err
 
 
 def sent_bodies(namesrv: str, topic: str) -> set[bytes]:

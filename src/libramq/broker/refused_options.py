@@ -44,9 +44,6 @@ REFUSED: Final = {
         Refusal("enableControllerMode", ("false",), _ALONE),
         Refusal("enableDLegerCommitLog", ("false",), _ALONE),
         Refusal("duplicationEnable", ("false",), _ALONE),
-        Refusal(
-            "enableConsumeQueueExt", ("false",), "this broker reads extension files of queues and writes none"
-        ),
         Refusal("readOnlyCommitLogStorePaths", ("",), "this broker reads its log from one directory"),
     )
 }

@@ -117,7 +117,7 @@ def refuse_batch_topics(topics: Iterable[TopicConfig]) -> None:
     if batched:
         raise StoreError(
             f"{', '.join(sorted(batched))}: topics with queue.type=BatchCQ are served by Apache's broker "
-            "only; start that on this directory, or delete them there (mqadmin deleteTopic)"
+            "only; `libra store unbatch` makes a copy of this directory that LibraMQ serves"
         )
 
 

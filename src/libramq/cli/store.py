@@ -1,4 +1,4 @@
-"""The store command: checks and copies message directories without their broker's help."""
+"""The store command: checks, copies and converts message directories without their broker's help."""
 
 import json as json_text
 from dataclasses import asdict
@@ -21,12 +21,12 @@ _CommitLog = Annotated[
     Path | None, typer.Option("--commit-log", help="The broker's storePathCommitLog, if it has one.")
 ]
 
-app = typer.Typer(help="Check or copy a broker's files.", no_args_is_help=True)
+app = typer.Typer(help="Check, copy or convert a broker's files.", no_args_is_help=True)
 
 
 @app.callback()
 def store() -> None:
-    """Check or copy a broker's files."""
+    """Check, copy or convert a broker's files."""
 
 
 @app.command(no_args_is_help=True)
@@ -83,6 +83,33 @@ def copy(
     print(f"queues      {report.queue_count:,}; the first start on the copy reads {begin}")
     print(f"tables      {', '.join(report.tables) or 'none'}")
     print(f"result      copied to {to}")
+
+
+@app.command(no_args_is_help=True)
+def unbatch(
+    directory: Annotated[Path, typer.Argument(help="The storePathRootDir of a stopped broker of Apache's.")],
+    to: Annotated[Path, typer.Argument(help="A new or empty directory.")],
+    commit_log: _CommitLog = None,
+    json: options.Json = False,
+) -> None:
+    """Copy the directory of a broker of Apache's that has topics with queue.type=BatchCQ, which LibraMQ does
+    not serve: in the copy each message has a record of its own, and the same number in its queue."""
+    from libramq.cli import output
+    from libramq.clock import SystemClock
+    from libramq.errors import StoreError
+    from libramq.filesystem import LocalFileSystem
+    from libramq.store.copies.unbatching import unbatch_store
+
+    source, target = directory.resolve(), to.resolve()
+    if source == target or source in target.parents:
+        raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
+    report = unbatch_store(source, target, LocalFileSystem(), SystemClock(), commit_log=commit_log)
+    if json:
+        output.print_json(asdict(report))
+        return
+    print(f"topics      {', '.join(report.topics) or 'none is left; some have messages'}")
+    print(f"commit log  {report.read:,} records, {report.batches:,} of them batches; now {report.written:,}")
+    print(f"result      copied to {to}; start LibraMQ's broker on it")
 
 
 def _print_record(found: "RecordHead | Damage") -> None:

@@ -1,4 +1,4 @@
-"""What an acting slave has passed on of POP: check points whose messages other masters have by now.
+"""The account of an acting slave: check points of POP whose messages other masters have by now.
 
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark

@@ -47,7 +47,7 @@ def refuse_batch_queues(filesystem: FileSystem, root: Path) -> None:
     if topics:
         raise StoreError(
             f"{root}: {', '.join(dict.fromkeys(topics))}: topics with queue.type=BatchCQ are served by "
-            "Apache's broker only; start that on this directory, or delete them there (mqadmin deleteTopic)"
+            "Apache's broker only; `libra store unbatch` makes a copy of this directory that LibraMQ serves"
         )
 
 

@@ -1,0 +1,127 @@
+"""Apache's broker has stored batches as one record each; ours serves every message of them from a copy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from libramq.filesystem import LocalFileSystem
+from libramq.store.recovery.check import check_store
+from tests.interop import wire
+from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S, Event
+from tests.interop.test_directories import Directory, contents, directory
+
+__all__ = ["directory"]
+
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
+
+TOPIC, PLAIN, GROUP, QUEUES = "Batched", "Plain", "readers", 2
+UNBATCH_TIMEOUT_S = 60.0
+
+
+def create_batch_topic(cluster: Cluster) -> None:
+    """Ask as mqadmin does: updateTopic -a +queue.type=BatchCQ."""
+    fields = {
+        "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES),
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        "attributes": "+queue.type=BatchCQ",
+    }  # fmt: skip
+    answer = wire.ask(cluster.broker_address, wire.UPDATE_AND_CREATE_TOPIC, fields)
+    assert answer.header["code"] == 0, answer.header
+    cluster.wait_until(lambda: cluster.route(TOPIC) is not None, f"no route of {TOPIC}", within_s=PATIENCE_S)
+
+
+class Sender:
+    """Sends batches and single messages; keeps which message has which number."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.expected: dict[tuple[int, int], str] = {}
+
+    def batch(self, *bodies: str) -> None:
+        messages = [{"body": body, "tags": body[0]} for body in bodies]
+        sent = self.cluster.producer().ask("sent", {"kind": "batch", "topic": TOPIC, "messages": messages})
+        self._note(sent, bodies)
+
+    def single(self, body: str) -> None:
+        self._note(self.cluster.send(topic=TOPIC, body=body, tags=body[0]), (body,))
+
+    def _note(self, sent: Event, bodies: tuple[str, ...]) -> None:
+        assert sent["status"] == "SEND_OK", sent
+        for number, body in enumerate(bodies):
+            self.expected[sent["queueId"], sent["offset"] + number] = body
+
+
+def run_unbatch(store: Path, to: Path) -> str:
+    command = [sys.executable, "-m", "libramq", "store", "unbatch", str(store), str(to)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=UNBATCH_TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("how", ["clean stop", "kill -9"])
+def test_every_message_of_a_batch_is_served_from_the_copy(
+    directory: Directory, tmp_path: Path, how: str
+) -> None:
+    directory.start("apache")
+    namesrv = directory.servers.namesrv
+    cluster = Cluster("apache", namesrv, tmp_path)
+    create_batch_topic(cluster)
+    cluster.create_topic(PLAIN, QUEUES)
+    sender = Sender(cluster)
+    try:
+        for number in range(6):
+            sender.batch(*(f"{tag} {number}" for tag in "abcde"))
+            sender.single(f"alone {number}")
+        for number in range(4):
+            cluster.send(topic=PLAIN, body=f"plain {number}")
+        cluster.wait_stored(TOPIC, len(sender.expected))
+        cluster.begin_offsets(GROUP, TOPIC)
+        consumer = cluster.consumer(GROUP, TOPIC, tags="*")
+        consumer.wait_count(len(sender.expected), "message")
+        consumer.finish()
+        consumed = set(sender.expected.values())
+        committed = {
+            queue: 1 + max(offset for each, offset in sender.expected if each == queue)
+            for queue in {queue for queue, _ in sender.expected}
+        }
+        directory.wait_committed(GROUP, TOPIC, {queue: committed.get(queue, 0) for queue in range(QUEUES)})
+        sender.batch("late 1", "late 2", "late 3")
+        sender.batch("late 4", "late 5")
+        cluster.wait_stored(TOPIC, len(sender.expected))
+        plain = contents(namesrv, [PLAIN], GROUP).messages[PLAIN]
+        directory.end(how)
+        cluster.stop_programs(keep_producers=False)
+
+        printed = run_unbatch(directory.store, tmp_path / "copy")
+        assert "8 of them batches" in printed
+        directory.store.rename(tmp_path / "apaches")
+        (tmp_path / "copy").rename(directory.store)
+        assert not check_store(directory.store, LocalFileSystem()).is_damaged
+        directory.start("libra")
+        cluster = Cluster("libra", namesrv, tmp_path / "second")
+        served = contents(namesrv, [TOPIC, PLAIN], GROUP).messages
+        found = {(queue, offset): body.decode() for queue, offset, _, body, _ in served[TOPIC]}
+        assert found == sender.expected
+        assert {tags for _, _, tags, _, _ in served[TOPIC]} == set("abcdel")
+        assert served[PLAIN] == plain
+        consumer = cluster.consumer(GROUP, TOPIC, tags="*")
+        consumer.wait_count(5, "message")
+        consumer.finish()
+        bodies = {event["body"] for event in consumer.of("message")}
+        assert bodies == set(sender.expected.values()) - consumed
+        cluster.send(topic=TOPIC, body="new", tags="n")
+        cluster.wait_stored(TOPIC, len(sender.expected) + 1)
+        again = contents(namesrv, [TOPIC], GROUP).messages
+        directory.end(how)
+        cluster.stop_programs(keep_producers=False)
+
+        directory.start("apache")
+        cluster = Cluster("apache", namesrv, tmp_path / "third")
+        cluster.wait_stored(TOPIC, len(sender.expected) + 1)
+        assert contents(namesrv, [TOPIC], GROUP).messages == again
+        directory.end("kill -9")
+    finally:
+        cluster.stop_programs(keep_producers=False)
