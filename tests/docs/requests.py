@@ -160,7 +160,7 @@ COMMANDS: Final = (
     Command("cleanExpiredCQ", (306,)),
     Command("deleteExpiredCommitLog", (329,)),
     Command("cleanUnusedTopic", (316,)),
-    Command("startMonitoring", (208, 203, 307)),
+    Command("startMonitoring", (208, 202, 203, 307), "`libra admin` prints what mqadmin writes to its log"),
     Command("statsAll", (315, 208)),
     Command("allocateMQ", (105,)),
     Command("checkMsgSendRT", (310,)),

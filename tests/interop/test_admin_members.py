@@ -3,9 +3,12 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from libramq.cli.admin.monitoring import one_round
+from libramq.cli.admin.session import AdminSession
 from libramq.client import PushConsumer
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S, Program
@@ -66,6 +69,29 @@ def test_a_group_is_forbidden_a_topic_and_allowed_it_again(cluster: Cluster) -> 
     allowed_ms = time.time() * 1000
     assert admin.may_read(address, group, topic, readable=True)
     assert member.wait_event("message", body="1")["atMs"] >= allowed_ms
+
+
+def test_our_monitoring_notices_a_java_member_that_is_stuck(cluster: Cluster) -> None:
+    topic, group = cluster.fresh_name("Monitored"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    member = cluster.consumer(group, topic, hold="stuck")
+    cluster.send(topic=topic, body="done")
+    cluster.wait_committed(group, topic, 1)
+    with AdminSession(cluster.namesrv) as session:
+
+        def found(later_ms: int = 0) -> tuple[dict[str, Any], list[str]]:
+            rows, notices = one_round(session, int(time.time() * 1000) + later_ms)
+            (row,) = [each for each in rows if (each["group"], each["topic"]) == (group, topic)]
+            return row, [each for each in notices if each.startswith(f"group {group}:")]
+
+        nothing = {"undone": 0, "undoneOfQueue": 0, "delayMs": 0}
+        assert found() == ({"group": group, "topic": topic, **nothing}, [])
+        cluster.send(topic=topic, body="stuck")
+        member.wait_event("message", body="stuck")
+        cluster.wait_until(lambda: found()[0]["undone"] == 1, "what is undone", within_s=PATIENCE_S)
+        assert found()[1] == []
+        (notice,) = found(later_ms=120_000)[1]
+        assert "nothing handled for 12" in notice
 
 
 async def test_the_running_info_of_our_member(cluster: Cluster) -> None:

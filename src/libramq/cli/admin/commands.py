@@ -5,7 +5,18 @@ from typing import Annotated, Any, Final
 import typer
 
 from libramq.cli import options
-from libramq.cli.admin import disk, exports, groups, messages, reading, sending, servers, statistics, topics
+from libramq.cli.admin import (
+    disk,
+    exports,
+    groups,
+    messages,
+    monitoring,
+    reading,
+    sending,
+    servers,
+    statistics,
+    topics,
+)
 from libramq.cli.admin.printing import time_text
 from libramq.errors import ConfigError
 
@@ -13,7 +24,9 @@ app = typer.Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
-for _room in (topics, groups, messages, reading, sending, statistics, exports, servers, disk):
+for _room in (
+    topics, groups, messages, reading, sending, statistics, exports, servers, disk, monitoring
+):  # fmt: skip
     app.add_typer(_room.app)
 
 

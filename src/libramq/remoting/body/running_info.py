@@ -12,7 +12,10 @@ from libramq.message.queue import MessageQueue
 
 
 class ProcessQueueInfo(Document, frozen=True, kw_only=True):
-    """One queue of a consumer, with the messages that it has not finished."""
+    """One queue of a consumer, with the messages that it has not finished.
+
+    last_consume_timestamp: None where it is not measured, as by our consumers.
+    """
 
     commit_offset: int
     cached_msg_min_offset: int = 0
@@ -23,6 +26,7 @@ class ProcessQueueInfo(Document, frozen=True, kw_only=True):
     last_lock_timestamp: int = 0
     dropped: bool = msgspec.field(name="droped", default=False)  # As Apache spells it.
     last_pull_timestamp: int = 0
+    last_consume_timestamp: int | None = None
 
 
 class ConsumerRunningInfo(Document, frozen=True, kw_only=True):
