@@ -57,6 +57,9 @@ class RetriesAreExact(Invariant):
                 # One that was frozen and lost its queue may fail after the next owner has succeeded.
                 self._is_dead[key] = self._is_dead.get(key, True) and outcome is not HandlerOutcome.SUCCESS
                 self.progressed_ms = self.cluster.now_ms  # With many duplicates, it may come late.
+            elif outcome is HandlerOutcome.SUCCESS and key in self._is_dead:
+                # It could not be sent back, and failed again locally; the next owner had it as stored.
+                self._is_dead[key] = False
 
     def is_met(self) -> bool:
         return not self._missing()
