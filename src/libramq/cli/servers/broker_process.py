@@ -18,8 +18,9 @@ from libramq.cli import logs, running
 from libramq.cli.main import EXIT_FAILED, failure_line
 from libramq.cli.options import LogLevel
 from libramq.cli.servers.broker_children import READY, STOP_SECONDS
-from libramq.cli.servers.commands import broker_server, calm_garbage_collector
+from libramq.cli.servers.commands import broker_server
 from libramq.cli.servers.kafka import kafka_servers
+from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.transport.descriptors import raise_limit
 
 
@@ -44,6 +45,7 @@ async def serve(config: BrokerConfig) -> None:
         for server in kafka:
             await server.start()
         calm_garbage_collector()
+        keep_freed_memory()
         loop.add_reader(stdin, read)
         print(READY, flush=True)
         await stopped.wait()

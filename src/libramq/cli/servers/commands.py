@@ -1,7 +1,6 @@
 """The server commands: composed, announced in a few lines, stopped by a signal."""
 
 import asyncio
-import gc
 import ipaddress
 import os
 import socket
@@ -19,6 +18,7 @@ from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
 from libramq.cli.servers.kafka import kafka_servers
 from libramq.cli.servers.layout import directories, kv_file
+from libramq.cli.servers.memory import calm_garbage_collector, keep_freed_memory
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
@@ -38,11 +38,6 @@ SECRET_BYTES: Final = 32
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 _LOOPBACK: Final = "127.0.0.1"
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
-#: Ours: the collector stops the loop, for 0.3 to 0.5 µs an object. It looks at 5,000 new ones at a time
-#: (2 ms), at 15,000 that survived (7 ms), and at all of them only after 20 million: where twenty clients
-#: have a thousand groups each, that takes 80 to 120 ms, and found 4 objects. What a request leaves behind in
-#: cycles (an exception and its frames) dies young; the rest is freed by reference counts.
-_COLLECTION_THRESHOLDS: Final = (5_000, 2, 1_400)
 
 
 async def up(
@@ -180,6 +175,7 @@ async def _serve(
             await service.start()
             started.append(service)
         calm_garbage_collector()
+        keep_freed_memory()
         for line in lines:
             print(line, flush=True)
         await _signal_or_failure(signal, failure)
@@ -200,17 +196,6 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
     finally:
         signalled.cancel()
         failed.cancel()
-
-
-def calm_garbage_collector() -> None:
-    """Make garbage collection rare.
-
-    Objects made at the start stay, so they are never scanned again; those of a read are freed by reference
-    counting, so looking for cycles every 700 objects only costs time (1 to 2 µs a message).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_COLLECTION_THRESHOLDS)
 
 
 def _advertised(host: str) -> str:
