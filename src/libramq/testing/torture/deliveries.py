@@ -15,12 +15,11 @@ NEVER: Final = None
 
 
 class Deliveries:
-    """The promises about a topic's messages. is_once: none may be delivered twice."""
+    """The promises about a topic's messages."""
 
-    def __init__(self, name: str, *, is_once: bool) -> None:
+    def __init__(self, name: str) -> None:
         self.promised_count = self.twice_count = 0
         self._name = name
-        self._is_once = is_once
         #: The wall time from which on it may be delivered; NEVER: not at all.
         self._from_ms: dict[Identity, int | None] = {}
         self._promised: set[Identity] = set()
@@ -56,8 +55,7 @@ class Deliveries:
         self._missing.discard(identity)
         if identity in self._delivered:
             self.twice_count += 1
-            is_wrong = self._is_once and identity not in self._repeatable
-            return [f"{text} was delivered twice"] if is_wrong else []
+            return [] if identity in self._repeatable else [f"{text} was delivered twice"]
         self._delivered.add(identity)
         return []
 

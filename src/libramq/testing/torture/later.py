@@ -51,8 +51,8 @@ class LaterLoad:
     def __init__(self) -> None:
         self.wrong: list[str] = []
         self.rolled_back_count = 0
-        self.transactions = Deliveries(TRANSACTIONS_TOPIC, is_once=True)
-        self.timers = Deliveries(TIMERS_TOPIC, is_once=False)
+        self.transactions = Deliveries(TRANSACTIONS_TOPIC)
+        self.timers = Deliveries(TIMERS_TOPIC)
         self._serials = count(1)
         self._clock = SystemClock()
         #: Half messages that have not ended, and what was requested of them, if anything was.
