@@ -11,15 +11,18 @@ import pytest
 from libramq.broker.cluster import escaping_pops
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.passed_on_file import PassedOnFile
+from libramq.client.popping.popped import batch_acks
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.filesystem import LocalFileSystem
 from libramq.formats import fastjson
+from libramq.formats.document import encode_body
 from libramq.message import MessageExt
 from libramq.pop import CheckPoint
 from libramq.pop.check_point import check_point_of
 from libramq.pop.entries import CheckPointEntry
 from libramq.pop.passed_on import PassedOn
+from libramq.remoting.body.pop import BatchAckBody
 from tests.broker.brokers import Conversation
 from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer
@@ -96,6 +99,51 @@ def test_what_was_not_acknowledged_is_redelivered_by_another_master(pair: Pair) 
     assert pop(pair.master) == []
     assert redelivered(pair.master) == []
     assert pop(pair.other) == []
+
+
+def test_what_is_acknowledged_at_the_acting_slave_comes_no_more(pair: Pair) -> None:
+    send(pair, "one", "two", "three")
+    one, two, _ = pop(pair.master)
+    pair.run(100)
+    popper = Popper(pair.slave)
+    assert popper.ack(one).code == ResponseCode.SYSTEM_BUSY  # Its master is there.
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    ack(pair.slave, one)
+    ack(pair.slave, one)
+    (acks,) = batch_acks("G", [two]).values()
+    body = encode_body(BatchAckBody(broker_name="broker-a", acks=acks))
+    batch = pair.slave.ask(FakePeer(), RequestCode.BATCH_ACK_MESSAGE, None, body)
+    assert batch.code == ResponseCode.SUCCESS
+    assert popper.change(two, 1_000).code == ResponseCode.SYSTEM_BUSY
+    pair.run(10 * SECONDS)
+    assert redelivered(pair.other) == ["three"]
+    return_master(pair)
+    assert popper.ack(one).code == ResponseCode.SYSTEM_BUSY
+    pair.run(60 * SECONDS)
+    assert pop(pair.master) == []
+
+
+def test_an_acknowledgement_at_a_slave_that_does_not_know_what_was_popped_is_refused(pair: Pair) -> None:
+    """Its own offset may be impossible, too."""
+    send(pair, "one")
+    (one,) = pop(pair.master)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(15 * SECONDS)
+    popper = Popper(pair.slave)
+    assert popper.ack(one, offset=1 << 40).code == ResponseCode.SYSTEM_BUSY
+    assert popper.ack(one, offset=-1).code == ResponseCode.SYSTEM_BUSY
+    assert popper.ack(one, extra_info="none").code != ResponseCode.SUCCESS
+    pair.slave.broker._files.passed_on.journal_begins_at(-1)
+    slave = pair.slave.broker.replication.slave
+    assert slave is not None
+    assert slave.escaping is not None
+    slave.escaping.forget()
+    pair.run(5 * SECONDS)
+    assert popper.ack(one).code == ResponseCode.SYSTEM_BUSY
+    pair.run(20 * SECONDS)
+    assert redelivered(pair.other) == []
 
 
 def test_a_message_keeps_what_its_producer_gave_it(pair: Pair) -> None:

@@ -15,7 +15,7 @@ on nothing more is sent. Until then its own offsets, which are older, are not co
 Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.changeScheduleServiceStatus.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -33,6 +33,7 @@ from libramq.kernel.parts import Kernel
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.pop.check_point import Key
 from libramq.remoting.body.route import ClusterInfo
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.question import Ask, Question
@@ -96,6 +97,11 @@ class Escaping:
         is_awaiting = self._transactions.is_awaiting or self._is_midway
         self._has_sent = is_awaiting or any(each.awaited for each in self._windows.values())
         return self._has_sent
+
+    def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
+        """Have popped messages not passed on; return whether this slave acts, and knows what was popped."""
+        is_paused = self._clock.monotonic_ms() < self._paused_until_ms
+        return self._was_acting and not is_paused and self._pops.acknowledge(done)
 
     @property
     def is_ahead_of_master(self) -> bool:

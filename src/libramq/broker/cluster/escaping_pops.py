@@ -14,7 +14,7 @@ A slave of Apache's master passes nothing on: that one asks nobody when it is ba
 points, for another master to ask it for their messages (PopReviveService.java, EscapeBridge.java).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
@@ -30,7 +30,8 @@ from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.pop import CheckPoint
+from libramq.pop import CheckPoint, InFlight
+from libramq.pop.check_point import Key
 from libramq.store.log.segments import ColdRead
 from libramq.store.reading.read import ReadStatus
 
@@ -72,6 +73,7 @@ class EscapingPops:
         #: Whether the log is to be looked at again once the window is done.
         self._begins_later = False
         self._reader: JournalReader | None = None
+        self._in_flight: InFlight | None = None
         self._until = 0
         self._forget()
 
@@ -94,6 +96,21 @@ class EscapingPops:
             read_max=READ_MAX,
         )
 
+    def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
+        """Note messages that are done, those of a check point as a BitSet of Java's.
+
+        Return False while the journal is read. What was passed on already is forgotten.
+        """
+        in_flight = self._in_flight
+        if in_flight is None:
+            return False
+        for key, bit_set in done:
+            check_point = in_flight.find(key)
+            if check_point is not None:
+                offsets = check_point.open_offsets_in(bit_set)
+                in_flight.acknowledge(check_point, check_point.bits_of(offsets))
+        return True
+
     def end(self) -> None:
         """Forget what is in flight: a master is there, or the log is about to be cut."""
         self._begins_later = False
@@ -101,6 +118,8 @@ class EscapingPops:
 
     def _forget(self) -> None:
         self._reader = None
+        #: What was in flight when the master was lost; None: it has not been read.
+        self._in_flight = None
         self._unsorted: Iterator[CheckPoint] | None = None
         #: By when their messages are visible, and by their places in the journal, no two of which are equal.
         self._due: list[tuple[int, int, CheckPoint]] = []
@@ -152,6 +171,7 @@ class EscapingPops:
         loaded = reader.loaded
         loaded.finish()
         self._reader, self._until = None, reader.end
+        self._in_flight = loaded.in_flight
         self._unsorted = iter(list(loaded.in_flight))
 
     def _sort(self, unsorted: Iterator[CheckPoint]) -> None:

@@ -5,6 +5,7 @@ A slave: see `slave.py`.
 
 import ipaddress
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from libramq.broker.cluster.escaping import Escaping
@@ -16,6 +17,7 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
 from libramq.broker.processor.cluster.slave_refusals import refuse_at_slave
+from libramq.broker.processor.messages.ack_at_slave import AckAtSlave
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID
@@ -85,6 +87,11 @@ class Replication:
             if slave.escaping is not None:
                 code = RequestCode.GET_ALL_DELAY_OFFSET
                 processors[code] = _pausing(processors[code], slave.escaping)
+                acks = AckAtSlave(slave.escaping.acknowledge)
+                code = RequestCode.ACK_MESSAGE
+                processors[code] = partial(acks.handle, processors[code])
+                code = RequestCode.BATCH_ACK_MESSAGE
+                processors[code] = partial(acks.handle_batch, processors[code])
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""

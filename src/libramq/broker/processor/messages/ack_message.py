@@ -81,7 +81,7 @@ class AckMessage:
             )
         popped: list[tuple[Key, bytes]] = []
         for ack in body.acks:
-            topic, bit_set = _real_topic(ack), ack.bits()
+            topic, bit_set = real_topic(ack), ack.bits()
             if ack.revive_queue != ORDERED:
                 key = (topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time)
                 popped.append((key, bit_set))
@@ -126,7 +126,7 @@ class AckMessage:
         return ReplyWhenDurable(end, reply) if end and self._waits_for_disk else reply
 
 
-def _real_topic(ack: BatchAckText) -> str:
+def real_topic(ack: BatchAckText) -> str:
     """Return the topic that the messages of an entry were popped from (ExtraInfoUtil.getRealTopic)."""
     if ack.retry not in ("0", "1", "2"):
         raise broker_error(ResponseCode.INVALID_PARAMETER, f"retry {ack.retry!r}; 0, 1 or 2 is allowed")

@@ -1,0 +1,57 @@
+"""ACK_MESSAGE, BATCH_ACK_MESSAGE at an acting slave: what is acknowledged is not passed on.
+
+Acknowledgements are kept in memory, until the slave passes by their check points: what it has passed on, its
+master acknowledges when it is back. Where that is back earlier, these messages are redelivered.
+Upstream: AckMessageProcessor.appendAckNew, whose acting slave stores them at another master.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from libramq.broker.processor.messages.ack_message import ACKS_MAX, real_topic
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.pop.check_point import Key
+from libramq.pop.handle import ORDERED, decode_handle
+from libramq.remoting.body.pop import BatchAckBody
+from libramq.remoting.headers import decode_header
+from libramq.remoting.pop_headers import AckMessageHeader
+from libramq.rpc.outcome import SUCCESS, Outcome
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import with_body
+
+#: A check point and those of its messages that are done, as a BitSet of Java's.
+Acknowledged = tuple[Key, bytes]
+
+
+class AckAtSlave:
+    """Takes acknowledgements. acknowledge: returns whether this slave passes on what was popped."""
+
+    def __init__(self, acknowledge: Callable[[Iterable[Acknowledged]], bool]) -> None:
+        self._acknowledge = acknowledge
+
+    def handle(self, refuse: Processor, request: Request) -> Outcome:
+        """Take the acknowledgement of one message."""
+        header = decode_header(request.command, AckMessageHeader)
+        handle = decode_handle(header.extra_info)
+        distance = header.offset - handle.start_offset
+        if handle.revive_queue == ORDERED or not 0 <= distance < 8 * ACKS_MAX:
+            return refuse(request)
+        key = (header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms)
+        bit_set = (1 << distance).to_bytes(distance // 8 + 1, "little")
+        return SUCCESS if self._acknowledge([(key, bit_set)]) else refuse(request)
+
+    def handle_batch(self, refuse: Processor, request: Request) -> Outcome:
+        """Take acknowledgements of several check points' messages."""
+        return with_body(request, BatchAckBody, partial(self._take, refuse, request))
+
+    def _take(self, refuse: Processor, request: Request, body: BatchAckBody) -> Outcome:
+        if len(body.acks) > ACKS_MAX:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, f"{len(body.acks)} check points; {ACKS_MAX}")
+        if any(ack.revive_queue == ORDERED for ack in body.acks):
+            return refuse(request)
+        done = [
+            ((real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time), ack.bits())
+            for ack in body.acks
+        ]
+        return SUCCESS if self._acknowledge(done) else refuse(request)
