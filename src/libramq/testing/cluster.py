@@ -283,7 +283,7 @@ class Cluster(Watcher):
                     interval_ms=TRANSACTION_INTERVAL_MS,
                 )
             )
-            self.poppers.append(SimulatedPopper(self.world, topic, list(self.brokers.values())))
+            self.poppers.append(SimulatedPopper(self.world, topic, list(self.brokers.values()), self.slaves))
 
     def join(
         self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None

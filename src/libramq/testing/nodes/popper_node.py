@@ -4,12 +4,12 @@ Some messages it acknowledges, some it forgets, as a member that is killed does;
 all members once their invisible time is over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from libramq.client.popping.popped import ack_header, messages_of
-from libramq.errors import LibraError
+from libramq.errors import LibraError, RemoteError
 from libramq.message.message import MessageExt
 from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc.asking import ask
@@ -17,6 +17,7 @@ from libramq.rpc.pop_calls import PopReply, ack_message, pop_message
 from libramq.testing.machine.dialer import simulated_remotes
 from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
+from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World
 
 #: How often it pops, and how many messages at most.
@@ -25,19 +26,27 @@ MESSAGES_MAX: Final = 16
 #: For how long what it pops is invisible: some times are over while a master is gone, some are not.
 INVISIBLE_MS: Final = (2_000, 5_000, 9_000)
 FORGOTTEN_CHANCE: Final = 0.3
-#: How long a handler takes.
+#: How long a handler takes; some take so long that a slave acts meanwhile.
 HANDLING_MS_MAX: Final = 1_500
+SLOW_MS_MAX: Final = 8_000
+SLOW_CHANCE: Final = 0.2
 
 
 class SimulatedPopper:
-    """One member. masters: of which it pops."""
+    """One member. masters: of which it pops; slaves: by their names, where it acknowledges instead."""
 
-    def __init__(self, world: World, topic: str, masters: Sequence[SimulatedBroker]) -> None:
+    def __init__(
+        self,
+        world: World,
+        topic: str,
+        masters: Sequence[SimulatedBroker],
+        slaves: Mapping[str, SimulatedBroker],
+    ) -> None:
         self.name = f"popper-{topic}"
         self.group = f"POPPERS-{topic}"
         self._world = world
         self.topic = topic
-        self._masters = masters
+        self._masters, self._slaves = masters, slaves
         self._random = world.stream(self.name)
         self._forgets = True
         self.process = Process(self.name, world.time, clock=world.clock(self.name))
@@ -68,14 +77,28 @@ class SimulatedPopper:
             return
         for message in messages_of(reply, master.name):
             if not self._forgets or self._random.random() >= FORGOTTEN_CHANCE:
-                done = partial(self._acknowledge, master, message)
-                self.process.after(self._random.randint(1, HANDLING_MS_MAX), done)
+                is_slow = self._random.random() < SLOW_CHANCE
+                handling_ms = self._random.randint(1, SLOW_MS_MAX if is_slow else HANDLING_MS_MAX)
+                self.process.after(handling_ms, partial(self._acknowledge, master, message))
 
     def _acknowledge(self, master: SimulatedBroker, message: MessageExt) -> None:
-        """Acknowledge a message once."""
+        """Acknowledge a message, at its master's slave if the master does not answer."""
+        call = ack_message(ack_header(self.group, message))
+        slave = self._slaves.get(master.name)
 
         def acknowledged(outcome: object) -> None:
             # Without an answer it is done, or comes again.
             self._world.history.acknowledged(self.group, self.topic, message.message_id)
 
-        ask(self._remotes, master.address, ack_message(ack_header(self.group, message)), acknowledged)
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, RemoteError) and slave is not None:
+                ask(self._remotes, slave.address, call, acknowledged_at_slave)
+            else:
+                acknowledged(outcome)
+
+        def acknowledged_at_slave(outcome: object) -> None:
+            if not isinstance(outcome, LibraError):
+                self._world.history.happened(Happening.ACKNOWLEDGED_AT_SLAVE, message.message_id)
+            acknowledged(outcome)
+
+        ask(self._remotes, master.address, call, answered)

@@ -50,6 +50,7 @@ class Happening(StrEnum):
     ESCAPED = "an acting slave has another master deliver what waited"
     PASSED_ON = "an acting slave passes an open transaction on"
     REVIVED_ELSEWHERE = "an acting slave has another master redeliver what was popped"
+    ACKNOWLEDGED_AT_SLAVE = "an acting slave takes the acknowledgement of a popped message"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
