@@ -222,6 +222,10 @@ def test_java_clients_get_timer_messages_of_a_lost_master_from_another(tmp_path:
             "every message",
             within_s=2 * PATIENCE_S,
         )
+        # Apache's slave notes once a second up to where it has sent them.
+        cluster.wait_until(
+            lambda: timers_are_done(slave, deliver_ms), "the slave's timers", within_s=PATIENCE_S
+        )
         servers.start("master", brokerName=NAME)
         master = f"127.0.0.1:{servers.ports['master']}"
         cluster.wait_until(

@@ -69,6 +69,7 @@ def committed(consumer: Consumer, topic: str, count: int) -> list[int]:
 
 def test_a_topics_partitions_are_spread_over_all_brokers(cluster: KafkaCluster):
     cluster.create("spread", 6)
+    wait_until(lambda: None not in cluster.leaders("spread").values(), "a broker is away")
     leaders = cluster.leaders("spread")
     assert sorted(leaders.values(), key=str) == [A, A, B, B, C, C]
     assert [cluster.leaders("spread", name) for name in NAMES] == [leaders] * 3
