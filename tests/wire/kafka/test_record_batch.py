@@ -48,7 +48,7 @@ def of_a_client(codec: int = NONE, **fields: Any) -> bytes:
 def test_a_clients_batch_is_read_whatever_its_compression(codec: int):
     decoded = decode_batch(of_a_client(codec))
     assert [each._replace(raw_headers=b"") for each in decoded] == [
-        each._replace(raw_headers=b"", headers=list(each.headers)) for each in RECORDS
+        each._replace(raw_headers=b"", headers=tuple(each.headers)) for each in RECORDS
     ]
     assert decoded[0].raw_headers == RECORDS[0].raw_headers
 

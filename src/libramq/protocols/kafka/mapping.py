@@ -44,22 +44,22 @@ _MEANT: Final = p.RESERVED | {
     p.TRANSACTION_CHECK_TIMES,
     p.CHECK_IMMUNITY_TIME_IN_SECONDS,
 }  # fmt: skip
+_UTF_8_BYTES_MAX: Final = 4
 #: Room for what the broker adds: its region, cluster, the unique key, and the mark of an idempotent producer.
 PROPERTIES_BYTES_MAX: Final = p.PROPERTIES_BYTES_MAX - 1024
 
 
 def draft_of(topic: str, queue_id: int, record: Record) -> Draft:
     """Return a record as a message; raises InvalidBatch if its key and headers are too large."""
-    properties: dict[str, str] = {}
+    text = ""
     if record.key is not None:
         name, value = _key_property(record.key)
-        properties[name] = value
+        text = p.properties_to_text({name: value})
     if record.headers:
-        properties.update(_header_properties(record))
+        text += p.properties_to_text(_header_properties(record))
     if record.value is None:
-        properties[NULL] = "true"
-    text = p.properties_to_text(properties)
-    if len(text.encode()) > PROPERTIES_BYTES_MAX:
+        text += p.properties_to_text({NULL: "true"})
+    if len(text) > PROPERTIES_BYTES_MAX // _UTF_8_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise InvalidBatch(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"key and headers of a record take {len(text)} bytes; {PROPERTIES_BYTES_MAX} are allowed",
@@ -78,11 +78,7 @@ def record_of(message: MessageExt) -> Record:
     properties = message.properties
     value = None if not message.body and NULL in properties else message.body
     return Record(
-        timestamp_ms=message.born_timestamp_ms,
-        key=_key(properties),
-        value=value,
-        raw_headers=_raw_headers(properties),
-        offset=message.queue_offset,
+        message.born_timestamp_ms, _key(properties), value, (), _raw_headers(properties), message.queue_offset
     )
 
 

@@ -162,10 +162,16 @@ encode_int32: Final = _INT32.pack
 encode_int64: Final = _INT64.pack
 
 
+#: Each byte by its value.
+_BYTES: Final = [bytes((value,)) for value in range(0x100)]
+
+
 def encode_uvarint(value: int) -> bytes:
-    """Encode an unsigned number."""
+    """Encode an unsigned number; most take a byte or two."""
     if value < 0x80:
-        return bytes((value,))
+        return _BYTES[value]
+    if value < 0x4000:
+        return _BYTES[value & 0x7F | 0x80] + _BYTES[value >> 7]
     groups = bytearray()
     while value >= 0x80:
         groups.append(value & 0x7F | 0x80)
