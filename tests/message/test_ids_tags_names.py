@@ -64,6 +64,15 @@ def test_unique_ids_differ_although_the_clock_stands_still_or_is_set_back():
     assert ids[0].startswith("0A000007" + f"{70_000 & 0xFFFF:04X}")
 
 
+def test_many_unique_ids_are_those_of_as_many_calls():
+    clock = ManualClock()
+    one, other = (UniqueIdGenerator("10.0.0.7", 7, clock, random.Random(1)) for _ in range(2))
+    for count in (1, 0, 5, 70_000, 140_000, 3):
+        assert one.many(count) == [other() for _ in range(count)]
+        assert one() == other()
+        clock.advance(1)
+
+
 def test_two_generators_of_one_host_differ():
     clock = ManualClock()
     one = UniqueIdGenerator("::1", 5, clock, random.Random(1))

@@ -22,11 +22,14 @@ from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, StoreMessage
+from libramq.store.log.message_run import MessageRun, RunItem, RunResult
 from libramq.store.retention.disk_space import DiskSpace
 
 
 class Draft(NamedTuple):
-    """A message in its protocol's form. properties: the stored text (`message.properties`).
+    """A message in its protocol's form.
+
+    properties: the stored text (`message.properties`), with a separator behind each.
 
     born_ms: when its producer made it; None: now.
     """
@@ -36,6 +39,11 @@ class Draft(NamedTuple):
     body: bytes
     properties: str = ""
     born_ms: int | None = None
+
+
+def _count(result: AppendResult) -> int:
+    """Return how many messages a result is of."""
+    return len(result.positions) if isinstance(result, RunResult) else 1
 
 
 class _Stored(Gated):
@@ -86,13 +94,13 @@ class Appending:
         *,
         wall_ms: WallMs,
         now_ms: MonotonicMs,
-        stored: Callable[[Sequence[AppendResult]], None] | None = None,
+        stored: Callable[[int, int], None] | None = None,
     ) -> None:
         """Store messages by one write; the waiter gets their positions once they are safe.
 
         Raises BrokerError, and stores nothing, if one of them is refused. Where no file of the log holds all
         of them, the first ones may be stored although the disk refused the others. stored: called before
-        anything else with the positions of those that were stored, if any.
+        anything else with how many were stored, if any, and where they end.
         """
         no_space = self._disk_space.refusal(now_ms)
         if no_space is not None:
@@ -100,10 +108,13 @@ class Appending:
         for topic, queue_id in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
             self._requirements.queue_to_write(topic, queue_id)
         sender = born_host(waiter.connection.address)
-        messages = [self._message(draft, sender, wall_ms) for draft in drafts]
+        messages = self._runs(drafts, sender, wall_ms)
+        if messages is None:
+            messages = [self._message(draft, sender, wall_ms) for draft in drafts]
         results = self._log.append(messages)
-        if stored is not None and results and results[0].is_ok:
-            stored([result for result in results if result.is_ok])
+        done = [result for result in results if result.is_ok]
+        if stored is not None and done:
+            stored(sum(map(_count, done)), done[-1].end)
         for result in results:
             if not result.is_ok:
                 raise self._log.refused(result)
@@ -117,6 +128,50 @@ class Appending:
             self._durability.wait(_Stored(results, waiter), results[-1].end)
         else:
             waiter.answer(results)
+
+    def _runs(
+        self, drafts: Sequence[Draft], sender: bytes, wall_ms: WallMs
+    ) -> list[StoreMessage | MessageRun] | None:
+        """Return messages as runs of those with one queue and time: what these share is done once.
+
+        None if one of them must be looked at by itself, or if no file of the log may hold all: a run is
+        stored as a whole.
+        """
+        completed = self._completed_plain(drafts)
+        size = sum([len(draft.body) for draft in drafts]) + sum(map(len, completed))
+        if not completed or not self._log.may_hold([draft.topic for draft in drafts], size):
+            return None
+        runs: list[StoreMessage | MessageRun] = []
+        items: list[RunItem] = []
+        place = None
+        for draft, properties in zip(drafts, completed, strict=True):
+            topic, queue_id, _, _, born_ms = draft
+            if (topic, queue_id, born_ms) != place:
+                place, items = (topic, queue_id, born_ms), []
+                runs.append(
+                    MessageRun(
+                        topic, queue_id, items, 0, int(wall_ms) if born_ms is None else born_ms, sender
+                    )
+                )
+            items.append((0, draft.body, properties, 0))
+        return runs
+
+    def _completed_plain(self, drafts: Sequence[Draft]) -> list[bytes]:
+        """Return the properties of messages as they are stored; none if one is refused, or is not plain."""
+        texts = [draft.properties for draft in drafts]
+        if (
+            p.UNIQ_KEY in "".join(texts)
+            or max([len(draft.body) for draft in drafts]) > self._message_bytes_max
+        ):
+            return []
+        key, end = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}", p.PROPERTY_SEPARATOR
+        encoded = [
+            f"{text}{key}{unique_id}{end}".encode("utf-8", "replace")
+            for text, unique_id in zip(texts, self._unique_id.many(len(texts)), strict=True)
+        ]
+        completed, may_have_tag = self._properties.added_to_all_plain(encoded) or ([], False)
+        is_plain = not may_have_tag and max(map(len, completed), default=0) <= p.PROPERTIES_BYTES_MAX
+        return completed if is_plain else []
 
     def _message(self, draft: Draft, sender: bytes, wall_ms: WallMs) -> StoreMessage:
         self.check_size(draft.body)

@@ -56,6 +56,11 @@ class MessageLog:
         if size > self._store.config.mapped_file_size_commit_log - BLANK_BYTES:
             raise self.refused(MESSAGE_ILLEGAL)
 
+    def may_hold(self, topics: Sequence[str], size: int) -> bool:
+        """Return whether one file may hold messages of these topics, with so many bytes of their own."""
+        around = max(record_size(topic, 0, 0, HOST_BITS) for topic in set(topics))
+        return size + around * len(topics) <= self._store.config.mapped_file_size_commit_log - BLANK_BYTES
+
     def require_light(self, dispatch: str | None) -> None:
         """Raise BrokerError for light queues that cannot be, or that would be too many."""
         maximum = self._store.config.light_queues_max

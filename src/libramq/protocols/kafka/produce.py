@@ -168,8 +168,8 @@ class Produces:
         offset = self._store.next_offset(topic, queue_id)
         first = known or StoredBatch(stamp.first, stamp.records, 0, offset, 0)
 
-        def stored(results: Sequence[AppendResult]) -> None:
-            now = first._replace(stored=done + len(results), end=results[-1].end)
+        def stored(count: int, end: int) -> None:
+            now = first._replace(stored=done + count, end=end)
             self._producers.sequences.note(topic, queue_id, stamp, now, int(wall_ms))
             self._producers.changed()
 
