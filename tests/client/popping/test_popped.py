@@ -26,3 +26,16 @@ def test_an_answer_that_cannot_be_read_is_the_brokers_failure(body: bytes, start
     """So the other brokers are asked; a missing start was a KeyError in the program."""
     with pytest.raises(RemoteError, match="broker b"):
         messages_of(reply(body, starts), "b")
+
+
+def test_a_damaged_message_is_reported(caplog: pytest.LogCaptureFixture):
+    """It cannot be pulled again; Java's client does not look at checksums at all."""
+    queue = MessageQueue("T", "b", 3)
+    records = [record(queue, number, b"body %d" % number) for number in range(3)]
+    assert len(messages_of(reply(b"".join(records), {"0 3": 0}), "b")) == 3
+    assert not caplog.text
+    records[1] = records[1].replace(b"body 1", b"bodY 1")
+    messages = messages_of(reply(b"".join(records), {"0 3": 0}), "b")
+    assert [each.body for each in messages] == [b"body 0", b"bodY 1", b"body 2"]
+    assert "does not match its checksum" in caplog.text
+    assert "offset=1" in caplog.text

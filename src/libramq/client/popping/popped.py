@@ -8,15 +8,18 @@ import base64
 from collections.abc import Iterable
 from typing import Final
 
-from libramq.errors import ConfigError, RemoteError, RemoteProtocolError
+from libramq.errors import BodyDamaged, ConfigError, RemoteError, RemoteProtocolError
+from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_records
+from libramq.message.record import damaged_records, decode_records
 from libramq.pop.handle import Handle, decode_handle, encode_handle
 from libramq.remoting.body.pop import BatchAckText
 from libramq.remoting.pop_headers import AckMessageHeader, ChangeInvisibleTimeHeader
 from libramq.rpc.pop_calls import Changed, PopReply
+
+log = get_logger(__name__)
 
 #: The kind of a topic that is no retry topic (`names.pop_kind`).
 ORDINARY: Final = "0"
@@ -31,7 +34,7 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
     The handles of a queue differ in the offset only, which is their last part.
     """
     try:
-        messages = decode_records(reply.body, broker_name=broker_name)
+        messages = _decoded(reply.body, broker_name)
     except RemoteProtocolError as error:
         raise RemoteError(f"a pop's answer of broker {broker_name} cannot be read: {error}") from None
     redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
@@ -52,6 +55,24 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
             beginning = beginnings[queue_id] = encode_handle(handle)
         message.add_properties({p.POP_CK: f"{beginning} {message.queue_offset}"})
     return messages
+
+
+def _decoded(body: bytes, broker_name: str) -> list[MessageExt]:
+    """Return the messages of an answer; those with damaged bodies as they came, with an error in the log.
+
+    They cannot be pulled again, and a broker does not make another visible whose body it stored damaged.
+    """
+    try:
+        return decode_records(body, check_crc=True, broker_name=broker_name)
+    except BodyDamaged:
+        for head in damaged_records(body):
+            log.error(
+                "a message is received as it came: its body does not match its checksum",
+                topic=head.topic,
+                queue_id=head.queue_id,
+                offset=head.queue_offset,
+            )
+    return decode_records(body, broker_name=broker_name)
 
 
 def handle_of(message: MessageExt) -> Handle:
