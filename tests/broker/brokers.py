@@ -216,8 +216,12 @@ class Conversation:
         data = HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)])
         return self.ask(peer, RequestCode.HEART_BEAT, None, data)
 
-    def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Command:
-        header = h.CreateTopicHeader(topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+    def create_topic(
+        self, topic: str, queues: int = 4, perm: int = 6, attributes: str | None = None
+    ) -> Command:
+        header = h.CreateTopicHeader(
+            topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm, attributes=attributes
+        )
         peer, command = FakePeer(), self.command(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         self.give(peer, command)
         if not peer.replies:  # Under SYNC_FLUSH it waits for the disk.

@@ -2,10 +2,8 @@
 
 import json
 
-import pytest
-
-from libramq.errors import StoreError
 from libramq.kernel.effect import Thread
+from libramq.store import StoreMessage
 from tests.broker.brokers import Conversation
 
 
@@ -17,15 +15,17 @@ def offsets_writes(talk: Conversation) -> list:
     return [each for each in talk.threads.work if each[0] is Thread.DISK and "Progress" in repr(each[1])]
 
 
-def test_a_topic_that_is_to_have_queues_of_batches_is_refused_without_messages_too(tmp_path):
-    """Sends would have created a plain queue, and Apache's broker does not start on one of the wrong kind."""
+def test_a_topic_of_apaches_broker_with_queues_of_batches_gets_such_queues(tmp_path):
+    """Apache's broker does not start beside a queue of the wrong kind."""
     config = tmp_path / "config"
     config.mkdir()
-    topic = {"topicName": "Batched", "attributes": {"queue.type": "BatchCQ"}}
+    topic = {"topicName": "Batched", "attributes": {"queue.type": "BatchCQ"}, "perm": 6}
     (config / "topics.json").write_text(json.dumps({"topicConfigTable": {"Batched": topic}}))
-    with pytest.raises(StoreError, match=r"Batched: topics with queue\.type=BatchCQ"):
-        Conversation(tmp_path)
-    assert not (tmp_path / "abort").exists()
+    talk = Conversation(tmp_path)
+    talk.broker.store.append_batch([StoreMessage("Batched", 0, b"a")])
+    talk.close()
+    assert [path.name for path in (tmp_path / "batchconsumequeue").iterdir()] == ["Batched"]
+    assert not (tmp_path / "consumequeue").exists()
 
 
 def test_a_progress_file_is_written_again_after_an_unexpected_failure(tmp_path):

@@ -1,4 +1,4 @@
-"""Apache's broker has stored batches as one record each; ours serves every message of them from a copy."""
+"""Apache's broker has stored batches as one record each; ours serves every message of them, and goes on."""
 
 import subprocess
 import sys
@@ -125,3 +125,53 @@ def test_every_message_of_a_batch_is_served_from_the_copy(
         directory.end("kill -9")
     finally:
         cluster.stop_programs(keep_producers=False)
+
+
+@pytest.mark.parametrize("how", ["clean stop", "kill -9"])
+def test_ours_goes_on_with_queues_of_batches_and_apaches_after_it(
+    directory: Directory, tmp_path: Path, how: str
+) -> None:
+    directory.start("apache")
+    namesrv = directory.servers.namesrv
+    cluster = Cluster("apache", namesrv, tmp_path)
+    create_batch_topic(cluster)
+    sender = Sender(cluster)
+    try:
+        for number in range(6):
+            sender.batch(*(f"{tag} {number}" for tag in "abcde"))
+            sender.single(f"alone {number}")
+        cluster.wait_stored(TOPIC, len(sender.expected))
+        directory.end(how)
+        cluster.stop_programs(keep_producers=False)
+
+        assert not check_store(directory.store, LocalFileSystem()).is_damaged
+        directory.start("libra")
+        sender.cluster = cluster = Cluster("libra", namesrv, tmp_path / "second")
+        consume(cluster, GROUP, set(sender.expected.values()))
+        served = contents(namesrv, [TOPIC], GROUP).messages[TOPIC]
+        assert {(queue, offset): body.decode() for queue, offset, _, body, _ in served} == sender.expected
+        assert {tags for _, _, tags, _, _ in served} == set("abcde")
+        sender.batch("later 1", "later 2", "later 3")
+        sender.single("alone at ours")
+        consume(cluster, "at-ours", set(sender.expected.values()))
+        directory.end(how)
+        cluster.stop_programs(keep_producers=False)
+
+        assert not check_store(directory.store, LocalFileSystem()).is_damaged
+        directory.start("apache")
+        sender.cluster = cluster = Cluster("apache", namesrv, tmp_path / "third")
+        cluster.wait_stored(TOPIC, len(sender.expected))
+        sender.batch("last 1", "last 2")
+        consume(cluster, "at-apaches", set(sender.expected.values()))
+        directory.end("kill -9")
+    finally:
+        cluster.stop_programs(keep_producers=False)
+
+
+def consume(cluster: Cluster, group: str, expected: set[str]) -> None:
+    """Read everything with Java's consumer, in a new group."""
+    cluster.begin_offsets(group, TOPIC)
+    consumer = cluster.consumer(group, TOPIC, tags="*")
+    consumer.wait_count(len(expected), "message")
+    consumer.finish()
+    assert {event["body"] for event in consumer.of("message")} == expected

@@ -13,9 +13,12 @@ import pytest
 
 from libramq.clock import WallMs
 from libramq.errors import StoreDamaged
+from libramq.message import sys_flag as flags
+from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.config import Damaged, FlushDiskType
+from libramq.store.log.append import AppendResult
 from libramq.store.retention.retention import Retention
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import PowerCut
@@ -66,6 +69,7 @@ class Run:
     def open(self, damaged: Damaged | None = None) -> MessageStore:
         config = StoreConfig(
             root=Path("/store"), mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=400,
+            mapped_file_size_batch_consume_queue=8 * 46,
             tail_bytes=4096, damaged=damaged, queue_slice_cost=self.queue_slice_cost,
             flush_disk_type=self.flush_disk_type,
         )  # fmt: skip
@@ -90,14 +94,20 @@ class Run:
         message = StoreMessage("T", queue_id, body, encode_properties(properties), 0)
         (result,) = self.store.append_batch([message])
         assert result.is_ok
-        key = queue_id, result.queue_offset
+        self.note_stored((queue_id, result.queue_offset), (body, properties), result)
+
+    def note_stored(self, key: Key, message: tuple[bytes, dict[str, str]], result: AppendResult) -> None:
         if not self.flips:
-            assert result.queue_offset >= self.first_numbers.get(queue_id, 0), "a number was given out again"
+            assert key[1] >= self.first_numbers.get(key[0], 0), "a number was given out again"
         if self.durable.pop(key, None) is not None:
             assert key in self.damaged, "a durable message's number was given out again"
-        self.stored.setdefault(key, []).append((body, properties))
+        self.stored.setdefault(key, []).append(message)
         self.ends[key] = result.physical_offset, result.end
         self.damaged.discard(key)
+
+    def has(self, found: tuple[bytes, dict[str, str]]) -> tuple[bytes, dict[str, str]]:
+        """Return a message that was read as it was sent."""
+        return found
 
     def flush_log(self) -> None:
         plan = self.store._flusher.plan_log(self.time.monotonic_ms(), forced=True)
@@ -216,7 +226,7 @@ class Run:
         found: dict[Key, tuple[bytes, dict[str, str]]] = {}
         for queue_id in range(QUEUES):
             for message in read_all(self.store, "T", queue_id):
-                found[queue_id, message.queue_offset] = (message.body, message.properties)
+                found[queue_id, message.queue_offset] = self.has((message.body, message.properties))
         for key, message_found in found.items():
             if key not in self.damaged:
                 assert message_found in self.stored[key], key
@@ -252,6 +262,57 @@ class ZeroedRun(Run):
 
     flush_disk_type = FlushDiskType.SYNC_FLUSH
     zeroed_bytes = 1500
+
+
+class BatchRun(Run):
+    """A run whose queues are of batches (queue.type=BatchCQ), of one message or of several."""
+
+    def open(self, damaged: Damaged | None = None) -> MessageStore:
+        store = super().open(damaged)
+        store.keep_in_batches("T")
+        return store
+
+    def append(self) -> None:
+        if self.random.random() < 0.4:
+            super().append()
+            return
+        queue_id, number = self.random.randrange(QUEUES), len(self.stored)
+        items = [
+            BatchItem(
+                0, b"%d.%d " % (number, each) + self.random.randbytes(self.random.choice((5, 200))), b""
+            )
+            for each in range(self.random.randint(1, 9))
+        ]
+        properties = encode_properties({"INNER_NUM": str(len(items))})
+        message = StoreMessage(
+            "T", queue_id, encode_batch(items), properties, count=len(items),
+            sys_flag=flags.INNER_BATCH | flags.NEED_UNWRAP,
+        )  # fmt: skip
+        (result,) = self.store.append_batch([message])
+        assert result.is_ok
+        for each, item in enumerate(items):
+            self.note_stored((queue_id, result.queue_offset + each), (item.body, {}), result)
+
+    def has(self, found: tuple[bytes, dict[str, str]]) -> tuple[bytes, dict[str, str]]:
+        return found[0], {name: value for name, value in found[1].items() if name != "INNER_BASE"}
+
+    def zero_units(self) -> None:
+        self.cut_power()
+
+    def flip_record(self) -> None:
+        super().flip_record()
+        places = {self.ends[key][0] for key in self.damaged if key in self.ends}
+        self.damaged |= {key for key, (at, _) in self.ends.items() if at in places}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_was_durable_survives_in_queues_of_batches(seed: int):
+    run = BatchRun(seed, flips=seed % 2 == 1)
+    for _ in range(150):
+        run.step()
+    assert run.flips or not run.was_refused
+    assert run.disk.paths("/store/batchconsumequeue/")
+    assert not run.disk.paths("/store/consumequeue/")
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import libramq
-from libramq.errors import StoreError
 from libramq.message import decode_records
 from libramq.store import MessageStore
 from libramq.store.queues.consume_queue import UNIT
@@ -232,22 +231,3 @@ def check(store: MessageStore, acknowledged: dict[tuple[int, int], bytes]) -> No
                 stored[queue_id, found.queue_offset] = found.body.split(b" ")[0]
             offset = result.next_offset
     assert {key: stored.get(key) for key in acknowledged} == acknowledged
-
-
-def test_queues_of_batches_are_refused_before_anything_changes(tmp_path):
-    """With Apache's queue.type=BatchCQ a record is many messages, but has one unit in a plain queue."""
-    store = open_store(tmp_path)
-    store.append_batch([message("a")])
-    store.close()
-    deleted, queue = (
-        tmp_path / "batchconsumequeue" / "Deleted" / "0",
-        tmp_path / "batchconsumequeue" / "B" / "0",
-    )
-    deleted.mkdir(parents=True)
-    open_store(tmp_path).close()
-    queue.mkdir(parents=True)
-    (queue / f"{0:020d}").write_bytes(bytes(46))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(StoreError, match=r": B: topics with queue\.type=BatchCQ"):
-        open_store(tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

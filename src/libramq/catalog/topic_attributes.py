@@ -2,22 +2,25 @@
 
     message.type      UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION        changes
     reserve.time      -1 or milliseconds, for tiered stores                changes
-    queue.type        SimpleCQ                                             set at creation
+    queue.type        SimpleCQ, BatchCQ                                    set at creation
     cleanup.policy    DELETE                                               set at creation
 
-Upstream: attribute/AttributeParser.java, AttributeUtil.java, TopicAttributes.java. BatchCQ and COMPACTION,
-which Apache's broker has too, are refused: their messages would be stored as those of any other topic.
+Upstream: attribute/AttributeParser.java, AttributeUtil.java, TopicAttributes.java. COMPACTION, which
+Apache's broker has too, is refused: messages would be stored as those of any other topic.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, StoreError, broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import TopicConfig
 
 #: TopicMessageType.topicMessageTypeSet.
 MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+QUEUE_TYPE: Final = "queue.type"
+SIMPLE_QUEUES: Final = "SimpleCQ"
+BATCH_QUEUES: Final = "BatchCQ"
 #: Ours: four attributes exist, each of some 30 characters.
 TEXT_LENGTH_MAX: Final = 1_024
 _LONG_MAX: Final = 2**63 - 1
@@ -46,7 +49,7 @@ def _reserve_time(value: str) -> None:
 
 
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "queue.type": Attribute(False, _one_of(("SimpleCQ",))),
+    QUEUE_TYPE: Attribute(False, _one_of((SIMPLE_QUEUES, BATCH_QUEUES))),
     "cleanup.policy": Attribute(False, _one_of(("DELETE",))),
     "message.type": Attribute(True, _one_of(MESSAGE_TYPES)),
     "reserve.time": Attribute(True, _reserve_time),
@@ -108,17 +111,9 @@ def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, 
     return attributes
 
 
-def refuse_batch_topics(topics: Iterable[TopicConfig]) -> None:
-    """Raise StoreError if topics of Apache's are to have queues of batches (queue.type=BatchCQ).
-
-    Messages stored here would get queues of the other kind, beside which Apache's broker does not start.
-    """
-    batched = [topic.topic_name for topic in topics if topic.attributes.get("queue.type") == "BatchCQ"]
-    if batched:
-        raise StoreError(
-            f"{', '.join(sorted(batched))}: topics with queue.type=BatchCQ are served by Apache's broker "
-            "only; `libra store unbatch` makes a copy of this directory that LibraMQ serves"
-        )
+def is_of_batches(topic: TopicConfig) -> bool:
+    """Return whether a topic's queues are of batches (`store.queues.batch_consume_queue`)."""
+    return topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES
 
 
 def _refused(remark: str) -> BrokerError:

@@ -15,6 +15,7 @@ PAGE_BYTES = 4096  # UtilAll / OS_PAGE_SIZE upstream
 #: Ours: MessageStoreConfig.accessMessageInMemoryMaxRatio makes it 40 % of the machine's memory.
 IN_MEMORY_BYTES = 2 << 30
 UNIT_BYTES = 20  # ConsumeQueue.CQ_STORE_UNIT_SIZE
+BATCH_UNIT_BYTES = 46  # BatchConsumeQueue.CQ_STORE_UNIT_SIZE
 
 
 class FlushDiskType(StrEnum):
@@ -40,6 +41,7 @@ class StoreConfig:
     store_host: tuple[str, int] = ("127.0.0.1", 10911)
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 300_000 * UNIT_BYTES
+    mapped_file_size_batch_consume_queue: int = 300_000 * BATCH_UNIT_BYTES  # Theirs is a misspelt mapper….
     flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
     max_message_size: int = BODY_BYTES_MAX
     flush_interval_commit_log_ms: int = 500
@@ -70,6 +72,11 @@ class StoreConfig:
         queue = self.mapped_file_size_consume_queue
         if queue < UNIT_BYTES or queue % UNIT_BYTES:
             raise ConfigError(f"mappedFileSizeConsumeQueue {queue} is not a multiple of {UNIT_BYTES}")
+        batches = self.mapped_file_size_batch_consume_queue
+        if batches < BATCH_UNIT_BYTES or batches % BATCH_UNIT_BYTES:
+            raise ConfigError(
+                f"mapperFileSizeBatchConsumeQueue {batches} is not a multiple of {BATCH_UNIT_BYTES}"
+            )
         if self.open_files_max < 4 or self.tail_bytes < PAGE_BYTES:
             raise ConfigError("a store needs at least 4 open files and a tail of 4096 bytes")
 
@@ -87,3 +94,8 @@ class StoreConfig:
     def consume_queue_directory(self) -> Path:
         """Return the directory of the consume queues' files, by topic and queue id."""
         return self.root / "consumequeue"
+
+    @property
+    def batch_queue_directory(self) -> Path:
+        """Return the directory of the queues whose units are batches."""
+        return self.root / "batchconsumequeue"

@@ -9,21 +9,27 @@ Upstream: store/DefaultMessageStore.java.
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 
+from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.filter.message_filter import MessageFilter
+from libramq.message.inner_batch import split_place
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_record
+from libramq.message.record import decode_record, peek_record
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange
 from libramq.store.open_files import OpenFiles
-from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.timestamp_search import Boundary, search_timestamp
+from libramq.store.reading.batch_read import read_batches
 from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
 from libramq.store.reading.read import (
     NO_QUEUE,
+    Cold,
     ReadResult,
     find_record,
     read_queue,
@@ -31,6 +37,7 @@ from libramq.store.reading.read import (
     warm,
     whole_record,
 )
+from libramq.store.reading.unwrapping import Unwrapping, is_wrapped
 
 
 class StoreContents:
@@ -43,8 +50,10 @@ class StoreContents:
         files: OpenFiles,
         log: CommitLog,
         queues: ConsumeQueueTable,
+        unwrapping: Unwrapping,
     ) -> None:
         self.config = config
+        self.unwrapping = unwrapping
         self.visible_offset = 0
         self._filesystem = filesystem
         self._files = files
@@ -62,16 +71,41 @@ class StoreContents:
         tag_codes: frozenset[int] | None = None,
         *,
         may_wait: bool = True,
+        as_stored: bool = False,
     ) -> ReadResult:
-        """Read messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first."""
+        """Read messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first.
+
+        as_stored: return inner batches as they are, from before the offset perhaps.
+        """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return NO_QUEUE
-        result = read_queue(
-            self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
+        result = self._read_queue(
+            queue, offset, max_count, max_bytes, tag_codes, may_wait=may_wait, as_stored=as_stored
         )
         self.count_read(result)
         return result
+
+    def _read_queue(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        tag_codes: frozenset[int] | None,
+        *,
+        may_wait: bool,
+        as_stored: bool = False,
+    ) -> ReadResult:
+        if isinstance(queue, BatchConsumeQueue):
+            unwrapping = None if as_stored else self.unwrapping
+            return read_batches(
+                self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, unwrapping,
+                may_wait=may_wait,
+            )  # fmt: skip
+        return read_queue(
+            self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
+        )
 
     def filtered_read(
         self,
@@ -92,7 +126,7 @@ class StoreContents:
         if queue is None:
             return None
         return FilteredRead(
-            self._log,
+            partial(self._read_queue, queue),
             self._queues,
             queue,
             self.config,
@@ -117,7 +151,7 @@ class StoreContents:
         count = end - offset
         if queue is None or not 0 < count <= STEP_COUNT_MAX:
             return None
-        read = read_queue(self._log, queue, self.config, offset, count, STEP_BYTES_MAX, None, may_wait=False)
+        read = self._read_queue(queue, offset, count, STEP_BYTES_MAX, None, may_wait=False)
         return properties_of(read.data) if read.data and read.next_offset >= end else None
 
     def tag_codes(self, topic: str, queue_id: int, offset: int, *, end: int) -> frozenset[int] | None:
@@ -126,7 +160,9 @@ class StoreContents:
         None if there are too many, or if they are not in memory.
         """
         queue = self._queues.get(topic, queue_id)
-        return unit_tag_codes(queue, offset, end) if queue is not None else None
+        if queue is None or queue.is_batch:
+            return None
+        return unit_tag_codes(queue, offset, end)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the end of a queue's readable messages; 0 if there is no such queue."""
@@ -183,7 +219,7 @@ class StoreContents:
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record at an offset from a client: only if its queue refers to it."""
-        return find_record(self._log, self._queues, physical_offset, self.visible_offset)
+        return self._find(physical_offset, self.visible_offset)
 
     def logged_record(self, physical_offset: int, sha256: str) -> bytes | None:
         """Return the record at an offset, even if no queue refers to it, to a caller that has it."""
@@ -196,7 +232,20 @@ class StoreContents:
 
     def stored_message_at(self, physical_offset: int) -> MessageExt | None:
         """Return the message at an offset, even one that is not readable yet."""
-        return _decoded(find_record(self._log, self._queues, physical_offset, self._log.end))
+        return _decoded(self._find(physical_offset, self._log.end))
+
+    def _find(self, place: int, end: int) -> bytes | None:
+        """Return the record of a message, by its place (`message.inner_batch`)."""
+        physical_offset, number = split_place(place)
+        record = find_record(self._log, self._queues, physical_offset, end)
+        head = peek_record(record) if record is not None else None
+        if record is None or head is None or not is_wrapped(head):
+            return record if not number else None
+        try:
+            messages = self.unwrapping.messages(record, head, may_wait=True)
+        except StoreCorrupt:
+            return None
+        return messages[number] if messages is not None and number < len(messages) else None
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Return the readable units of a queue from an offset on: physical offset, size, tag code."""
@@ -260,8 +309,8 @@ class StoreContents:
         finally:
             files.may_wait = was
 
-    def warm(self, ranges: tuple[FileRange, ...]) -> None:
-        """Bring file ranges into the page cache; may be called in a thread."""
+    def warm(self, ranges: tuple[Cold, ...]) -> None:
+        """Bring file ranges into the page cache, and unwrap batches; may be called in a thread."""
         with contextlib.suppress(OSError):  # The reader will get the error.
             warm(self._filesystem, ranges)
 

@@ -13,47 +13,41 @@ Everything here runs on one thread, the event loop's; only `open` and `close` wa
 Upstream: store/DefaultMessageStore.java.
 """
 
-from collections.abc import Sequence
-
-from libramq.clock import Clock, MonotonicMs, WallMs
+from libramq.clock import Clock, MonotonicMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.message.ids import encode_host
-from libramq.message.record import RecordHead
+from libramq.message.inner_batch import unwrapped_items
+from libramq.store.appended_contents import AppendedContents
 from libramq.store.config import StoreConfig
 from libramq.store.flush import Flusher, FlushPlan
-from libramq.store.log.append import (
-    MESSAGE_ILLEGAL,
-    SERVICE_NOT_AVAILABLE,
-    AppendResult,
-    StoreMessage,
-)
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.cutting import cut_log
 from libramq.store.log.log_copy import LogCopy
-from libramq.store.log.message_run import MessageRun, halves_of, joined
-from libramq.store.log.packing import PackedBatch, pack_batch, with_light
 from libramq.store.open_files import OpenFiles
-from libramq.store.queues.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
-from libramq.store.queues.consume_queue_table import ConsumeQueueTable, refuse_batch_queues
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.reading.unwrapping import Unwrap, Unwrapping
 from libramq.store.recovery.opening import ABORT, StoreOpening
 from libramq.store.recovery.recovery import RecoveryReport
 from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
-from libramq.store.refusal import Refusal
 from libramq.store.retention.cleaning import Cleaning
 from libramq.store.retention.deletions import Deletions
 from libramq.store.statistics import StoreStatistics
-from libramq.store.visible_contents import VisibleContents
 
 log = get_logger(__name__)
 
 
-class MessageStore(VisibleContents):
+class MessageStore(AppendedContents):
     """A store directory, open for one process."""
 
     def __init__(
-        self, config: StoreConfig, filesystem: FileSystem, clock: Clock, *, process_id: int = 0
+        self,
+        config: StoreConfig,
+        filesystem: FileSystem,
+        clock: Clock,
+        *,
+        process_id: int = 0,
+        unwrap: Unwrap = unwrapped_items,
     ) -> None:
         files = OpenFiles(filesystem, config.open_files_max)
         super().__init__(
@@ -62,11 +56,10 @@ class MessageStore(VisibleContents):
             files,
             CommitLog(filesystem, files, config),
             ConsumeQueueTable(filesystem, files, config),
+            Unwrapping(unwrap),
+            clock,
         )
         self.recovery: RecoveryReport | None = None
-        self._refusal = Refusal(clock)
-        self._clock = clock
-        self._store_host = encode_host(config.store_host)
         self.deletions = Deletions(filesystem, config.root)
         self._flusher = Flusher(config, filesystem, self._log, self._queues, self.deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
@@ -85,10 +78,6 @@ class MessageStore(VisibleContents):
         self.removal = self._queues.removal
         self._lock: int | None = None
         self._is_open = False
-        #: Messages stored by topic, since the last drain.
-        self.topic_puts: dict[str, int] = {}
-        self._last_store_timestamp_ms = WallMs(0)
-        self._put_count = self._put_bytes = 0
 
     def open(self) -> RecoveryReport:
         """Lock the directory and recover its content; waits for the disk."""
@@ -99,7 +88,6 @@ class MessageStore(VisibleContents):
         if self._lock is None:
             raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")
         try:
-            refuse_batch_queues(filesystem, config.root)
             checkpoint = self._flusher.load_checkpoint()
             self.recovery = self._opening.run()
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
@@ -138,37 +126,6 @@ class MessageStore(VisibleContents):
     def failure(self) -> str | None:
         """Return why appends are refused; None while they are accepted."""
         return self._refusal.reason
-
-    def append_batch(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
-        """Store messages, all in one file and by one write; return one result per message or run."""
-        if self.config.is_copy or not self._may_write():
-            return [SERVICE_NOT_AVAILABLE] * len(messages)
-        wall_ms = self._clock.wall_ms()
-        log = self._log
-        batch = self._pack(messages, wall_ms)
-        if not batch.data:
-            return batch.results
-        size = len(batch.data)
-        try:
-            if size > log.room():
-                if size > self.config.mapped_file_size_commit_log - 8:  # No file can hold it.
-                    return self._append_halves(messages)
-                log.roll()
-                batch = self._pack(messages, wall_ms)
-            log.write(batch.data)
-        except OSError as failed:
-            self._refusal.begin(f"the commit log cannot be written: {failed}")
-            return [SERVICE_NOT_AVAILABLE] * len(messages)
-        self._last_store_timestamp_ms = wall_ms
-        self._put_count += batch.message_count
-        self._put_bytes += size
-        self._dispatch(batch)
-        return batch.results
-
-    def drain_topic_puts(self) -> dict[str, int]:
-        """Return how many messages of each topic were stored since the last call."""
-        drained, self.topic_puts = self.topic_puts, {}
-        return drained
 
     @property
     def is_flush_wanted(self) -> bool:
@@ -324,54 +281,6 @@ class MessageStore(VisibleContents):
             self._refusal.begin("the disk is full")
             return False
         return True
-
-    def _pack(self, messages: Sequence[StoreMessage | MessageRun], wall_ms: WallMs) -> PackedBatch:
-        return pack_batch(
-            with_light(messages) if self._queues.has_light else messages,
-            self._queues,
-            physical_offset=self._log.end,
-            store_timestamp_ms=wall_ms,
-            store_host=self._store_host,
-            body_bytes_max=self.config.max_message_size,
-        )
-
-    def _append_halves(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
-        if len(messages) == 1:
-            halves = halves_of(messages[0])
-            return [joined(self.append_batch(halves)) if halves else MESSAGE_ILLEGAL]
-        half = len(messages) // 2
-        return self.append_batch(messages[:half]) + self.append_batch(messages[half:])
-
-    def _dispatch(self, batch: PackedBatch) -> None:
-        queues, topic_puts = self._queues, self.topic_puts
-        shown: list[tuple[ConsumeQueue, int]] = []
-        for plan in batch.plans.values():
-            if plan.units:
-                queue = plan.queue
-                if not plan.is_light:
-                    topic_puts[queue.topic] = topic_puts.get(queue.topic, 0) + len(plan.units)
-                queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
-                queues.pending[queue] = None
-                shown.append((queue, plan.max_offset))
-                if queue.pending_bytes >= PENDING_BYTES_MAX:
-                    self._write_out_queue(queue)
-        self._show_when_safe(shown)
-
-    def _copied(self, heads: list[RecordHead], ends: dict[ConsumeQueue, int]) -> None:
-        """Handle records that came from the master."""
-        self._last_store_timestamp_ms = WallMs(heads[-1].store_timestamp_ms)
-        self._put_count += len(heads)
-        self._put_bytes += sum(head.size for head in heads)
-        for head in heads:
-            self.topic_puts[head.topic] = self.topic_puts.get(head.topic, 0) + 1
-        self._show_when_safe(list(ends.items()))
-
-    def _write_out_queue(self, queue: ConsumeQueue) -> None:
-        try:
-            self._queues.write_out_queue(queue)
-            self._queues.pending[queue] = None  # For the next round, which flushes it.
-        except OSError as failed:
-            self._refusal.begin(f"a consume queue cannot be written: {failed}")
 
     def _flush_everything(self) -> None:
         try:

@@ -13,6 +13,7 @@ from libramq.store.log.commit_log import CommitLog
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.reading.unwrapping import Unwrapping
 
 
 class VisibleContents(StoreContents):
@@ -25,8 +26,9 @@ class VisibleContents(StoreContents):
         files: OpenFiles,
         log: CommitLog,
         queues: ConsumeQueueTable,
+        unwrapping: Unwrapping,
     ) -> None:
-        super().__init__(config, filesystem, files, log, queues)
+        super().__init__(config, filesystem, files, log, queues, unwrapping)
         self._is_sync = self._is_bounded = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._replicated: int | None = None
         #: The queues for `drain_touched`, for a quick check whether there are any.

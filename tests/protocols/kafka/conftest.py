@@ -10,9 +10,15 @@ from tests.protocols.kafka.peers import KafkaEndpoint
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Conversation]:
+def queue_type() -> str:
+    """How the topic is stored; test_batch_storage.py has the other kind."""
+    return "SimpleCQ"
+
+
+@pytest.fixture
+def talk(tmp_path: Path, queue_type: str) -> Iterator[Conversation]:
     talk = Conversation(tmp_path)
-    talk.create_topic("T", queues=2)
+    talk.create_topic("T", queues=2, attributes=f"+queue.type={queue_type}")
     yield talk
     talk.close()
 

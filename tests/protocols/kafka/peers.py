@@ -159,15 +159,18 @@ class KafkaPeer(FakePeer):
 
     def records(self, offset: int = 0, topic: str = "T", partition: int = 0) -> list[Record]:
         """Fetch a partition, and return its records."""
-        return fetched(self.fetch(offset, topic, partition))
+        return fetched(self.fetch(offset, topic, partition), offset)
 
 
-def fetched(partition: FetchedPartition) -> list[Record]:
-    """Return the records of an answer, with their offsets."""
-    if not partition.records:
-        return []
-    base = int.from_bytes(partition.records[:8])
-    return [each._replace(offset=base + each.offset) for each in decode_batch(partition.records)]
+def fetched(partition: FetchedPartition, offset: int = 0) -> list[Record]:
+    """Return the records of an answer, with their offsets; a client skips those before the offset."""
+    data, records = partition.records or b"", list[Record]()
+    while data:
+        end = 12 + int.from_bytes(data[8:12])
+        base = int.from_bytes(data[:8])
+        records += [each._replace(offset=base + each.offset) for each in decode_batch(data[:end])]
+        data = data[end:]
+    return [each for each in records if each.offset >= offset]
 
 
 def _version(request: Request, version: int | None) -> int:

@@ -8,9 +8,10 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
+from libramq.batches.kafka_batch import PRODUCER
 from libramq.kernel.effect import Thread
 from libramq.protocols.kafka.producers import FILE_NAME
-from libramq.protocols.kafka.sequences import BATCHES_MAX, PRODUCER
+from libramq.protocols.kafka.sequences import BATCHES_MAX
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.init_producer_id import InitProducerIdRequest
 from libramq.wire.kafka.apis.produce import ProducedPartition
@@ -169,10 +170,11 @@ def test_a_repeated_batch_is_answered_when_the_first_one_is_safe(tmp_path: Path)
 class Restarts:
     """A broker that is started again and again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, queue_type: str) -> None:
         self.path = path
+        self.attributes = f"+queue.type={queue_type}"
         self.talk = Conversation(path)
-        self.talk.create_topic("T", queues=2)
+        self.talk.create_topic("T", queues=2, attributes=self.attributes)
         self.producer = IdempotentProducer(KafkaEndpoint(self.talk).peer())
 
     def start(self) -> None:
@@ -196,8 +198,8 @@ class Restarts:
 
 
 @pytest.fixture
-def restarts(tmp_path: Path) -> Iterator[Restarts]:
-    restarts = Restarts(tmp_path)
+def restarts(tmp_path: Path, queue_type: str) -> Iterator[Restarts]:
+    restarts = Restarts(tmp_path, queue_type)
     yield restarts
     restarts.talk.close()
 
@@ -253,7 +255,7 @@ def test_a_file_that_knows_more_than_the_log_is_not_believed(restarts: Restarts,
     restarts.talk.close()
     restarts.path = other
     restarts.start()
-    restarts.talk.create_topic("T", queues=2)
+    restarts.talk.create_topic("T", queues=2, attributes=restarts.attributes)
     for _ in range(2):
         restarts.producer.peer.produce(record(b"other"))
     assert restarts.producer.offset(0, b"a") == 2

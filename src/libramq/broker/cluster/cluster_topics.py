@@ -47,8 +47,14 @@ class ClusterTopics:
         queues: Mapping[str, int],
         numbering: Numbering,
         done: Callable[[list[Exception]], None],
+        *,
+        attributes: Mapping[str, str] | None = None,
     ) -> None:
-        """Give brokers so many queues of a topic, 0: none; `done` is called with the failures."""
+        """Give brokers so many queues of a topic, 0: none; `done` is called with the failures.
+
+        attributes: of a topic that is new.
+        """
+        attributes = dict(attributes or {})
         failures: list[Exception] = []
         waiting = {name for name in queues if name != self._name}
 
@@ -61,7 +67,7 @@ class ClusterTopics:
 
         if self._name in queues:
             try:
-                self.apply(topic, queues[self._name], numbering)
+                self.apply(topic, queues[self._name], numbering, attributes)
             except (LibraError, InvalidName) as refused:
                 done([refused])
                 return
@@ -75,6 +81,7 @@ class ClusterTopics:
                 topic=topic,
                 queues=queues[name],
                 numbering=NumberingBody.of(numbering),
+                attributes=attributes,
             )
             if link is None:
                 answered(name, ConnectFailed(f"broker {name} is away"))
@@ -82,7 +89,7 @@ class ClusterTopics:
                 call = peer_calls.change_topic(body)
                 self._ask(Question(link.address, call, partial(answered, name), ANSWER_MS_MAX))
 
-    def apply(self, topic: str, queues: int, numbering: Numbering) -> None:
+    def apply(self, topic: str, queues: int, numbering: Numbering, attributes: Mapping[str, str]) -> None:
         """Make a change at this broker; raises BrokerError or InvalidName if it is refused."""
         wall_ms = self._clock.wall_ms()
         known = self._topics.get(topic)
@@ -91,7 +98,7 @@ class ClusterTopics:
             if known is not None:
                 self._removal.remove(topic, wall_ms)
             return
-        config = known or TopicConfig(topic_name=topic)
+        config = known or TopicConfig(topic_name=topic, attributes=dict(attributes))
         changed = msgspec.structs.replace(config, read_queue_nums=queues, write_queue_nums=queues)
         self._topics.check(changed)
         if changed != known:

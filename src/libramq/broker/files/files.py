@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from libramq.batches.unwrap import unwrap
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
@@ -17,6 +18,7 @@ from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.pop.state import PopState
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
+from libramq.catalog.topic_attributes import is_of_batches
 from libramq.clock import Clock
 from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
@@ -96,7 +98,9 @@ class BrokerFiles:
         self.filesystem = filesystem
         self._config = config
         self._clock = clock
-        self.store = MessageStore(store_config(config), filesystem, clock, process_id=process_id)
+        self.store = MessageStore(
+            store_config(config), filesystem, clock, process_id=process_id, unwrap=unwrap
+        )
         self.store.open()
         try:
             self._open()
@@ -109,6 +113,9 @@ class BrokerFiles:
         self.ledger = OffsetLedger(self.filesystem, config_directory, has_light=self._config.has_light_queues)
         self.ledger.open(self._clock.wall_ms(), self._durable_end)
         self.tables = Tables(self._config, self.filesystem, clock=self._clock)
+        for topic in self.tables.topics:
+            self._topic_changed(topic.topic_name)
+        self.tables.topics.observe(self._topic_changed)
         recovery = self.store.recovery
         if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
             self.tables.fences.doubt_openings(self.store.max_offset)
@@ -160,6 +167,11 @@ class BrokerFiles:
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
+
+    def _topic_changed(self, name: str) -> None:
+        topic = self.tables.topics.get(name)
+        if topic is not None and is_of_batches(topic):
+            self.store.keep_in_batches(name)
 
     @property
     def has_progress(self) -> bool:

@@ -18,7 +18,6 @@ from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.request_modes import RequestModes, RequestModesFile
-from libramq.catalog.topic_attributes import refuse_batch_topics
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import Clock, read_clock
 from libramq.errors import StoreCorrupt
@@ -130,7 +129,6 @@ class Tables:
         ledger = self._ledger("topics.json", TopicConfig)
         table = TopicTable(rules, ledger.load(TopicsFile), record=ledger.append)
         ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
-        refuse_batch_topics(table)
         self._folded.append((ledger, table.file))
         return table
 

@@ -20,6 +20,7 @@ from libramq.kernel.gate import Gate, Gated, Missing
 from libramq.kernel.waiter import Waiter
 from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, born_host
+from libramq.message.sys_flag import INNER_BATCH
 from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, StoreMessage
 from libramq.store.log.message_run import MessageRun, RunItem, RunResult
@@ -102,11 +103,9 @@ class Appending:
         of them, the first ones may be stored although the disk refused the others. stored: called before
         anything else with how many were stored, if any, and where they end.
         """
-        no_space = self._disk_space.refusal(now_ms)
-        if no_space is not None:
-            raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
         for topic, queue_id in dict.fromkeys((draft.topic, draft.queue_id) for draft in drafts):
             self._requirements.queue_to_write(topic, queue_id)
+        self._require_space(now_ms)
         sender = born_host(waiter.connection.address)
         messages = self._runs(drafts, sender, wall_ms)
         if messages is None:
@@ -119,6 +118,46 @@ class Appending:
             if not result.is_ok:
                 raise self._log.refused(result)
         self.answer_when_safe(results, waiter)
+
+    def append_batch(
+        self,
+        draft: Draft,
+        count: int,
+        waiter: Waiter[Sequence[AppendResult]],
+        *,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
+        stored: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Store a batch of so many messages as one record, in a queue of batches (`message.inner_batch`).
+
+        Raises BrokerError, and stores nothing, if it is refused. stored: as for `append`.
+        """
+        self._requirements.queue_to_write(draft.topic, draft.queue_id)
+        self._require_space(now_ms)
+        self.check_size(draft.body)
+        message = StoreMessage(
+            draft.topic,
+            draft.queue_id,
+            draft.body,
+            self._properties.added_to(draft.properties).encode("utf-8", "replace"),
+            sys_flag=INNER_BATCH,
+            born_timestamp_ms=int(wall_ms) if draft.born_ms is None else draft.born_ms,
+            born_host=born_host(waiter.connection.address),
+            count=count,
+        )
+        self._log.require_storable(message)
+        results = self._log.append([message])
+        if not results[0].is_ok:
+            raise self._log.refused(results[0])
+        if stored is not None:
+            stored(count, results[0].end)
+        self.answer_when_safe(results, waiter)
+
+    def _require_space(self, now_ms: MonotonicMs) -> None:
+        no_space = self._disk_space.refusal(now_ms)
+        if no_space is not None:
+            raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
 
     def answer_when_safe(
         self, results: Sequence[AppendResult], waiter: Waiter[Sequence[AppendResult]]
@@ -219,8 +258,9 @@ class Appending:
         stored_properties.require_storable(text)
         if p.POP_CK in text:
             text = stored_properties.without(text, p.POP_CK)
-        if "INNER_MULTI_" in text:
-            text = stored_properties.without(text, p.INNER_MULTI_QUEUE_OFFSET)
+        if "INNER_" in text:
+            for name in (p.INNER_MULTI_QUEUE_OFFSET, p.INNER_BASE, p.INNER_NUM):  # The broker's own.
+                text = stored_properties.without(text, name)
             self._log.require_light(stored_properties.find(text, p.INNER_MULTI_DISPATCH))
         unique_key = stored_properties.find(text, p.UNIQ_KEY)
         if unique_key is None:

@@ -55,13 +55,17 @@ class QueueRead(msgspec.Struct, frozen=True):
 
 
 class Fetch(msgspec.Struct, eq=False, kw_only=True):
-    """A read of several queues. bytes_min: to be worth an answer before `hold_ms` are over."""
+    """A read of several queues. bytes_min: to be worth an answer before `hold_ms` are over.
+
+    as_stored: inner batches are read as they are, from before the offset perhaps.
+    """
 
     waiter: Waiter[Sequence[ReadResult | BrokerError]]
     reads: Sequence[QueueRead]
     bytes_min: int
     bytes_max: int
     hold_ms: int
+    as_stored: bool = False
 
 
 class _Held(Parked):
@@ -189,7 +193,7 @@ class Fetching:
         """Read the queues of a fetch, some in each step."""
         left = fetch.bytes_max
         for read in fetch.reads:
-            result = self._read_one(read, left, is_first=left == fetch.bytes_max, may_wait=may_wait)
+            result = self._read_one(fetch, read, left, may_wait=may_wait)
             if isinstance(result, ReadResult):
                 left -= result.size
             results.append(result)
@@ -197,10 +201,11 @@ class Fetching:
                 yield
 
     def _read_one(
-        self, read: QueueRead, left: int, *, is_first: bool, may_wait: bool
+        self, fetch: Fetch, read: QueueRead, left: int, *, may_wait: bool
     ) -> ReadResult | BrokerError:
         """Read a queue; at least one message of the first that has any, whatever the limits (KIP-74)."""
         address = ""
+        is_first, as_stored = left == fetch.bytes_max, fetch.as_stored
         try:
             self._requirements.queue_to_read(read.topic, read.queue_id, address)
         except BrokerError as refused:
@@ -209,14 +214,16 @@ class Fetching:
         if bytes_max <= 0 and not is_first:
             return self._ends(read)
         result = self._store.read(
-            read.topic, read.queue_id, read.offset, COUNT_MAX, max(bytes_max, 1), may_wait=may_wait
-        )
+            read.topic, read.queue_id, read.offset, COUNT_MAX, max(bytes_max, 1),
+            may_wait=may_wait, as_stored=as_stored,
+        )  # fmt: skip
         for _ in range(GAPS_MAX):  # The reader cannot be sent beyond it.
             if result.status not in _GAP or not read.offset < result.next_offset < result.max_offset:
                 break
             result = self._store.read(
-                read.topic, read.queue_id, result.next_offset, COUNT_MAX, max(bytes_max, 1), may_wait=may_wait
-            )
+                read.topic, read.queue_id, result.next_offset, COUNT_MAX, max(bytes_max, 1),
+                may_wait=may_wait, as_stored=as_stored,
+            )  # fmt: skip
         if result.size > bytes_max and not is_first:
             return self._ends(read)  # A message that is larger than what is left.
         return result

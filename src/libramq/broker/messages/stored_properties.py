@@ -22,7 +22,7 @@ _EMPTY_UNIQ_KEY_BYTES: Final = _UNIQ_KEY_BYTES + _END_BYTES
 _SPECIAL: Final = re.compile(
     "|".join([
         p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON,
-        "INNER_MULTI_",
+        "INNER_",
     ]).encode()
 )  # fmt: skip
 

@@ -35,8 +35,8 @@ from libramq.pop import CheckPoint, InFlight
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
-from libramq.store.log.segments import FileRange
 from libramq.store.message_store import MessageStore
+from libramq.store.reading.read import Cold
 from libramq.waits import HeldPop, HeldPops
 from libramq.waits.held_pops import ANY_QUEUE
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
@@ -166,7 +166,7 @@ class Popping:
         _require_count(wanted.count_max)
         return self._taking.take(wanted, may_wait=warmings >= WARMINGS_MAX)
 
-    def warm(self, cold: tuple[FileRange, ...]) -> None:
+    def warm(self, cold: tuple[Cold, ...]) -> None:
         """Read from the disk; may be called in a thread."""
         self._store.warm(cold)
 
@@ -262,9 +262,7 @@ class Popping:
         self._hold_or_answer(pop, until_ms)
         return False
 
-    def _warm(
-        self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[FileRange, ...], warmings: int
-    ) -> None:
+    def _warm(self, pop: Pop, until_ms: MonotonicMs | None, cold: tuple[Cold, ...], warmings: int) -> None:
         def again(_: object) -> None:
             if self._run_held(pop, until_ms, warmings=warmings + 1):
                 self.visible(pop.wanted.topic, pop.wanted.group)

@@ -22,10 +22,9 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.pop.positions import Positions, QueueOfGroup
-from libramq.store.log.segments import FileRange
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import STEP_LOOKUPS, FilteredRead
-from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
+from libramq.store.reading.read import NO_QUEUE, Cold, ReadResult, ReadStatus
 
 #: Ours: offsets that are committed before others are served, each in some 8 µs.
 COMMITTED_AT_ONCE: Final = 256
@@ -83,7 +82,7 @@ class Taken(NamedTuple):
 
     shares: Sequence[Share] = ()
     rest: int = 0
-    cold: tuple[FileRange, ...] = ()
+    cold: tuple[Cold, ...] = ()
 
     @property
     def messages(self) -> int:

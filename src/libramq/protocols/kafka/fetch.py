@@ -16,9 +16,8 @@ from libramq.broker.messages.fetching import OUT_OF_RANGE, Fetch, Fetching, Queu
 from libramq.clock import Clock
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
-from libramq.message.record import decode_records
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.mapping import record_of
+from libramq.protocols.kafka.fetched_records import fetched_records
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.reading.read import ReadResult, ReadStatus
@@ -30,7 +29,6 @@ from libramq.wire.kafka.apis.fetch import (
     FetchResponse,
 )
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import encode_batch
 
 #: Ours: answers up to this size are encoded at once, in some milliseconds; larger ones on a thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
@@ -79,6 +77,7 @@ class Fetches:
             bytes_min=request.min_bytes,
             bytes_max=min(max(request.max_bytes, 1), BYTES_MAX),
             hold_ms=0 if refusals or not reads else request.max_wait_ms,
+            as_stored=True,
         )
         slot.step_aside()  # It may be held: what the client asks meanwhile need not wait.
         self._fetching.fetch(fetch, self._clock.monotonic_ms())
@@ -150,9 +149,5 @@ def _fetched(partition: FetchPartition, result: ReadResult | BrokerError) -> Fet
         high_watermark=result.max_offset,
         last_stable_offset=result.max_offset,
         log_start_offset=result.min_offset,
-        records=_batch(result) if result.count else b"",
+        records=fetched_records(result.data) if result.count else b"",
     )
-
-
-def _batch(result: ReadResult) -> bytes:
-    return encode_batch([record_of(message) for message in decode_records(b"".join(result.data))])

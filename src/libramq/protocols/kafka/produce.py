@@ -7,15 +7,17 @@ acks 1 and all mean the same here: what the broker's flush and replication setti
 answered.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Send
 from libramq.auth.principal import ANONYMOUS
+from libramq.batches.kafka_batch import batch_properties
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.messages.appending import Appending, Draft
+from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import BrokerError, InvalidName
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
@@ -36,10 +38,12 @@ from libramq.wire.kafka.apis.produce import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
+    BatchSummary,
     Budget,
     InvalidBatch,
     Record,
     Stamp,
+    check_batch,
     decode_batch,
     stamp_of,
     unpacking_cost,
@@ -62,6 +66,15 @@ class Batch(NamedTuple):
     stamp: Stamp | None
 
 
+class Whole(NamedTuple):
+    """A partition's batch for a queue of batches: it is stored as it is, as one record."""
+
+    queue_id: int
+    data: bytes
+    summary: BatchSummary
+    stamp: Stamp | None
+
+
 class Refused(NamedTuple):
     """Why a partition's batch is refused: not the exception, which holds what was decoded, in a cycle."""
 
@@ -70,7 +83,7 @@ class Refused(NamedTuple):
 
 
 #: A partition's batch, or why it is refused.
-Found = Batch | Refused
+Found = Batch | Whole | Refused
 #: What becomes of a partition, named by the positions of topic and partition in the request.
 Place = tuple[int, int]
 
@@ -104,13 +117,19 @@ class Produces:
         if request.acks not in (-1, 0, 1):
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
             return
-        batches = (partition.records or b"" for topic in request.topics for partition in topic.partitions)
+        batches = (
+            partition.records or b""
+            for topic in request.topics
+            if not self._store.is_in_batches(topic.name)
+            for partition in topic.partitions
+        )
         queues = {
             (topic_at, partition_at): self._nodes.queue(topic.name, partition.index)
             for topic_at, topic in enumerate(request.topics)
             for partition_at, partition in enumerate(topic.partitions)
         }
-        decode = partial(_decode, request, queues, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
+        whole = {topic.name for topic in request.topics if self._store.is_in_batches(topic.name)}
+        decode = partial(_decode, request, queues, whole, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
         if sum(map(unpacking_cost, batches)) <= AT_ONCE_BYTES_MAX:
             self._append(request, slot, decode())
         else:
@@ -148,14 +167,14 @@ class Produces:
         except (BrokerError, InvalidName) as refused:
             production.refuse(place, code_of(refused), str(refused))
 
-    def _store_batch(self, batch: Batch, topic: str, production: "_Production", place: Place) -> None:
+    def _store_batch(self, batch: Batch | Whole, topic: str, production: "_Production", place: Place) -> None:
         """Store a batch, or what is missing of it."""
         queue_id = batch.queue_id
         waiter = _Waiter(production, place, self._store.min_offset(topic, queue_id))
         wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         stamp = batch.stamp
         if stamp is None:
-            self._appending.append(batch.drafts, waiter, wall_ms=wall_ms, now_ms=now_ms)
+            self._append_batch(batch, topic, waiter, None, wall_ms, now_ms, stored=None)
             return
         known = self._producers.sequences.judge(topic, queue_id, stamp)
         if known is not None:
@@ -174,8 +193,31 @@ class Produces:
             self._producers.changed()
 
         rest = stamp._replace(first=stamp.first + done, records=stamp.records - done)
-        drafts = marked(batch.drafts[done:], rest, offset)
-        self._appending.append(drafts, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
+        if isinstance(batch, Batch):
+            batch = batch._replace(drafts=batch.drafts[done:])
+        self._append_batch(batch, topic, waiter, (rest, offset), wall_ms, now_ms, stored=stored)
+
+    def _append_batch(
+        self,
+        batch: Batch | Whole,
+        topic: str,
+        waiter: "_Waiter",
+        mark: tuple[Stamp, int] | None,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
+        *,
+        stored: Callable[[int, int], None] | None,
+    ) -> None:
+        """Append a batch's messages, with the mark of an idempotent producer."""
+        if isinstance(batch, Batch):
+            drafts = batch.drafts if mark is None else marked(batch.drafts, *mark)
+            self._appending.append(drafts, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
+            return
+        count, _, latest_ms = batch.summary
+        draft = Draft(topic, batch.queue_id, batch.data, batch_properties(count), latest_ms)
+        if mark is not None:
+            (draft,) = marked([draft], *mark)
+        self._appending.append_batch(draft, count, waiter, wall_ms=wall_ms, now_ms=now_ms, stored=stored)
 
 
 def _steps(batches: Mapping[Place, Found]) -> Iterator[list[tuple[Place, Found]]]:
@@ -199,11 +241,14 @@ def _require_visible(topic: str) -> None:
 
 
 def _decode(
-    request: ProduceRequest, queues: Mapping[Place, int | ErrorCode], timestamp_ms_max: int
+    request: ProduceRequest,
+    queues: Mapping[Place, int | ErrorCode],
+    whole: Set[str],
+    timestamp_ms_max: int,
 ) -> Mapping[Place, Found]:
     """Return the batch of each partition; all together may not be larger than one batch may be.
 
-    queues: of the partitions, or why they are not here.
+    queues: of the partitions, or why they are not here. whole: topics whose batches are stored as they are.
     """
     batches: dict[Place, Found] = {}
     budget = Budget()
@@ -217,6 +262,9 @@ def _decode(
                 batches[topic_at, partition_at] = Refused(queue_id, remark)
                 continue
             try:
+                if topic.name in whole:
+                    batches[topic_at, partition_at] = _whole(queue_id, data, timestamp_ms_max)
+                    continue
                 records = decode_batch(data, budget)
                 drafts = _drafts(topic.name, queue_id, records, timestamp_ms_max)
                 found = Batch(queue_id, drafts, stamp_of(data))
@@ -224,6 +272,14 @@ def _decode(
                 found = Refused(invalid.code, str(invalid))
             batches[topic_at, partition_at] = found
     return batches
+
+
+def _whole(queue_id: int, data: bytes, timestamp_ms_max: int) -> Whole:
+    summary = check_batch(data)
+    for timestamp_ms in (summary.first_ms, summary.latest_ms):
+        if not 0 <= timestamp_ms <= timestamp_ms_max:
+            raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, f"a batch has the timestamp {timestamp_ms} ms")
+    return Whole(queue_id, data, summary, stamp_of(data))
 
 
 def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_max: int) -> Sequence[Draft]:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from libramq.batches.kafka_batch import PRODUCER
 from libramq.broker.files.persistence import PROGRESS_MS
 from libramq.broker.files.progress import Progress, ProgressFile
 from libramq.catalog.config_file import ConfigFile
@@ -25,10 +26,11 @@ from libramq.formats.document import Document
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.message.inner_batch import message_count
 from libramq.message.properties import find_property
 from libramq.message.record import RecordHead
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.sequences import PRODUCER, Entry, Key, Sequences, read_mark
+from libramq.protocols.kafka.sequences import Entry, Key, Sequences, read_mark
 from libramq.secret_bits import SecretBits
 from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
@@ -136,8 +138,9 @@ class Producers:
         if marked is not None:
             end = head.physical_offset + head.size
             self.sequences.note_record(
-                head.topic, head.queue_id, head.queue_offset, marked, end, head.store_timestamp_ms
-            )
+                head.topic, head.queue_id, head.queue_offset, marked, end, head.store_timestamp_ms,
+                count=message_count(head),
+            )  # fmt: skip
 
     # The file.
 

@@ -22,8 +22,6 @@ from typing import Final, NamedTuple
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import InvalidBatch, Stamp
 
-#: The property of a record's message.
-PRODUCER: Final = "__KAFKA_PRODUCER"
 #: ProducerStateEntry.NUM_BATCHES_TO_RETAIN: as many as a producer may have in flight.
 BATCHES_MAX: Final = 5
 #: Ours: producers times partitions; each takes about 1 KB. Those that were not used for longest are dropped.
@@ -136,15 +134,24 @@ class Sequences:
             del self._entries[next(iter(self._entries))]
 
     def note_record(
-        self, topic: str, queue_id: int, queue_offset: int, marked: tuple[Stamp, int], end: int, wall_ms: int
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        marked: tuple[Stamp, int],
+        end: int,
+        wall_ms: int,
+        *,
+        count: int = 1,
     ) -> None:
-        """Note a record that was found in the log, where it is followed by what was stored later."""
+        """Note a record of so many messages that was found in the log, where later ones follow it."""
         stamp, offset = marked
         index = queue_offset - offset
         if not 0 <= index < stamp.records:  # A copy.
             return
         entry = self._entries.get((stamp.producer_id, topic, queue_id))
-        found = StoredBatch(stamp.first, stamp.records, index + 1, offset, end)
+        stored = min(index + count, stamp.records)
+        found = StoredBatch(stamp.first, stamp.records, stored, offset, end)
         if entry is not None and entry.epoch > stamp.epoch:
             return
         if entry is not None and entry.epoch == stamp.epoch:

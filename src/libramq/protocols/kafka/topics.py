@@ -1,7 +1,7 @@
 """Topics: CreateTopics, DeleteTopics, DescribeConfigs.
 
 A setting that would be a silent lie is refused: the store keeps all topics for the same time, and compacts
-none.
+none. `queue.type` is RocketMQ's attribute: with BatchCQ, what Kafka's clients produce is stored as it is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.broker.node_parts import NodeParts
 from libramq.catalog.numbering import Numbering, Run, spread
+from libramq.catalog.topic_attributes import BATCH_QUEUES, QUEUE_TYPE, SIMPLE_QUEUES, is_of_batches
 from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
@@ -142,7 +143,7 @@ class TopicRequests:
         shares = {each: count for each, count in spread(queues, dict.fromkeys(live, 0)).items() if count}
         runs = tuple(Run(each, count) for each, count in shares.items())
         numbering = Numbering(runs, int(self._clock.wall_ms())) if len(live) > 1 else Numbering()
-        self._cluster_topics.change(name, shares, numbering, created)
+        self._cluster_topics.change(name, shares, numbering, created, attributes=_attributes(wanted))
 
     def _queues(self, wanted: CreatableTopic) -> int:
         """Return the number of partitions; raises _Refused for what cannot be had."""
@@ -154,7 +155,8 @@ class TopicRequests:
                 "the replication factor is 1: slaves copy a whole broker, not a topic",
             )
         for setting in wanted.configs:
-            if setting.value != ALWAYS.get(setting.name):
+            is_kind = setting.name == QUEUE_TYPE and setting.value in (SIMPLE_QUEUES, BATCH_QUEUES)
+            if not is_kind and setting.value != ALWAYS.get(setting.name):
                 raise _Refused(
                     ErrorCode.INVALID_CONFIG, f"{setting.name}={setting.value} is not supported for topics"
                 )
@@ -238,7 +240,7 @@ class TopicRequests:
                 resource_type=kind, resource_name=name, error_code=code, error_message=str(denied)
             )
         keys = wanted.configuration_keys
-        settings = (self._topic_settings() if kind == TOPIC else self._broker_settings()).items()
+        settings = (self._topic_settings(name) if kind == TOPIC else self._broker_settings()).items()
         return DescribedConfigs(
             resource_type=kind,
             resource_name=name,
@@ -251,9 +253,11 @@ class TopicRequests:
             ),
         )
 
-    def _topic_settings(self) -> Mapping[str, str]:
-        config = self._config
+    def _topic_settings(self, name: str) -> Mapping[str, str]:
+        config, topic_config = self._config, self._topics.get(name)
+        is_batched = topic_config is not None and is_of_batches(topic_config)
         return ALWAYS | {
+            QUEUE_TYPE: BATCH_QUEUES if is_batched else SIMPLE_QUEUES,
             "retention.ms": str(config.file_reserved_hours * 3_600_000),
             "max.message.bytes": str(config.max_message_size),
         }
@@ -268,3 +272,8 @@ class TopicRequests:
 
     def _require(self, action: Action, name: str) -> None:
         require_permission(self._authorizer, Manage(ANONYMOUS, action, (topic(name),)))
+
+
+def _attributes(wanted: CreatableTopic) -> dict[str, str]:
+    """Return the attributes of RocketMQ's that a topic is created with."""
+    return {each.name: each.value for each in wanted.configs if each.name == QUEUE_TYPE and each.value}

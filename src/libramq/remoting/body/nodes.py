@@ -66,13 +66,14 @@ class PeerNode(Document, frozen=True, kw_only=True):
 class PeerTopicBody(Document, frozen=True, kw_only=True):
     """PEER_TOPIC: a Kafka client creates, extends or deletes a topic at all brokers.
 
-    queues: how many the receiver is to have; 0: it deletes the topic.
+    queues: how many the receiver is to have; 0: it deletes the topic. attributes: of one that is new.
     """
 
     broker_name: str
     topic: str
     queues: int
     numbering: NumberingBody = NumberingBody()
+    attributes: dict[str, str] = {}
 
 
 class QueueOffset(Document, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from typing import Final
 from libramq.clock import WallMs
 from libramq.errors import StoreError, StoreLocked
 from libramq.filesystem import FileSystem
-from libramq.store.config import UNIT_BYTES
+from libramq.store.config import BATCH_UNIT_BYTES, UNIT_BYTES
 from libramq.store.copies.copied_tables import TOPICS, read_table, table_names
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.log.log_scan import LogScan
@@ -55,6 +55,10 @@ class CopyReport:
     queue_count: int = 0
     unit_count: int = 0
     tables: list[str] = field(default_factory=list)
+
+
+#: The directories of queues, and the size of their units.
+_QUEUES: Final = {"consumequeue": UNIT_BYTES, "batchconsumequeue": BATCH_UNIT_BYTES}
 
 
 class _TooSlow(Exception):
@@ -125,8 +129,9 @@ class _Copy:
         self._copy_timers()
         for stem in table_names(self._filesystem, self._root / "config"):
             self._copy_table(stem)
-        for topic, queue_id in self._queue_names():
-            self._copy_queue(topic, queue_id)
+        for directory, unit_bytes in _QUEUES.items():
+            for topic, queue_id in self._queue_names(directory):
+                self._copy_queue(Path(directory, topic, queue_id), unit_bytes)
         end = self._find_end()
         self._copy_table(TOPICS)
         deletions = self._filesystem.read_text(self._root / DELETIONS)
@@ -156,32 +161,32 @@ class _Copy:
                 size = self._filesystem.size(source)
                 self._copy_file(source, self._to / TIMER_LOG / name, size, size)
 
-    def _queue_names(self) -> Iterator[tuple[str, str]]:
-        queues = self._root / "consumequeue"
+    def _queue_names(self, directory: str) -> Iterator[tuple[str, str]]:
+        queues = self._root / directory
         for topic in self._filesystem.listdir(queues):
             if self._filesystem.is_directory(queues / topic):
                 for name in self._filesystem.listdir(queues / topic):
                     if name.isascii() and name.isdecimal():
                         yield topic, name
 
-    def _copy_queue(self, topic: str, queue_id: str) -> None:
-        source, target = (each / "consumequeue" / topic / queue_id for each in (self._root, self._to))
+    def _copy_queue(self, queue: Path, unit_bytes: int) -> None:
+        source, target = self._root / queue, self._to / queue
         for _ in range(ATTEMPTS_MAX):
             files = ReadOnlyFiles(self._filesystem, source)
             try:
-                end = end_of_units(files)
-                if end * UNIT_BYTES > files.min_offset:
-                    data = files.read((end - 1) * UNIT_BYTES, UNIT_BYTES)
+                end = end_of_units(files, unit_bytes)
+                if end * unit_bytes > files.min_offset:
+                    data = files.read((end - 1) * unit_bytes, UNIT_BYTES)  # A unit of a batch begins alike.
                     physical, size, _ = UNIT.unpack(data)
                     self._units_end = max(self._units_end, physical + (0 if size == BLANK_SIZE else size))
-                self._copy_files(files, source, target, end * UNIT_BYTES)
+                self._copy_files(files, source, target, end * unit_bytes)
             except (FileRemoved, FileNotFoundError):  # By retention, or with its topic.
                 self._filesystem.remove_tree(target)
                 continue
             finally:
                 files.close()
             self._report.queue_count += bool(files.starts)
-            self._report.unit_count += end - files.min_offset // UNIT_BYTES if files.starts else 0
+            self._report.unit_count += end - files.min_offset // unit_bytes if files.starts else 0
             return
         raise _TooSlow
 

@@ -21,22 +21,19 @@ from libramq.errors import RemoteProtocolError, StoreError
 from libramq.filesystem import FileSystem
 from libramq.formats import fastjson
 from libramq.message import sys_flag as flags
-from libramq.message.batch import ITEM_BYTES_MIN, iterate_batch
-from libramq.message.ids import encode_host
+from libramq.message.batch import ITEM_BYTES_MIN
+from libramq.message.inner_batch import unwrapped_items
 from libramq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
     RECORD_BYTES_MIN,
     RecordHead,
-    decode_record,
-    encode_record,
 )
 from libramq.store.config import StoreConfig
 from libramq.store.copies.copied_tables import TOPICS, read_table, table_names
 from libramq.store.copies.copying import UNFINISHED_SUFFIX
 from libramq.store.log.log_scan import LogScan
 from libramq.store.message_store import MessageStore
-from libramq.store.queues.consume_queue_table import BATCH_QUEUES
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.recovery_point import FILE_NAME as RECOVERY_POINT
 
@@ -49,7 +46,6 @@ _CHUNK_BYTES: Final = 1 << 20
 #: begins behind the room that a record each would take of the messages that the original has no more: a
 #: record has 92 bytes at least, and a message of a batch 22.
 SPREAD: Final = -(-RECORD_BYTES_MIN // ITEM_BYTES_MIN)
-_OF_A_BATCH: Final = flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_MASK
 
 
 @dataclass(slots=True)
@@ -75,10 +71,10 @@ def unbatch_store(
     topics = _batch_topics(filesystem, root)
     if not files.starts:
         raise StoreError(f"{root} is no store directory with messages: {log} has no files")
-    if not topics and not filesystem.listdir(root / BATCH_QUEUES):
+    if not topics and not filesystem.listdir(StoreConfig(root=root).batch_queue_directory):
         raise StoreError(f"{root} has no topics with queue.type=BatchCQ; LibraMQ serves it as it is")
     if filesystem.exists(root / RECOVERY_POINT):
-        raise StoreError(f"{root} was written by LibraMQ, which stores no batches; repair it with its broker")
+        raise StoreError(f"{root} was written by LibraMQ, which serves its batches as they are")
     if filesystem.is_locked(root / "lock"):
         raise StoreError(f"{root} is in use: stop its broker first")
     if filesystem.listdir(to):
@@ -159,27 +155,8 @@ def _records(files: ReadOnlyFiles, report: UnbatchReport) -> Iterator[bytearray]
 
 def _unwrapped(data: bytes, head: RecordHead) -> Iterator[bytearray]:
     """Yield a record for each message of a batch's record."""
-    decoded = decode_record(data)
-    assert decoded is not None
-    batch = decoded[0]
     try:
-        for number, item in enumerate(iterate_batch(batch.body)):
-            yield bytearray(
-                encode_record(
-                    topic=head.topic,
-                    queue_id=head.queue_id,
-                    queue_offset=head.queue_offset + number,
-                    physical_offset=0,
-                    body=item.body,
-                    properties=item.properties,
-                    flag=item.flag,
-                    sys_flag=head.sys_flag & ~_OF_A_BATCH,
-                    born_timestamp_ms=batch.born_timestamp_ms,
-                    born_host=encode_host(batch.born_host),
-                    store_timestamp_ms=batch.store_timestamp_ms,
-                    store_host=encode_host(batch.store_host),
-                )
-            )
+        yield from map(bytearray, unwrapped_items(data, head))
     except RemoteProtocolError as error:
         raise StoreError(f"the batch at {head.physical_offset} of the log cannot be read: {error}") from None
 

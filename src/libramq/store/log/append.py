@@ -15,12 +15,16 @@ from libramq.kernel.gate import Missing
 from libramq.message.ids import encode_host, encode_offset_id
 from libramq.message.message import MessageExt
 from libramq.message.properties import (
+    INNER_BASE,
     INNER_MULTI_QUEUE_OFFSET,
     PROPERTIES_BYTES_MAX,
     TAGS,
     encode_properties,
 )
 from libramq.message.tags import tag_code
+
+#: What a record has because of the queues that it is in.
+_OF_ITS_QUEUE: Final = frozenset({INNER_MULTI_QUEUE_OFFSET, INNER_BASE})
 
 
 class AppendStatus(Enum):
@@ -49,7 +53,8 @@ class StoreMessage(msgspec.Struct, gc=False):
     """A message to be stored.
 
     born_host: address and port in their 8 or 20 bytes (message.ids.encode_host). body: as stored, so
-    compressed if the system flag says so. properties_text: encoded already (message.properties).
+    compressed if the system flag says so. properties_text: encoded already (message.properties). count: of
+    the messages that it stands for (message.inner_batch); more than one for queues of batches alone.
     tag_code: message.tags.tag_code of the tags, or the value that the topic's dispatcher derives. A Struct,
     because one is made for every incoming message.
     """
@@ -65,6 +70,7 @@ class StoreMessage(msgspec.Struct, gc=False):
     born_host: bytes = bytes(8)
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
+    count: int = 1
 
 
 def stored_again(
@@ -82,7 +88,7 @@ def stored_again(
     lost. reconsume_times: None: the message's own.
     """
     # The copy gets numbers of its own, or none (store.queues.light_queues).
-    properties = {k: v for k, v in properties.items() if k != INNER_MULTI_QUEUE_OFFSET}
+    properties = {k: v for k, v in properties.items() if k not in _OF_ITS_QUEUE}
     text = encode_properties(properties)
     if len(text) > PROPERTIES_BYTES_MAX:
         text = encode_properties({k: v for k, v in properties.items() if k not in expendable})

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from libramq.errors import InvalidName, RemoteProtocolError, StoreCorrupt, StoreError
 from libramq.logs import get_logger
+from libramq.message.inner_batch import message_count
 from libramq.message.record import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -231,14 +232,16 @@ class LogCopy:
         self, topic: str, queue_id: int, number: int, head: RecordHead, *, is_damaged: bool
     ) -> ConsumeQueue | None:
         try:
-            queue = self._queues.get_or_create(topic, queue_id)
+            is_own = topic == head.topic
+            queue = self._queues.queue_of(head) if is_own else self._queues.get_or_create(topic, queue_id)
         except InvalidName:
             return None
         size, code = (BLANK_SIZE, 0) if is_damaged else (head.size, unit_tag_code(head))
         end = head.physical_offset + head.size
         was_empty = not queue.max_offset
         unit = UNIT.pack(head.physical_offset, size, code)
-        if not queue.rebuild(number, unit, head.physical_offset, end):
+        count, stored_ms = message_count(head), head.store_timestamp_ms
+        if not queue.rebuild(number, unit, head.physical_offset, end, count=count, stored_ms=stored_ms):
             return None
         if was_empty or not number:  # What was before is not here, or its topic was deleted.
             queue.min_offset = number

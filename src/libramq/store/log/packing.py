@@ -17,10 +17,10 @@ import msgspec
 from libramq.clock import WallMs
 from libramq.errors import InvalidMessage, InvalidName
 from libramq.message.ids import HOST_V6_BYTES
-from libramq.message.properties import PROPERTIES_BYTES_MAX
+from libramq.message.properties import INNER_NUM, PROPERTIES_BYTES_MAX, find_property
 from libramq.message.record import host_bits, topic_prefix
 from libramq.message.record_head import HEADS, HOST_BITS
-from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
+from libramq.message.sys_flag import BORN_HOST_V6, INNER_BATCH, STORE_HOST_V6, TRANSACTION_PREPARED
 from libramq.store.log.append import (
     MESSAGE_ILLEGAL,
     PROPERTIES_SIZE_EXCEEDED,
@@ -29,20 +29,26 @@ from libramq.store.log.append import (
     StoreMessage,
 )
 from libramq.store.log.message_run import MessageRun, RunResult, run_of_one
+from libramq.store.queues.batch_consume_queue import pack_unit as pack_batch_unit
 from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, numbered, takes_part, without_numbers
 
 _OK: Final = AppendStatus.PUT_OK
+_NUM: Final = INNER_NUM.encode()
 
 
 class QueuePlan(msgspec.Struct):
-    """The units that a batch will add to one queue. is_light: its messages count under their own topic."""
+    """The units that a batch will add to one queue.
+
+    is_batch: it is a queue of batches. is_light: its messages count under their own topic.
+    """
 
     queue: ConsumeQueue
     max_offset: int
     physical_end: int
     units: list[bytes]
+    is_batch: bool = False
     is_light: bool = False
 
 
@@ -100,6 +106,10 @@ def pack_batch(
             plan = plans.get(key) or _new_plan(plans, queues, key)
             queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
             queue_offset = plan.max_offset if queued else 0
+            if plan.is_batch or sys_flag & INNER_BATCH:
+                properties = _based(properties, queue_offset, may_be=plan.is_batch and queued)
+                if sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
+                    raise InvalidMessage("an inner batch does not say how many messages it has")
             magic, topic_bytes = topic_prefix(topic)
             head = HEADS[sys_flag & HOST_BITS]
             size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
@@ -108,7 +118,12 @@ def pack_batch(
                 physical_offset, sys_flag, message.born_timestamp_ms, message.born_host, store_timestamp_ms,
                 store_host, message.reconsume_times, message.prepared_transaction_offset, len(body),
             )  # fmt: skip
-            unit = pack_unit(physical_offset, size, message.tag_code)
+            if plan.is_batch:
+                unit = pack_batch_unit(
+                    physical_offset, size, message.tag_code, store_timestamp_ms, queue_offset, message.count
+                )
+            else:
+                unit = pack_unit(physical_offset, size, message.tag_code)
         except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # A number or name out of range.
             results.append(MESSAGE_ILLEGAL)
             continue
@@ -117,9 +132,21 @@ def pack_batch(
         physical_offset += size
         if queued:
             plan.units.append(unit)
-            plan.max_offset += 1
+            plan.max_offset += message.count
             plan.physical_end = physical_offset
+            message_count += message.count - 1
     return PackedBatch(b"".join(parts), plans, results, message_count)
+
+
+def _based(properties: bytes, queue_offset: int, *, may_be: bool) -> bytes:
+    """Return the properties of a record of a queue of batches; InvalidMessage if it may not be in one."""
+    if not may_be:
+        raise InvalidMessage("an inner batch is stored in queues of batches only, and in no transaction")
+    separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+    based = b"%b%bINNER_BASE\x01%d\x02" % (properties, separator, queue_offset)
+    if len(based) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"{len(based)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
+    return based
 
 
 def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessage | MessageRun]:
@@ -153,7 +180,7 @@ def _pack_run(
     first, store_timestamp_ms, store_host, body_bytes_max = place
     topic, queue_id, items, sys_flag, born_ms, born_host, times, prepared_offset = run
     sys_flag = sys_flag & ~HOST_BITS | host_bits(born_host, store_host)
-    if sys_flag & TRANSACTION_PREPARED or not items:  # What is in a run is queued.
+    if sys_flag & (TRANSACTION_PREPARED | INNER_BATCH) or not items:  # What is in a run is queued.
         return MESSAGE_ILLEGAL
     packed: list[bytes] = []
     units: list[bytes] = []
@@ -165,11 +192,14 @@ def _pack_run(
     try:
         plan = plans.get((topic, queue_id)) or _new_plan(plans, queues, (topic, queue_id))
         magic, topic_bytes = topic_prefix(topic)
+        is_batch = plan.is_batch
         queue_offset, around = plan.max_offset, HEADS[sys_flag & HOST_BITS].size + len(topic_bytes) + 2
         for flag, body, properties, tag_code in items:
             names: Sequence[str] = ()
             if has_light and MARK in properties:
                 properties, names = _numbered_light(run, properties, queues, plans, light)
+            if is_batch:
+                properties = _based(properties, queue_offset, may_be=True)
             body_bytes, properties_bytes = len(body), len(properties)
             if properties_bytes > PROPERTIES_BYTES_MAX:
                 return PROPERTIES_SIZE_EXCEEDED
@@ -184,12 +214,17 @@ def _pack_run(
                 ),
                 body, topic_bytes, properties_bytes.to_bytes(2), properties,
             )  # fmt: skip
-            units.append(pack_unit(physical_offset, size, tag_code))
-            positions.append(physical_offset)
+            if is_batch:
+                units.append(
+                    pack_batch_unit(physical_offset, size, tag_code, store_timestamp_ms, queue_offset, 1)
+                )
+            else:
+                units.append(pack_unit(physical_offset, size, tag_code))
+            positions.append(first_of := physical_offset)
             physical_offset += size
             queue_offset += 1
             for name in names:
-                light.setdefault(name, []).append((units[-1], physical_offset))
+                light.setdefault(name, []).append((pack_unit(first_of, size, tag_code), physical_offset))
     except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # As for a message alone.
         return MESSAGE_ILLEGAL
     size = physical_offset - first
@@ -237,5 +272,5 @@ def _add_light(plans: Plans, light: _Light) -> None:
 
 def _new_plan(plans: Plans, queues: ConsumeQueueTable, key: tuple[str, int]) -> QueuePlan:
     queue = queues.get_or_create(*key)
-    plan = plans[key] = QueuePlan(queue, queue.max_offset, queue.last_physical_end, [])
+    plan = plans[key] = QueuePlan(queue, queue.max_offset, queue.last_physical_end, [], queue.is_batch)
     return plan

@@ -14,8 +14,9 @@ Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE.
 import contextlib
 import struct
 from bisect import bisect_left
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from libramq.message.record import RECORD_BYTES_MIN
 from libramq.store.config import PAGE_BYTES, UNIT_BYTES
@@ -31,13 +32,20 @@ _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
 #: Ours: units are flushed when two pages of them are dirty, at the latest a second later; small files may
 #: have those in more than three.
 _LOAD_UNITS_MIN: Final = 50_000
-_LOAD_BYTES = 3_200 * UNIT_BYTES
+_LOAD_UNITS = 3_200
 #: Ours: the units of a page. Most of ten thousand queues end in the first page of their last file.
 _SEARCHED_UNITS: Final = PAGE_BYTES // UNIT_BYTES
 
 
 class ConsumeQueue:
-    """The units of one queue, by queue offset."""
+    """The units of one queue, by queue offset.
+
+    A unit has a place in the files, counted from 0 on; here that is its queue offset.
+    """
+
+    #: Whether a unit may stand for several messages (`batch_consume_queue`).
+    is_batch: ClassVar[bool] = False
+    unit_bytes: ClassVar[int] = UNIT_BYTES
 
     __slots__ = (
         "_first_physical", "_pending", "_written", "last_physical_end", "max_offset", "min_offset",
@@ -66,7 +74,7 @@ class ConsumeQueue:
     @property
     def unsynced_bytes(self) -> int:
         """Return how many bytes are written and not yet flushed."""
-        return (self._written - self.synced) * UNIT_BYTES
+        return (self._written - self.synced) * self.unit_bytes
 
     @property
     def pending_bytes(self) -> int:
@@ -75,13 +83,13 @@ class ConsumeQueue:
 
     @property
     def written(self) -> int:
-        """Return the number after the last unit in the files."""
+        """Return the place after the last unit in the files."""
         return self._written
 
     @property
     def needs_file(self) -> bool:
         """Return whether `write_out` has to make a file."""
-        return self.max_offset * UNIT_BYTES > self.segments.end
+        return self._written * self.unit_bytes + len(self._pending) > self.segments.end
 
     def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
         """Append units; `max_offset` is the number after them."""
@@ -89,14 +97,25 @@ class ConsumeQueue:
         self.max_offset = max_offset
         self.last_physical_end = physical_end
 
-    def rebuild(self, queue_offset: int, unit: bytes, physical_offset: int, physical_end: int) -> bool:
+    def rebuild(
+        self,
+        queue_offset: int,
+        unit: bytes,
+        physical_offset: int,
+        physical_end: int,
+        *,
+        count: int = 1,
+        stored_ms: int = 0,
+    ) -> bool:
         """Store the unit of a record found by recovery; a gap before it is filled with blanks.
+
+        count: how many messages it stands for. stored_ms: when it was stored.
 
         Return False, changing nothing, for an impossible number: no checksum covers it. Blanks within a queue
         hold the position before them, so that positions rise along the queue and can be searched.
         """
         missing_max = (physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
-        if not 0 <= queue_offset <= self.max_offset + missing_max:
+        if count > 1 or not 0 <= queue_offset <= self.max_offset + missing_max:
             return False
         if queue_offset < self.max_offset:
             if queue_offset:
@@ -121,7 +140,8 @@ class ConsumeQueue:
     def write_out(self) -> None:
         """Write the pending units to the files; on failure they stay pending."""
         pending = bytes(self._pending)
-        position = self._written * UNIT_BYTES
+        position = self._written * self.unit_bytes
+        count = len(pending) // self.unit_bytes
         while pending:
             self.segments.ensure(position)
             room = self.segments.start_of(position) + self.segments.file_size - position
@@ -129,7 +149,7 @@ class ConsumeQueue:
             self.segments.write(position, part)
             position += len(part)
             pending = pending[len(part) :]
-        self._written = self.max_offset
+        self._written += count
         self._pending.clear()
 
     def units(self, offset: int, count: int) -> bytes:
@@ -165,18 +185,23 @@ class ConsumeQueue:
         """
 
         def is_gone(position: int) -> bool:
-            last = UNIT.unpack(self.segments.read(position - UNIT_BYTES, UNIT_BYTES))
-            return _is_unit(last) and last[0] < physical_min
+            last = next(self._units_in(self.segments.read(position - self.unit_bytes, self.unit_bytes)))
+            return self._is_unit(last) and last[0] < physical_min
 
         self.segments.load(clean=clean, is_gone=is_gone)
         if not self.segments.starts:
             return
         end = self._end_after_clean_stop() if clean else self._end_after_kill()
-        self._written = self.max_offset = self.visible_max = end
-        self.synced = end if clean else min(end, self.first_offset)
+        self._written = end
+        self.synced = end if clean else min(end, self.segments.min_offset // self.unit_bytes)
         if not clean:
-            self.segments.zero_after(end * UNIT_BYTES)
+            self.segments.zero_after(end * self.unit_bytes)
+        self.max_offset = self.visible_max = self._loaded(end)
         self._read_last()
+
+    def _loaded(self, end: int) -> int:
+        """Return the number after the last message, in files whose units end at a place."""
+        return end
 
     def truncate(self, max_offset: int) -> None:
         """Keep the units before a number."""
@@ -218,7 +243,19 @@ class ConsumeQueue:
 
     def unsynced_paths(self) -> list[Path]:
         """Return the files with units that are written and not yet flushed."""
-        return self.segments.paths_between(self.synced * UNIT_BYTES, self._written * UNIT_BYTES)
+        return self.segments.paths_between(self.synced * self.unit_bytes, self._written * self.unit_bytes)
+
+    def place_of(self, offset: int) -> int:
+        """Return the place of a message's unit."""
+        return offset
+
+    def offset_at(self, place: int) -> int:
+        """Return the first message of the unit at a place; the end of the queue if there is none."""
+        return place
+
+    def drop_files(self) -> list[Path]:
+        """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
+        return self.segments.drop_before(self.place_of(self.min_offset) * self.unit_bytes)
 
     def _of_memory(self, offset: int, count: int) -> bytes | None:
         assert offset >= 0
@@ -238,15 +275,16 @@ class ConsumeQueue:
 
     def _end_after_clean_stop(self) -> int:
         """Find the end by a search, since nothing has holes after a clean stop; mostly one read finds it."""
-        low = self.segments.starts[-1] // UNIT_BYTES
-        high = self.segments.end // UNIT_BYTES
+        size = self.unit_bytes
+        low = self.segments.starts[-1] // size
+        high = self.segments.end // size
         count = self._count_units(low, high)
         if count < _SEARCHED_UNITS:
             return low + count
         low += count
         while high - low > _SEARCHED_UNITS:
             middle = (low + high) // 2
-            if _is_unit(UNIT.unpack(self.segments.read(middle * UNIT_BYTES, UNIT_BYTES))):
+            if self._is_unit(next(self._units_in(self.segments.read(middle * size, size)))):
                 low = middle + 1
             else:
                 high = middle
@@ -254,27 +292,32 @@ class ConsumeQueue:
 
     def _count_units(self, low: int, high: int) -> int:
         """Return how many of the next _SEARCHED_UNITS places have a unit; none has behind one without."""
-        count = min(_SEARCHED_UNITS, high - low)
-        data = self.segments.read(low * UNIT_BYTES, count * UNIT_BYTES) if count else b""
-        return bisect_left(
-            range(count), True, key=lambda place: not _is_unit(UNIT.unpack_from(data, place * UNIT_BYTES))
-        )
+        size, count = self.unit_bytes, min(_SEARCHED_UNITS, high - low)
+        data = self.segments.read(low * size, count * size) if count else b""
+        units = list(self._units_in(data))
+        return bisect_left(range(count), True, key=lambda place: not self._is_unit(units[place]))
 
     def _end_after_kill(self) -> int:
         """Find the end after a power cut, when pages may be missing anywhere in the last files."""
-        unsynced_from = self.segments.end - _LOAD_UNITS_MIN * UNIT_BYTES
+        unsynced_from = self.segments.end - _LOAD_UNITS_MIN * self.unit_bytes
         position = min(
             self.segments.starts[-_LOAD_FILES:][0],
             next(start for start in self.segments.starts if start + self.segments.file_size > unsynced_from),
         )
         while position < self.segments.end:
             file_end = self.segments.start_of(position) + self.segments.file_size
-            data = self.segments.read(position, min(_LOAD_BYTES, file_end - position))
-            for unit in UNIT.iter_unpack(data):
-                if not _is_unit(unit):
-                    return position // UNIT_BYTES
-                position += UNIT_BYTES
-        return position // UNIT_BYTES
+            data = self.segments.read(position, min(_LOAD_UNITS * self.unit_bytes, file_end - position))
+            for unit in self._units_in(data):
+                if not self._is_unit(unit):
+                    return position // self.unit_bytes
+                position += self.unit_bytes
+        return position // self.unit_bytes
+
+    def _units_in(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+        return UNIT.iter_unpack(data)
+
+    def _is_unit(self, unit: tuple[Any, ...]) -> bool:
+        return bool(unit[0] >= 0 and unit[1] > 0)
 
     def _read_last(self) -> None:
         last = self.unit(self.max_offset - 1)
@@ -293,7 +336,3 @@ class ConsumeQueue:
             else:
                 low = middle + 1
         return low
-
-
-def _is_unit(unit: tuple[int, ...]) -> bool:
-    return unit[0] >= 0 and unit[1] > 0

@@ -1,6 +1,7 @@
 """The consume queue table: every queue of the store, by topic and queue id.
 
     consumequeue/<topic>/<queue id>/<20 digits>
+    batchconsumequeue/<topic>/<queue id>/<20 digits>      of topics with queue.type=BatchCQ
 
 Upstream: store/queue/ConsumeQueueStore.java.
 """
@@ -10,13 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from libramq.errors import InvalidName, StoreError
+from libramq.errors import InvalidName
 from libramq.filesystem import FileSystem, safe_child
+from libramq.message.inner_batch import is_of_batch_queue
 from libramq.message.names import is_light
 from libramq.message.record import RecordHead
 from libramq.store.config import StoreConfig
 from libramq.store.log.segments import Segments
 from libramq.store.open_files import OpenFiles
+from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, LightPlace, light_places
 from libramq.store.retention.removal import Removal
@@ -25,30 +28,10 @@ QueueKey = tuple[str, int]
 
 #: Where Apache's broker keeps tag codes and filters' bits of units (enableConsumeQueueExt).
 EXTENSIONS: Final = "consumequeue_ext"
-#: Where Apache's broker keeps queues whose units are batches (queue.type=BatchCQ).
-BATCH_QUEUES: Final = "batchconsumequeue"
 
 #: Ours: how many light queues there may be beyond the limit that sends are checked against: of messages that
 #: were accepted in one turn, or wait for their time.
 LIGHT_BEYOND_MAX: Final = 1_000
-
-
-def refuse_batch_queues(filesystem: FileSystem, root: Path) -> None:
-    """Raise StoreError if a store has queues of batches, whose messages would be numbered wrong.
-
-    Apache leaves empty directories behind when it deletes a topic.
-    """
-    topics = [
-        topic
-        for topic in filesystem.listdir(root / BATCH_QUEUES)
-        for queue_id in filesystem.listdir(root / BATCH_QUEUES / topic)
-        if filesystem.listdir(root / BATCH_QUEUES / topic / queue_id)
-    ]
-    if topics:
-        raise StoreError(
-            f"{root}: {', '.join(dict.fromkeys(topics))}: topics with queue.type=BatchCQ are served by "
-            "Apache's broker only; `libra store unbatch` makes a copy of this directory that LibraMQ serves"
-        )
 
 
 class ConsumeQueueTable:
@@ -58,8 +41,13 @@ class ConsumeQueueTable:
         self._filesystem = filesystem
         self._files = files
         self._root = config.root
-        self._directory = config.consume_queue_directory
-        self._file_size = config.mapped_file_size_consume_queue
+        #: Where queues are, and the size of their files, by whether they are of batches.
+        self._places = {
+            False: (config.consume_queue_directory, config.mapped_file_size_consume_queue),
+            True: (config.batch_queue_directory, config.mapped_file_size_batch_consume_queue),
+        }
+        #: Topics whose new queues are of batches.
+        self.batch_topics: set[str] = set()
         #: Whether messages go to the light queues that they name (store.queues.light_queues).
         self.has_light = config.light_queues_max > 0
         self._light_max = config.light_queues_max
@@ -89,11 +77,23 @@ class ConsumeQueueTable:
         if queue is None:
             if queue_id < 0:
                 raise InvalidName(f"queue {queue_id} of topic {topic}: a queue id is not negative")
-            directory = safe_child(safe_child(self._directory, topic), str(queue_id))
-            segments = Segments(self._filesystem, self._files, directory, self._file_size)
-            queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+            is_batch = topic in self.batch_topics
+            root, file_size = self._places[is_batch]
+            directory = safe_child(safe_child(root, topic), str(queue_id))
+            segments = Segments(self._filesystem, self._files, directory, file_size)
+            kind = BatchConsumeQueue if is_batch else ConsumeQueue
+            queue = self._queues[topic, queue_id] = kind(topic, queue_id, segments)
             self.light_count += is_light(topic)
         return queue
+
+    def queue_of(self, head: RecordHead) -> ConsumeQueue:
+        """Return the queue of a record that is found in the log, created if missing; InvalidName.
+
+        The first record of a topic says what queues it has.
+        """
+        if head.topic not in self.batch_topics and is_of_batch_queue(head) and not self.of_topic(head.topic):
+            self.batch_topics.add(head.topic)
+        return self.get_or_create(head.topic, head.queue_id)
 
     def require_room_for_light(self, name: str) -> None:
         """Raise InvalidName if there are far too many light queues for one more: a batch may name many."""
@@ -119,14 +119,42 @@ class ConsumeQueueTable:
 
     def load(self, *, clean: bool, physical_min: int) -> None:
         """Find the queues on the disk. physical_min: where the log begins."""
-        for topic in self._filesystem.listdir(self._directory):
-            for name in self._queue_names(topic):
-                if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    self.get_or_create(topic, int(name)).load(clean=clean, physical_min=physical_min)
+        for is_batch, (directory, _) in self._places.items():
+            for topic in self._filesystem.listdir(directory):
+                ids = self._queue_ids(safe_child(directory, topic))
+                if is_batch:
+                    # Apache's broker leaves empty directories behind when it deletes a topic.
+                    if not any(self._filesystem.listdir(directory / topic / str(each)) for each in ids):
+                        continue
+                    before = max([queue.last_physical_end for queue in self.of_topic(topic)], default=-1)
+                    self._hide(topic)
+                    self.batch_topics.add(topic)
+                for queue_id in ids:
+                    self.get_or_create(topic, queue_id).load(clean=clean, physical_min=physical_min)
+                if is_batch and before >= 0:
+                    self._settle(topic, before, clean=clean, physical_min=physical_min)
 
-    def _queue_names(self, topic: str) -> list[str]:
-        directory = safe_child(self._directory, topic)
-        return self._filesystem.listdir(directory) if self._filesystem.is_directory(directory) else []
+    def _hide(self, topic: str) -> None:
+        for queue in self.of_topic(topic):
+            self._forget(queue)
+
+    def _settle(self, topic: str, before: int, *, clean: bool, physical_min: int) -> None:
+        """Keep the newer queues of a topic that has both kinds; the others are removed.
+
+        It was deleted and made again as another, and a power cut undid the deletion, or Apache's broker left
+        empty directories. before: where the plain ones end.
+        """
+        is_batch = max(queue.last_physical_end for queue in self.of_topic(topic)) >= before
+        self.removal.put(safe_child(self._places[not is_batch][0], topic))
+        if not is_batch:
+            self._hide(topic)
+            self.batch_topics.discard(topic)
+            for queue_id in self._queue_ids(safe_child(self._places[False][0], topic)):
+                self.get_or_create(topic, queue_id).load(clean=clean, physical_min=physical_min)
+
+    def _queue_ids(self, directory: Path) -> list[int]:
+        names = self._filesystem.listdir(directory) if self._filesystem.is_directory(directory) else []
+        return [int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name]
 
     def count_units(self) -> int:
         """Return how many units all queues have, which a recovery point stores."""
@@ -143,8 +171,9 @@ class ConsumeQueueTable:
 
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; their files are put into the removal. OSError if the disk refuses."""
-        for directory in (self._directory, self._root / EXTENSIONS):
+        for directory in (*(each for each, _ in self._places.values()), self._root / EXTENSIONS):
             self.removal.put(safe_child(directory, topic))
+        self.batch_topics.discard(topic)
         for queue in self.of_topic(topic):
             self._forget(queue)
 

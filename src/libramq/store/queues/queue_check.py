@@ -28,6 +28,18 @@ class UnitCounts(NamedTuple):
     beyond: int
 
 
+def count_units(
+    units: npt.NDArray[np.void], log_start: int, log_end: int, damages: Sequence[Damage]
+) -> tuple[int, int]:
+    """Return how many units point into the log outside of damage, and how many behind its end."""
+    leads = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (units["physical"] >= log_start)
+    is_beyond = leads & (units["physical"] >= log_end)
+    is_lost = np.zeros(len(units), dtype=np.bool_)
+    for damage in damages:
+        is_lost |= (units["physical"] >= damage.offset) & (units["physical"] < damage.end)
+    return int((leads & ~is_beyond & ~is_lost).sum()), int(is_beyond.sum())
+
+
 class QueueCheck:
     """The units of one queue. matched_count: how many point to their records.
 
@@ -64,14 +76,10 @@ class QueueCheck:
         number = self.first
         while number < self.next:
             units = self._units(number, min(BLOCK_UNITS, self.next - number))
-            leads = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (units["physical"] >= log_start)
-            is_beyond = leads & (units["physical"] >= log_end)
-            is_lost = np.zeros(len(units), dtype=np.bool_)
-            for damage in damages:
-                is_lost |= (units["physical"] >= damage.offset) & (units["physical"] < damage.end)
+            here, behind = count_units(units, log_start, log_end, damages)
             count += len(units)
-            beyond += int(is_beyond.sum())
-            within += int((leads & ~is_beyond & ~is_lost).sum())
+            within += here
+            beyond += behind
             number += len(units)
         return UnitCounts(count, within, beyond)
 

@@ -11,20 +11,19 @@ Upstream: MessageFilter.isMatchedByCommitLog in DefaultMessageStore.getMessage.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from libramq.filter.message_filter import MessageFilter
 from libramq.message.record import MAGIC_V1
 from libramq.message.record_head import HEADS, HOST_BITS
 from libramq.store.config import StoreConfig
-from libramq.store.log.commit_log import CommitLog
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.reading.read import (
     NO_QUEUE,
     ReadResult,
     ReadStatus,
-    read_queue,
     scan_count,
     transfer_limits,
 )
@@ -73,7 +72,7 @@ class FilteredRead:
 
     def __init__(
         self,
-        log: CommitLog,
+        read: Callable[..., ReadResult],
         queues: ConsumeQueueTable,
         queue: ConsumeQueue,
         config: StoreConfig,
@@ -84,7 +83,7 @@ class FilteredRead:
         *,
         may_wait: bool,
     ) -> None:
-        self._log = log
+        self._read = read
         self._queues = queues
         self._queue = queue
         self._config = config
@@ -103,10 +102,7 @@ class FilteredRead:
         if self._queues.get(self._queue.topic, self._queue.queue_id) is not self._queue:
             return NO_QUEUE  # It was deleted between two steps.
         left = self._examined_max - (self._offset - self._start)
-        read = read_queue(
-            self._log,
-            self._queue,
-            self._config,
+        read = self._read(
             self._offset,
             min(STEP_COUNT_MAX, left),
             self._step_bytes,

@@ -13,7 +13,7 @@ Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -42,6 +42,16 @@ Place = tuple[int, int]
 LOOK_UNITS_MAX: Final = 1024
 
 
+class Preparation(Protocol):
+    """Work that a thread does before a read is repeated (`unwrapping.Wrapped`)."""
+
+    def prepare(self) -> None: ...
+
+
+#: What a read waits for: a range of a file that is not in memory, or work.
+Cold = FileRange | Preparation
+
+
 class ReadStatus(Enum):
     """The status of a read; the names are upstream's and go out as the remark."""
 
@@ -68,7 +78,7 @@ class ReadResult(msgspec.Struct, frozen=True):
     data: tuple[bytes | memoryview, ...] = ()
     count: int = 0
     size: int = 0
-    cold: tuple[FileRange, ...] = ()
+    cold: tuple[Cold, ...] = ()
 
 
 NO_QUEUE = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -144,10 +154,10 @@ def _read(
 ) -> ReadResult | set[Place]:
     """Read all but the skipped records; or return those among them that cannot be read."""
     min_offset, max_offset = queue.min_offset, queue.visible_max
-    outside = _outside(offset, min_offset, max_offset)
-    if outside is not None:
-        return outside
-    in_memory, on_disk = _limits(config, max_count, max_bytes)
+    refused = outside(offset, min_offset, max_offset)
+    if refused is not None:
+        return refused
+    in_memory, on_disk = read_limits(config, max_count, max_bytes)
     count_max = in_memory[0] if tag_codes is None else scan_count(config, max_count)
     scan = min(max(count_max, 1), max_offset - offset)
     units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
@@ -214,7 +224,7 @@ def _found(
     may_wait: bool,
 ) -> ReadResult | set[Place]:
     """Return the wanted records as the result of a read; or those among them that cannot be read."""
-    found = _fetch(log, wanted, may_wait=may_wait)
+    found = fetch(log, wanted, may_wait=may_wait)
     if isinstance(found, set):
         return found
     data, cold = found
@@ -245,9 +255,13 @@ def scan_count(config: StoreConfig, max_count: int) -> int:
     return max(config.max_filter_message_size // UNIT_BYTES, min(max_count, config.bulk_transfer_count))
 
 
-def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
-    """Bring ranges into the page cache; may be called in a thread."""
-    for path, offset, size in ranges:
+def warm(filesystem: FileSystem, ranges: tuple[Cold, ...]) -> None:
+    """Bring ranges into the page cache, and do what else there is to do; may be called in a thread."""
+    for cold in ranges:
+        if not isinstance(cold, FileRange):
+            cold.prepare()
+            continue
+        path, offset, size = cold
         try:
             file = filesystem.open(path)
         except FileNotFoundError:
@@ -260,10 +274,10 @@ def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
 
 def transfer_limits(config: StoreConfig, max_count: int, max_bytes: int | None) -> tuple[int, int]:
     """Return count and bytes of one read of messages in memory."""
-    return _limits(config, max_count, max_bytes)[0]
+    return read_limits(config, max_count, max_bytes)[0]
 
 
-def _limits(
+def read_limits(
     config: StoreConfig, max_count: int, max_bytes: int | None
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return count and bytes of one read: of messages in memory, and of those that may be on the disk."""
@@ -280,7 +294,8 @@ def _limits(
     )
 
 
-def _outside(offset: int, min_offset: int, max_offset: int) -> ReadResult | None:
+def outside(offset: int, min_offset: int, max_offset: int) -> ReadResult | None:
+    """Return the result of a read at an offset that the queue does not have; None if it has it."""
     if not max_offset:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset)
     if offset < min_offset:
@@ -297,7 +312,7 @@ def _next_file(queue: ConsumeQueue, offset: int) -> int:
     return (segments.start_of(offset * UNIT_BYTES) + segments.file_size) // UNIT_BYTES
 
 
-def _fetch(
+def fetch(
     log: CommitLog, wanted: list[Place], *, may_wait: bool
 ) -> tuple[tuple[bytes | memoryview, ...], tuple[FileRange, ...]] | set[Place]:
     """Return the records as bytes, and what must be warmed first; or the places without a record."""

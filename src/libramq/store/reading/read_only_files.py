@@ -105,14 +105,14 @@ class ReadOnlyFiles:
         self.end = start + size
 
 
-def end_of_units(files: ReadOnlyFiles) -> int:
-    """Return the number behind the last unit of a queue's files. Zeroes follow."""
+def end_of_units(files: ReadOnlyFiles, unit_bytes: int = UNIT_BYTES) -> int:
+    """Return the place behind the last unit of a queue's files. Zeroes follow."""
     if not files.starts:
         return 0
-    low, high = files.starts[-1] // UNIT_BYTES, files.end // UNIT_BYTES
+    low, high = files.starts[-1] // unit_bytes, files.end // unit_bytes
     while low < high:
         middle = (low + high) // 2
-        physical, size, _ = UNIT.unpack(files.read(middle * UNIT_BYTES, UNIT_BYTES))
+        physical, size, _ = UNIT.unpack(files.read(middle * unit_bytes, UNIT_BYTES))
         if physical >= 0 and size > 0:
             low = middle + 1
         else:

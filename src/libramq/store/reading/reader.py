@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from libramq.errors import StoreCorrupt, StoreError
 from libramq.filesystem import FileSystem, LocalFileSystem
+from libramq.message.inner_batch import is_of_batch_queue
 from libramq.message.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN
 from libramq.message.sys_flag import BORN_HOST_V6, is_queued
 from libramq.store.config import UNIT_BYTES
@@ -227,7 +228,9 @@ class StoreReader:
     def _scan(self, found: dict[QueueKey, "_Found"], scan: LogScan) -> None:
         """Read the log from the end of the trusted units; each record gives its queue a unit again."""
         for head in scan:
-            if not isinstance(head, Damage) and is_queued(head.sys_flag):
+            if isinstance(head, Damage) or is_of_batch_queue(head):  # `_keys` has no queues of batches.
+                continue
+            if is_queued(head.sys_flag):
                 unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
                 found.setdefault((head.topic, head.queue_id), _Found(0, 0)).add(head.queue_offset, unit)
                 for name, number in light_places(head):

@@ -15,7 +15,9 @@ from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
 from libramq.message.record import RECORD_BYTES_MAX, RecordHead, peek_record
 from libramq.message.sys_flag import is_queued
+from libramq.store.config import StoreConfig
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
+from libramq.store.queues.batch_queue_check import BatchQueueCheck
 from libramq.store.queues.consume_queue import TAG_CODE_MIN
 from libramq.store.queues.dispatch import unit_tag_code
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
@@ -112,7 +114,7 @@ class _Check:
         self._filesystem = filesystem
         self._seen = seen
         self._log = ReadOnlyFiles(filesystem, commit_log)
-        self._queues: dict[QueueKey, QueueCheck] = {}
+        self._queues: dict[QueueKey, QueueCheck | BatchQueueCheck] = {}
         abort = filesystem.read_text(root / ABORT)
         point = RecoveryPointFile(filesystem, root).load()
         self._is_closed = abort is None
@@ -136,11 +138,19 @@ class _Check:
     def _open_queues(self) -> None:
         """Find the queues, and by their ends where the next recovery begins."""
         report, point, log = self.report, self._point, self._log
-        for key, directory in _queue_directories(self._filesystem, self._root / "consumequeue"):
-            try:
-                self._queues[key] = QueueCheck(self._filesystem, directory)
-            except StoreCorrupt as error:
-                report.queues.unreadable.append(str(error))
+        config = StoreConfig(root=self._root)
+        kinds: tuple[tuple[Path, type[QueueCheck | BatchQueueCheck]], ...] = (
+            (config.consume_queue_directory, QueueCheck),
+            (config.batch_queue_directory, BatchQueueCheck),
+        )
+        for root, kind in kinds:
+            for key, directory in _queue_directories(self._filesystem, root):
+                if kind is BatchQueueCheck and not self._filesystem.listdir(directory):
+                    continue  # Apache's broker leaves empty directories behind when it deletes a topic.
+                try:
+                    self._queues[key] = kind(self._filesystem, directory)
+                except StoreCorrupt as error:
+                    report.queues.unreadable.append(str(error))
         units_end = max((queue.physical_end for queue in self._queues.values()), default=0)
         report.known_end = max(point.flushed if point else 0, units_end if self._is_closed else 0)
         begin = 0

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from libramq.clock import WallMs
 from libramq.errors import InvalidName
 from libramq.logs import get_logger
+from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
 from libramq.message.sys_flag import is_queued
 from libramq.store.config import Damaged
@@ -218,7 +219,7 @@ def _dispatch_light(queues: ConsumeQueueTable, head: RecordHead, deletions: Dele
 
 def _rebuild(queues: ConsumeQueueTable, head: RecordHead, unit: bytes) -> bool:
     try:
-        queue = queues.get_or_create(head.topic, head.queue_id)
+        queue = queues.queue_of(head)
     except InvalidName:
         return False
     return _rebuild_in(queues, queue, head, head.queue_offset, unit)
@@ -228,7 +229,9 @@ def _rebuild_in(
     queues: ConsumeQueueTable, queue: ConsumeQueue, head: RecordHead, number: int, unit: bytes
 ) -> bool:
     end = head.physical_offset + head.size
-    if not queue.rebuild(number, unit, head.physical_offset, end):
+    count = message_count(head)
+    stored_ms = head.store_timestamp_ms
+    if not queue.rebuild(number, unit, head.physical_offset, end, count=count, stored_ms=stored_ms):
         return False
     queues.pending[queue] = None
     if queue.pending_bytes >= PENDING_BYTES_MAX:

@@ -19,11 +19,10 @@ from typing import Any, Final, NamedTuple
 from libramq.clock import Clock, WallMs
 from libramq.filesystem import DiskUsage, FileSystem
 from libramq.logs import get_logger
-from libramq.store.config import UNIT_BYTES
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import NAME_DIGITS
-from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
 from libramq.store.retention.retention import OldFile, Retention, expired_files
@@ -32,6 +31,8 @@ log = get_logger(__name__)
 
 #: Ours: queues that are looked at by one piece of work; it takes a few milliseconds where they are in memory.
 QUEUES_AT_ONCE: Final = 256
+#: Units begin with the physical offset, of either kind.
+_PHYSICAL_BYTES: Final = 8
 
 Steps = Generator[Callable[[], Any], Any, int]
 
@@ -44,10 +45,11 @@ class Sighting(NamedTuple):
 
 
 class QueueSearch(NamedTuple):
-    """The written units [low, high) of a queue, for a thread that looks where its messages begin."""
+    """The written units in the places [low, high), for a thread that looks where the messages begin."""
 
     directory: Path
     file_size: int
+    unit_bytes: int
     low: int
     high: int
 
@@ -130,9 +132,10 @@ class Cleaning:
             queues = every[first : first + QUEUES_AT_ONCE]
             searches = [_search(queue) for queue in queues]
             found = yield partial(_find_beginnings, self._filesystem, searches, physical_min)
-            for queue, search, number in zip(queues, searches, found, strict=True):
+            for queue, search, place in zip(queues, searches, found, strict=True):
                 if self._queues.get(queue.topic, queue.queue_id) is queue:  # Its topic is still there.
-                    if number >= search.high:  # Of what was not written yet the thread knew nothing.
+                    number = queue.offset_at(place)
+                    if place >= search.high:  # Of what was not written yet the thread knew nothing.
                         queue.correct_min_offset(physical_min, number)
                     self._drop_before(queue, number)
         dropped = self._log.segments.drop_before(physical_min)
@@ -143,7 +146,7 @@ class Cleaning:
 
     def _drop_before(self, queue: ConsumeQueue, number: int) -> None:
         queue.min_offset = max(queue.min_offset, number)
-        dropped = queue.segments.drop_before(queue.min_offset * UNIT_BYTES)
+        dropped = queue.drop_files()
         if dropped:
             self._queues.being_cleaned[queue.segments.directory] = queue
             self._left_of_queues += dropped
@@ -171,7 +174,8 @@ def _look(filesystem: FileSystem, root: Path, files: Sequence[tuple[int, int, Pa
 
 def _search(queue: ConsumeQueue) -> QueueSearch:
     segments = queue.segments
-    return QueueSearch(segments.directory, segments.file_size, queue.min_offset, queue.written)
+    low = queue.place_of(queue.min_offset)
+    return QueueSearch(segments.directory, segments.file_size, queue.unit_bytes, low, queue.written)
 
 
 def _find_beginnings(filesystem: FileSystem, searches: Sequence[QueueSearch], physical_min: int) -> list[int]:
@@ -179,17 +183,17 @@ def _find_beginnings(filesystem: FileSystem, searches: Sequence[QueueSearch], ph
 
 
 def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: int) -> int:
-    """Return the first number of a queue whose record lies at an offset of the log or behind it."""
+    """Return the first place of a unit whose record lies at an offset of the log or behind it."""
     low, high = search.low, search.high
     files: dict[int, int] = {}
 
-    def is_before(number: int) -> bool:
-        position = number * UNIT_BYTES
+    def is_before(place: int) -> bool:
+        position = place * search.unit_bytes
         start = position - position % search.file_size
         if start not in files:
             files[start] = filesystem.open(search.directory / f"{start:0{NAME_DIGITS}d}")
-        data = filesystem.pread(files[start], UNIT_BYTES, position - start)
-        return len(data) == UNIT_BYTES and UNIT.unpack(data)[0] < physical_min
+        data = filesystem.pread(files[start], _PHYSICAL_BYTES, position - start)
+        return len(data) == _PHYSICAL_BYTES and int.from_bytes(data, signed=True) < physical_min
 
     try:
         if low < high and not is_before(low):  # As of most queues.

@@ -11,6 +11,7 @@ from libramq.broker.cluster.nodes import Nodes, is_visible
 from libramq.broker.cluster.offset_exchanges import exchange_of
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.processor.cluster.peers import signed
+from libramq.catalog.topic_attributes import changed_attributes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import decode_body, encode_body
@@ -64,7 +65,9 @@ class PeerNodeRequests:
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER, f"topic {body.topic} is not for Kafka's clients"
             )
-        self._topics.apply(body.topic, body.queues, body.numbering.value())
+        changes = {f"+{name}": value for name, value in body.attributes.items()}
+        attributes = changed_attributes(None, changes)
+        self._topics.apply(body.topic, body.queues, body.numbering.value(), attributes)
         return SUCCESS
 
     def offsets(self, request: Request) -> Outcome:

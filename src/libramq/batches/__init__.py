@@ -1,0 +1,1 @@
+"""Formats of the batches that are stored as one record."""

@@ -1,0 +1,84 @@
+"""The inner batch: one record of the log that stands for several messages of its queue.
+
+    queue offset 7, INNER_NUM 3, body: a │ b │ c     ─►     7: a    8: b    9: c
+
+Its system flag has INNER_BATCH. Only queues of batches have such records (`queue.type=BatchCQ`), and every
+record of theirs has the property INNER_BASE, its own queue offset: by that, a queue is built again from the
+log alone.
+
+A message of a batch has a place of its own, though the batch has one: the lower 48 bits are the batch's
+physical offset, those above the number of the message within it. So offset message ids, which have 8 bytes
+for a place, lead to one message.
+
+Upstream: MessageSysFlag.INNER_BATCH_FLAG, MessageConst.PROPERTY_INNER_NUM, MessageDecoder.decodeMessage (a
+client that unwraps). Places of single messages are ours: Apache's clients give all of a batch one id.
+"""
+
+from typing import Final
+
+from libramq.errors import StoreCorrupt
+from libramq.message import sys_flag as flags
+from libramq.message.batch import iterate_batch
+from libramq.message.ids import encode_host
+from libramq.message.properties import INNER_BASE, INNER_NUM, find_property
+from libramq.message.record import RecordHead, decode_record, encode_record
+
+#: A unit counts the messages of a batch in two bytes.
+INNER_NUM_MAX: Final = 0x7FFF
+#: Ours: a log of 256 TiB; 15 bits are left for the number.
+_PLACE_BITS: Final = 48
+_PLACE_MASK: Final = (1 << _PLACE_BITS) - 1
+_NUM: Final = INNER_NUM.encode()
+_BASE: Final = INNER_BASE.encode()
+_OF_A_BATCH: Final = flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_MASK
+
+
+def place_of(physical_offset: int, number: int) -> int:
+    """Return the place of a message, by its number within the batch at a physical offset."""
+    return physical_offset | number << _PLACE_BITS
+
+
+def split_place(place: int) -> tuple[int, int]:
+    """Return physical offset of the record, and number within it, of a message's place."""
+    return place & _PLACE_MASK, place >> _PLACE_BITS
+
+
+def message_count(head: RecordHead) -> int:
+    """Return how many messages a record stands for."""
+    if not head.sys_flag & flags.INNER_BATCH:
+        return 1
+    text = find_property(head.properties, _NUM) or b""
+    count = int(text) if text.isdigit() and len(text) <= 5 else 0
+    return count if 0 < count <= INNER_NUM_MAX else 1
+
+
+def is_of_batch_queue(head: RecordHead) -> bool:
+    """Return whether a record says that its queue is one of batches."""
+    return bool(head.sys_flag & flags.INNER_BATCH) or (
+        _BASE in head.properties and find_property(head.properties, _BASE) == str(head.queue_offset).encode()
+    )
+
+
+def unwrapped_items(data: bytes, head: RecordHead) -> list[bytes]:
+    """Return a record for each message of a batch of RocketMQ's; StoreCorrupt if it cannot be read."""
+    decoded = decode_record(data)
+    if decoded is None:
+        raise StoreCorrupt(f"the record at {head.physical_offset} is cut short")
+    batch = decoded[0]
+    return [
+        encode_record(
+            topic=head.topic,
+            queue_id=head.queue_id,
+            queue_offset=head.queue_offset + number,
+            physical_offset=place_of(head.physical_offset, number),
+            body=item.body,
+            properties=item.properties,
+            flag=item.flag,
+            sys_flag=head.sys_flag & ~_OF_A_BATCH,
+            born_timestamp_ms=batch.born_timestamp_ms,
+            born_host=encode_host(batch.born_host),
+            store_timestamp_ms=batch.store_timestamp_ms,
+            store_host=encode_host(batch.store_host),
+        )
+        for number, item in enumerate(iterate_batch(batch.body))
+    ]

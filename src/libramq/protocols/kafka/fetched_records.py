@@ -1,0 +1,54 @@
+"""The records of a fetch: what was read of a queue, as record batches.
+
+a batch of Kafka's    as it is stored, with its first offset set
+everything else       converted, adjacent messages into one batch
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from libramq.batches.kafka_batch import is_kafka_batch
+from libramq.batches.unwrap import unwrap
+from libramq.message.record import decode_records, peek_record
+from libramq.message.sys_flag import INNER_BATCH
+from libramq.protocols.kafka.mapping import record_of
+from libramq.wire.kafka.record_batch import encode_batch, renumbered
+
+#: The system flag is the four bytes from 36 on.
+_SYS_FLAG_LOW_AT: Final = 39
+
+
+def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
+    """Return the batches of the records that a read returned."""
+    parts: list[bytes | memoryview] = []
+    alone: list[bytes | memoryview] = []
+    for record in _records(data):
+        if not record[_SYS_FLAG_LOW_AT] & INNER_BATCH:
+            alone.append(record)
+            continue
+        head = peek_record(bytes(record))
+        assert head is not None  # A read returns whole records.
+        if not is_kafka_batch(head):
+            alone += unwrap(bytes(record), head)
+            continue
+        if alone:
+            parts.append(_converted(alone))
+            alone = []
+        parts += renumbered(record[head.body_start : head.body_end], head.queue_offset)
+    if alone:
+        parts.append(_converted(alone))
+    return b"".join(parts)
+
+
+def _converted(records: Sequence[bytes | memoryview]) -> bytes:
+    return encode_batch([record_of(message) for message in decode_records(b"".join(records))])
+
+
+def _records(data: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    for piece in data:
+        view = memoryview(piece)
+        start = 0
+        while start < len(view):
+            end = start + int.from_bytes(view[start : start + 4])
+            yield view[start:end]
+            start = end

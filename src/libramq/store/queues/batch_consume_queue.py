@@ -1,0 +1,262 @@
+"""The batch consume queue: as the consume queue, of a topic whose units may stand for several messages each.
+
+    physical offset (8) | record size (4) | tag code (8) | store time (8) | number of its first message (8)
+    number of messages (2) | compacted offset (4), never used | reserved (4)      = 46 bytes, one a record
+
+Readers see what any consume queue has, a unit of 20 bytes for each message: those of one batch lead to the
+same record. Only files, recovery and whole-batch readers see the difference. The number of each unit's first
+message is kept in memory, 8 bytes a unit, so a message's unit is found without reading any.
+
+Numbers that no unit has (a unit was lost) are blank units to readers; nothing in the files stands for them.
+
+Upstream: store/queue/BatchConsumeQueue.java; its files are in batchconsumequeue/<topic>/<queue id>.
+"""
+
+import contextlib
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+from libramq.clock import WallMs
+from libramq.message.inner_batch import INNER_NUM_MAX
+from libramq.store.config import BATCH_UNIT_BYTES
+from libramq.store.log.segments import FileRange, Segments
+from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
+
+BATCH_UNIT: Final = struct.Struct(">qiqqqhii")
+#: BatchConsumeQueue.INVALID_POS.
+_NOT_COMPACTED: Final = -1
+_BASE_AT: Final = 28
+#: Ours: units that are read at once, by callers that do not say.
+UNITS_MAX: Final = 65_536
+#: Ours: a message of a batch takes at least so many bytes of the log (Kafka's smallest record); so a number
+#: that recovery finds is believed if as many messages may have been lost before it.
+_MESSAGE_BYTES_MIN: Final = 7
+
+
+class BatchUnit(NamedTuple):
+    """A record: its place and size, and the numbers [base, end) of its messages."""
+
+    physical_offset: int
+    size: int
+    code: int
+    stored_ms: int
+    base: int
+    message_count: int
+
+    @property
+    def end(self) -> int:
+        """Return the number after its last message."""
+        return self.base + self.message_count
+
+
+def pack_unit(
+    physical_offset: int, size: int, code: int, stored_ms: int | WallMs, base: int, count: int
+) -> bytes:
+    """Return a unit as it is stored; struct.error for a number out of range."""
+    return BATCH_UNIT.pack(physical_offset, size, code, stored_ms, base, count, _NOT_COMPACTED, 0)
+
+
+class BatchConsumeQueue(ConsumeQueue):
+    """The units of one queue of batches."""
+
+    is_batch: ClassVar[bool] = True
+    unit_bytes: ClassVar[int] = BATCH_UNIT_BYTES
+
+    __slots__ = ("_bases", "_first")
+
+    def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
+        super().__init__(topic, queue_id, segments)
+        #: The place of the first unit, and the number of the first message of each.
+        self._first = 0
+        self._bases = array("q")
+
+    @property
+    def first_offset(self) -> int:
+        """Return the number of the first message."""
+        return self._bases[0] if self._bases else self.max_offset
+
+    def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
+        """Append units; `max_offset` is the number after them."""
+        for at in range(_BASE_AT, len(units), BATCH_UNIT_BYTES):
+            self._bases.append(int.from_bytes(units[at : at + 8]))
+        super().append(units, max_offset, physical_end)
+
+    def rebuild(
+        self,
+        queue_offset: int,
+        unit: bytes,
+        physical_offset: int,
+        physical_end: int,
+        *,
+        count: int = 1,
+        stored_ms: int = 0,
+    ) -> bool:
+        """Store the unit of a record found by recovery; what is missing before it stays a gap."""
+        missing_max = (physical_offset - self.last_physical_end) // _MESSAGE_BYTES_MIN
+        if not 0 < count <= INNER_NUM_MAX or not 0 <= queue_offset <= self.max_offset + missing_max:
+            return False
+        if queue_offset < self.max_offset:
+            if queue_offset:
+                return False
+            self.truncate(0)  # The topic was deleted and created again: the later record is right.
+        _, size, code = UNIT.unpack(unit)
+        packed = pack_unit(physical_offset, size, code, stored_ms, queue_offset, count)
+        self.append(packed, queue_offset + count, physical_end)
+        if len(self._pending) >= PENDING_BYTES_MAX:
+            with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
+                self.write_out()
+        return True
+
+    def batches(self, offset: int, count: int, units_max: int = UNITS_MAX) -> list[BatchUnit]:
+        """Return the units of [offset, offset + count), as far as one file has them; waits for the disk."""
+        first, last = self._places(offset, count, units_max)
+        if first >= self._written or first == last:
+            return self._with_pending_units(b"", first, last)
+        position, size = self._range(first, last)
+        return self._with_pending_units(self.segments.read(position, size), first, last)
+
+    def batches_nowait(
+        self, offset: int, count: int, units_max: int = UNITS_MAX
+    ) -> list[BatchUnit] | FileRange:
+        """Return the units, or the range that a thread must warm first."""
+        first, last = self._places(offset, count, units_max)
+        if first >= self._written or first == last:
+            return self._with_pending_units(b"", first, last)
+        position, size = self._range(first, last)
+        data = self.segments.read_nowait(position, size)
+        if data is None:
+            return self.segments.file_range(position, size)
+        return self._with_pending_units(data, first, last)
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Return units as a plain queue has them, one for each message; waits for the disk."""
+        return self._spread(self.batches(offset, count), offset, count)
+
+    def units_nowait(self, offset: int, count: int) -> bytes | FileRange:
+        """Return such units, or the range that a thread must warm first."""
+        found = self.batches_nowait(offset, count)
+        return found if isinstance(found, FileRange) else self._spread(found, offset, count)
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """Return a message's unit: physical offset, size, tag code; None if there is none."""
+        if not self.first_offset <= offset < self.max_offset:
+            return None
+        found = self.batches(offset, 1)[0]
+        if offset < found.end:
+            return found.physical_offset, found.size, found.code
+        return found.physical_offset + (0 if found.size == BLANK_SIZE else found.size), BLANK_SIZE, 0
+
+    def truncate(self, max_offset: int) -> None:
+        """Keep the units of messages before a number; a batch is kept as a whole."""
+        if max_offset >= self.max_offset:
+            return
+        kept = bisect_left(self._bases, max_offset)
+        place = self._first + kept
+        if place >= self._written:
+            del self._pending[(place - self._written) * BATCH_UNIT_BYTES :]
+        else:
+            self._pending.clear()
+            self.segments.zero_after(place * BATCH_UNIT_BYTES)
+            self._written = place
+            self.synced = min(self.synced, place)
+        del self._bases[kept:]
+        self.max_offset = max_offset
+        last = self._last()
+        if last is not None:
+            self.max_offset = max(max_offset, last.end)
+        self.visible_max = min(self.visible_max, self.max_offset)
+        self._first_physical = None
+        self._read_last()
+
+    def place_of(self, offset: int) -> int:
+        """Return the place of a message's unit."""
+        return self._first + max(0, bisect_right(self._bases, offset) - 1)
+
+    def offset_at(self, place: int) -> int:
+        """Return the first message of the unit at a place; the end of the queue if there is none."""
+        index = place - self._first
+        return self._bases[index] if index < len(self._bases) else self.max_offset
+
+    def drop_files(self) -> list[Path]:
+        """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
+        dropped = super().drop_files()
+        gone = self.segments.min_offset // BATCH_UNIT_BYTES - self._first
+        if dropped and gone > 0:
+            del self._bases[:gone]
+            self._first += gone
+        return dropped
+
+    def _loaded(self, end: int) -> int:
+        self._first = self.segments.min_offset // BATCH_UNIT_BYTES
+        self._bases = array("q")
+        place = self._first
+        while place < end:
+            position, size = self._range(place, end)
+            data = self.segments.read(position, size)
+            self._bases.extend([unit[4] for unit in BATCH_UNIT.iter_unpack(data)])
+            place += size // BATCH_UNIT_BYTES
+        last = self._last()
+        return last.end if last is not None else 0
+
+    def _last(self) -> BatchUnit | None:
+        place = self._first + len(self._bases) - 1
+        if not self._bases:
+            return None
+        if place >= self._written:
+            return _unit(bytes(self._pending[-BATCH_UNIT_BYTES:]))
+        return _unit(self.segments.read(place * BATCH_UNIT_BYTES, BATCH_UNIT_BYTES))
+
+    def _places(self, offset: int, count: int, units_max: int) -> tuple[int, int]:
+        """Return the places [first, last) of the units of these messages."""
+        assert offset >= 0
+        first = self.place_of(offset)
+        return first, min(self._first + bisect_left(self._bases, offset + count), first + units_max)
+
+    def _range(self, first: int, last: int) -> tuple[int, int]:
+        """Return position and size of the units [first, last), as far as one file has them."""
+        position = first * BATCH_UNIT_BYTES
+        file_end = self.segments.start_of(position) + self.segments.file_size
+        return position, min(min(last, self._written) * BATCH_UNIT_BYTES, file_end) - position
+
+    def _with_pending_units(self, data: bytes, first: int, last: int) -> list[BatchUnit]:
+        first += len(data) // BATCH_UNIT_BYTES
+        if first >= self._written and first < last:
+            start, end = ((place - self._written) * BATCH_UNIT_BYTES for place in (first, last))
+            data += self._pending[start:end]
+        return [_unit(data[at : at + BATCH_UNIT_BYTES]) for at in range(0, len(data), BATCH_UNIT_BYTES)]
+
+    def _spread(self, found: list[BatchUnit], offset: int, count: int) -> bytes:
+        """Return a unit for each of the messages, blank ones where no batch has them."""
+        end = min(offset + count, self.max_offset)
+        parts: list[bytes] = []
+        before = 0
+        for physical_offset, size, code, _, base, number in found:
+            if base > offset:
+                parts.append(UNIT.pack(before, BLANK_SIZE, 0) * (min(base, end) - offset))
+                offset = min(base, end)
+            here = min(base + number, end) - offset
+            if here > 0:
+                parts.append(UNIT.pack(physical_offset, size, code) * here)
+                offset += here
+            before = physical_offset + (0 if size == BLANK_SIZE else size)
+        if found and offset < end and self._bases[self.place_of(offset) - self._first] == found[-1].base:
+            gap_end = min(end, self.offset_at(self.place_of(offset) + 1))
+            parts.append(UNIT.pack(before, BLANK_SIZE, 0) * (gap_end - offset))
+        return b"".join(parts)
+
+    def _units_in(self, data: bytes) -> Iterator[tuple[Any, ...]]:
+        return BATCH_UNIT.iter_unpack(data)
+
+    def _is_unit(self, unit: tuple[Any, ...]) -> bool:
+        return bool(unit[0] >= 0 and unit[1] > 0 and unit[4] >= 0 and unit[5] > 0)
+
+
+def _unit(data: bytes) -> BatchUnit:
+    return BatchUnit(*BATCH_UNIT.unpack(data)[:6])
+
+
+assert BATCH_UNIT.size == BATCH_UNIT_BYTES

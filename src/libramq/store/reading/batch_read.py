@@ -1,0 +1,212 @@
+"""The batch read: messages of a queue of batches, as records of their own or as they are stored.
+
+    units ─► records ─► as stored     whole batches, the first from before the offset perhaps
+                     └► unwrapped     messages from the offset on, as any other queue has them
+
+Upstream: DefaultMessageStore.getMessage, which gives clients whole batches to unwrap.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from libramq.errors import StoreCorrupt
+from libramq.message.record import RecordHead, peek_record
+from libramq.store.config import StoreConfig
+from libramq.store.log.commit_log import CommitLog
+from libramq.store.log.segments import FileRange
+from libramq.store.queues.batch_consume_queue import BatchConsumeQueue, BatchUnit
+from libramq.store.queues.consume_queue import BLANK_SIZE
+from libramq.store.queues.dispatch import unit_tag_code
+from libramq.store.reading.read import (
+    Place,
+    ReadResult,
+    ReadStatus,
+    fetch,
+    outside,
+    read_limits,
+    scan_count,
+)
+from libramq.store.reading.unwrapping import Unwrapping, Wrapped, is_wrapped
+
+#: Ours: batches of one read.
+UNITS_MAX: Final = 1024
+_QUEUE_OFFSET: Final = slice(20, 28)
+
+
+def read_batches(
+    log: CommitLog,
+    queue: BatchConsumeQueue,
+    config: StoreConfig,
+    offset: int,
+    max_count: int,
+    max_bytes: int | None,
+    tag_codes: frozenset[int] | None,
+    unwrapping: Unwrapping | None,
+    *,
+    may_wait: bool,
+) -> ReadResult:
+    """Read from `offset` on, as `read_queue` does; as stored if there is no unwrapping.
+
+    As stored, the limit is of bytes alone.
+    """
+    read = _BatchRead(log, queue, config, offset, max_count, max_bytes, tag_codes, unwrapping)
+    while True:
+        result = read.run(may_wait=may_wait)
+        if isinstance(result, ReadResult):
+            return result
+        log.unreadable.add(result)
+        read.skipped |= result
+
+
+class _BatchRead:
+    """One read. skipped: records that cannot be read."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queue: BatchConsumeQueue,
+        config: StoreConfig,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None,
+        tag_codes: frozenset[int] | None,
+        unwrapping: Unwrapping | None,
+    ) -> None:
+        self._log = log
+        self._queue = queue
+        self._offset = offset
+        self._tag_codes = tag_codes
+        self._unwrapping = unwrapping
+        self._limits = read_limits(config, max_count, max_bytes)
+        self._memory_start = log.end - config.in_memory_bytes
+        self._scan_max = queue.visible_max - offset
+        if unwrapping is None:
+            bytes_max = config.bulk_transfer_bytes if max_bytes is None else max_bytes
+            self._limits = ((1 << 31, min(bytes_max, config.bulk_transfer_bytes)),) * 2
+        else:
+            wanted = self._limits[0][0] if tag_codes is None else scan_count(config, max_count)
+            self._scan_max = min(self._scan_max, max(wanted, 1))
+        self.skipped: set[Place] = set()
+
+    def run(self, *, may_wait: bool) -> ReadResult | set[Place]:
+        """Read all but the skipped records; or return those among them that cannot be read."""
+        queue, offset = self._queue, self._offset
+        min_offset, max_offset = queue.min_offset, queue.visible_max
+        refused = outside(offset, min_offset, max_offset)
+        if refused is not None:
+            return refused
+        scan = self._scan_max
+        units = queue.batches(offset, scan, UNITS_MAX) if may_wait else queue.batches_nowait(
+            offset, scan, UNITS_MAX
+        )  # fmt: skip
+        if isinstance(units, FileRange):
+            return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=(units,))
+        status, wanted, next_offset = self._wanted(units)
+        if not wanted:
+            if next_offset <= offset:  # Nothing has these numbers.
+                next_offset = min(queue.offset_at(queue.place_of(offset) + len(units)), max_offset)
+            return ReadResult(status, next_offset, min_offset, max_offset)
+        found = fetch(self._log, wanted, may_wait=may_wait)
+        if isinstance(found, set):
+            return found
+        data, cold = found
+        if cold:
+            return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=cold)
+        if self._unwrapping is None:
+            size = sum([each for _, each in wanted])
+            return ReadResult(
+                ReadStatus.FOUND, next_offset, min_offset, max_offset,
+                data=data, count=next_offset - offset, size=size,
+            )  # fmt: skip
+        return self._unwrapped(data, next_offset, self._unwrapping, may_wait=may_wait)
+
+    def _wanted(self, units: Sequence[BatchUnit]) -> tuple[ReadStatus, list[Place], int]:
+        """Return the records to read, and the number after their messages."""
+        status, next_offset = ReadStatus.NO_MATCHED_MESSAGE, self._offset
+        wanted: list[Place] = []
+        total = 0
+        log_min = self._log.min_offset
+        for physical_offset, size, _, _, base, count in units:
+            if base + count <= self._offset:
+                continue
+            if wanted:
+                count_max, bytes_max = self._limits_at(physical_offset)
+                if total + size > bytes_max or base - self._offset >= count_max:
+                    break
+            next_offset = base + count
+            if size == BLANK_SIZE:
+                continue
+            if physical_offset < log_min:
+                status = ReadStatus.MESSAGE_WAS_REMOVING
+                continue
+            if (physical_offset, size) in self.skipped:
+                continue
+            wanted.append((physical_offset, size))
+            total += size
+        return status, wanted, next_offset
+
+    def _limits_at(self, physical_offset: int) -> tuple[int, int]:
+        in_memory, on_disk = self._limits
+        return in_memory if physical_offset >= self._memory_start else on_disk
+
+    def _unwrapped(
+        self,
+        data: tuple[bytes | memoryview, ...],
+        next_offset: int,
+        unwrapping: Unwrapping,
+        *,
+        may_wait: bool,
+    ) -> ReadResult | set[Place]:
+        """Return the messages of records from the offset on, as far as the limits allow."""
+        queue = self._queue
+        ends = queue.min_offset, queue.visible_max
+        taken: list[bytes] = []
+        size = 0
+        for record, head in _records(data):
+            try:
+                messages = [record] if not is_wrapped(head) else unwrapping.messages(
+                    record, head, may_wait=may_wait
+                )  # fmt: skip
+            except StoreCorrupt:
+                return {(head.physical_offset, head.size)}
+            if messages is None:
+                if taken:
+                    next_offset = head.queue_offset
+                    break
+                wrapped = Wrapped(unwrapping, record, head)
+                return ReadResult(ReadStatus.WOULD_WAIT, self._offset, *ends, cold=(wrapped,))
+            count_max, bytes_max = self._limits_at(head.physical_offset)
+            for message in messages:
+                number = int.from_bytes(message[_QUEUE_OFFSET])
+                if number < self._offset or not self._is_matched(message):
+                    continue
+                if taken and (len(taken) >= count_max or size + len(message) > bytes_max):
+                    return ReadResult(
+                        ReadStatus.FOUND, number, *ends, data=tuple(taken), count=len(taken), size=size
+                    )
+                taken.append(message)
+                size += len(message)
+        if not taken:
+            return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, next_offset, *ends)
+        return ReadResult(
+            ReadStatus.FOUND, next_offset, *ends, data=tuple(taken), count=len(taken), size=size
+        )
+
+    def _is_matched(self, message: bytes) -> bool:
+        if self._tag_codes is None:
+            return True
+        head = peek_record(message)
+        return head is not None and unit_tag_code(head) in self._tag_codes
+
+
+def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[tuple[bytes, RecordHead]]:
+    """Yield the records of a read, which are known to be whole."""
+    for piece in data:
+        start = 0
+        while start < len(piece):
+            end = start + int.from_bytes(piece[start : start + 4])
+            record = bytes(piece[start:end])
+            head = peek_record(record)
+            assert head is not None
+            yield record, head
+            start = end

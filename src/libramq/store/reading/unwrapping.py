@@ -1,0 +1,85 @@
+"""Unwrapping: the messages of inner batches, as records like any other (`message.inner_batch`).
+
+    record of a batch ─► small: unwrapped at once
+                      └► large or compressed: a thread unwraps it (`Wrapped`), then the read is repeated
+
+The newest results are kept: a reader that takes 32 messages at a time goes through a batch of thousands.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from libramq.errors import LibraError, StoreCorrupt
+from libramq.message import sys_flag as flags
+from libramq.message.inner_batch import message_count, unwrapped_items
+from libramq.message.record import RecordHead
+
+#: Ours: batches that are unwrapped at once, in some 5 ms at most; others on a thread.
+AT_ONCE_COUNT_MAX: Final = 256
+AT_ONCE_BYTES_MAX: Final = 64 * 1024
+#: Ours: of unwrapped batches, how much is kept in memory.
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+
+#: Returns a record for each message of a batch's record; raises LibraError if it cannot be read.
+Unwrap = Callable[[bytes, RecordHead], list[bytes]]
+
+
+class Unwrapping:
+    """Unwraps the batches of one store."""
+
+    def __init__(self, unwrap: Unwrap = unwrapped_items) -> None:
+        self._unwrap = unwrap
+        self._kept: dict[RecordHead, tuple[Sequence[bytes], int]] = {}
+
+    def messages(self, record: bytes, head: RecordHead, *, may_wait: bool) -> Sequence[bytes] | None:
+        """Return the records of a batch's messages; None if a thread must `prepare` them first.
+
+        Raises StoreCorrupt if they cannot be read.
+        """
+        kept = self._kept.get(head)
+        if kept is not None:
+            return kept[0]
+        is_small = len(record) <= AT_ONCE_BYTES_MAX and message_count(head) <= AT_ONCE_COUNT_MAX
+        if not may_wait and not is_small:
+            return None
+        return self.unwrap(record, head)
+
+    def unwrap(self, record: bytes, head: RecordHead) -> Sequence[bytes]:
+        """Unwrap a batch and keep the result; may be called in a thread. Raises StoreCorrupt."""
+        try:
+            messages = self._unwrap(record, head)
+        except LibraError as error:
+            raise StoreCorrupt(f"the batch at {head.physical_offset} cannot be read: {error}") from error
+        if len(messages) != message_count(head):
+            raise StoreCorrupt(
+                f"the batch at {head.physical_offset} has {len(messages)} messages and announces "
+                f"{message_count(head)}"
+            )
+        size = sum(map(len, messages))
+        kept = dict(self._kept)
+        kept[head] = messages, size
+        total = sum([each for _, each in kept.values()])
+        while total > KEPT_BYTES_MAX and len(kept) > 1:
+            total -= kept.pop(next(iter(kept)))[1]
+        self._kept = kept  # In one step: a thread and the loop may both be here.
+        return messages
+
+
+class Wrapped(NamedTuple):
+    """A batch that a thread must unwrap before its messages are read."""
+
+    unwrapping: Unwrapping
+    record: bytes
+    head: RecordHead
+
+    def prepare(self) -> None:
+        """Unwrap it; the reader will get the error."""
+        try:
+            self.unwrapping.unwrap(self.record, self.head)
+        except StoreCorrupt:
+            return
+
+
+def is_wrapped(head: RecordHead) -> bool:
+    """Return whether a record is a batch."""
+    return bool(head.sys_flag & flags.INNER_BATCH)

@@ -1,0 +1,300 @@
+"""Queues of batches (queue.type=BatchCQ): a record may be several messages, and readers see each of them."""
+
+import struct
+
+import pytest
+
+from libramq.errors import StoreCorrupt
+from libramq.message import decode_records, tag_code
+from libramq.message import sys_flag as flags
+from libramq.message.batch import BatchItem, encode_batch
+from libramq.message.inner_batch import place_of
+from libramq.message.properties import encode_properties
+from libramq.store import StoreMessage
+from libramq.store.copies.copying import copy_store
+from libramq.store.log.append import AppendStatus
+from libramq.store.log.message_run import MessageRun
+from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
+from libramq.store.reading.read import ReadStatus
+from libramq.store.recovery.check import check_store
+from tests.store.stores import BORN, Disk, kill, make_store, message, open_store, read_all, remove_old_files
+
+
+def batch(*bodies: str, queue_id: int = 0, tags: str | None = None, topic: str = "T") -> StoreMessage:
+    text = encode_properties({"TAGS": tags} if tags else {})
+    return StoreMessage(
+        topic, queue_id, encode_batch([BatchItem(0, body.encode(), text) for body in bodies]),
+        encode_properties({"INNER_NUM": str(len(bodies))}), count=len(bodies), born_host=BORN,
+        sys_flag=flags.INNER_BATCH | flags.NEED_UNWRAP, born_timestamp_ms=5,
+    )  # fmt: skip
+
+
+def open_batched(root, **options):
+    store = open_store(root, mapped_file_size_batch_consume_queue=4 * 46, **options)
+    store.keep_in_batches("T")
+    return store
+
+
+def bodies(store, queue_id=0):
+    return [(each.queue_offset, each.body.decode()) for each in read_all(store, "T", queue_id)]
+
+
+def test_messages_of_batches_and_single_ones_are_numbered_and_read_alike(tmp_path):
+    store = open_batched(tmp_path)
+    results = store.append_batch([batch("a", "b", "c"), message("d"), batch("e"), batch("f", "g")])
+    assert [result.queue_offset for result in results] == [0, 3, 4, 5]
+    expected = list(enumerate("abcdefg"))
+    assert bodies(store) == expected
+    result = store.read("T", 0, 1, 3)
+    assert [each.body for each in decode_records(b"".join(result.data))] == [b"b", b"c", b"d"]
+    assert (result.next_offset, result.count) == (4, 3)
+    assert store.drain_topic_puts() == {"T": 7}
+    assert store.max_offset("T", 0) == store.next_offset("T", 0) == 7
+    store.close()
+    again = open_batched(tmp_path)
+    assert bodies(again) == expected
+    assert not (tmp_path / "consumequeue").exists()
+    again.close()
+
+
+def test_the_files_are_those_of_apaches_batch_consume_queue(tmp_path):
+    """BatchConsumeQueue.putBatchMessagePositionInfo; in the log, a record's number is its INNER_BASE."""
+    store = open_batched(tmp_path)
+    first, second = store.append_batch([batch("a", "b", "c"), message("d", tags="x")])
+    store.close()
+    data = (tmp_path / "batchconsumequeue" / "T" / "0" / f"{0:020d}").read_bytes()
+    stored_ms = first.store_timestamp_ms
+    assert struct.unpack_from(">qiqqqhii", data) == (0, first.size, 0, stored_ms, 0, 3, -1, 0)
+    assert struct.unpack_from(">qiqqqhii", data, 46) == (
+        first.end, second.size, tag_code("x"), stored_ms, 3, 1, -1, 0,
+    )  # fmt: skip
+    assert not data[92:].strip(b"\0")
+    log = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
+    assert b"INNER_NUM\x013\x02INNER_BASE\x010\x02" in log
+    assert b"TAGS\x01x\x02INNER_BASE\x013\x02" in log
+
+
+def test_a_reader_of_whole_batches_gets_records_as_they_are_stored(tmp_path):
+    store = open_batched(tmp_path)
+    results = store.append_batch([batch("a", "b", "c"), message("d"), batch("e", "f")])
+    log = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
+    found = store.read("T", 0, 1, 100, as_stored=True)
+    assert b"".join(found.data) == log[: results[-1].end]
+    assert (found.next_offset, found.count) == (6, 5)
+    found = store.read("T", 0, 5, 100, as_stored=True)
+    assert b"".join(found.data) == log[results[2].physical_offset : results[2].end]
+    found = store.read("T", 0, 0, 100, 1, as_stored=True)
+    assert b"".join(found.data) == log[: results[0].end]
+    store.close()
+
+
+def test_a_message_of_a_batch_has_a_place_of_its_own(tmp_path):
+    store = open_batched(tmp_path)
+    store.append_batch([message("-"), batch("a", "b", "c")])
+    for found in read_all(store, "T", 0):
+        again = store.message_at(found.physical_offset)
+        assert (again.body, again.queue_offset) == (found.body, found.queue_offset)
+    at = store.queue_units("T", 0, 1, 1)[0][0]
+    assert [store.message_at(place_of(at, number)) is None for number in range(4)] == [False] * 3 + [True]
+    assert store.message_at(place_of(0, 1)) is None
+    store.close()
+
+
+def test_a_tag_selects_messages_within_a_batch(tmp_path):
+    store = open_batched(tmp_path)
+    store.append_batch([batch("a", "b", tags="x"), batch("c", tags="y"), message("d", tags="x")])
+    result = store.read("T", 0, 0, 32, None, frozenset({tag_code("x")}))
+    assert [each.body for each in decode_records(b"".join(result.data))] == [b"a", b"b", b"d"]
+    result = store.read("T", 0, 0, 32, None, frozenset({tag_code("z")}))
+    assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 4)
+    store.close()
+
+
+def test_a_large_batch_is_unwrapped_by_a_thread_and_once(tmp_path, monkeypatch):
+    store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
+    store.append_batch([batch(*map(str, range(1000)))])
+    result = store.read("T", 0, 0, 32, may_wait=False)
+    assert result.status is ReadStatus.WOULD_WAIT
+    store.warm(result.cold)
+    monkeypatch.setattr(store.unwrapping, "_unwrap", None)
+    found = []
+    while len(found) < 1000:
+        result = store.read("T", 0, len(found), 32, may_wait=False)
+        assert result.status is ReadStatus.FOUND
+        found += [each.body for each in decode_records(b"".join(result.data))]
+    assert found == [b"%d" % number for number in range(1000)]
+    store.close()
+
+
+def test_a_batch_that_cannot_be_read_is_skipped(tmp_path):
+    store = open_batched(tmp_path)
+    store.append_batch([
+        message("a"),
+        StoreMessage("T", 0, b"no batch", encode_properties({"INNER_NUM": "2"}), count=2,
+                     sys_flag=flags.INNER_BATCH | flags.NEED_UNWRAP),
+        message("b"),
+    ])  # fmt: skip
+    assert bodies(store) == [(0, "a"), (3, "b")]
+    assert store.statistics().unreadable_count == 1
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        StoreMessage("Plain", 0, b"x", encode_properties({"INNER_NUM": "1"}), sys_flag=flags.INNER_BATCH),
+        StoreMessage("T", 0, b"x", sys_flag=flags.INNER_BATCH),
+        StoreMessage("T", 0, b"x", encode_properties({"INNER_NUM": "3"}), sys_flag=flags.INNER_BATCH),
+        StoreMessage(
+            "T", 0, b"x", encode_properties({"INNER_NUM": "40000"}), count=40_000, sys_flag=flags.INNER_BATCH
+        ),
+        MessageRun("T", 0, [(0, b"x", b"", 0)], flags.INNER_BATCH),
+    ],
+)  # fmt: skip
+def test_what_is_no_inner_batch_is_refused(tmp_path, wrong):
+    store = open_batched(tmp_path)
+    (result,) = store.append_batch([wrong])
+    assert result.status is AppendStatus.MESSAGE_ILLEGAL
+    assert bodies(store) == []
+    store.close()
+
+
+def test_a_run_of_single_messages_is_stored_in_a_queue_of_batches(tmp_path):
+    store = open_batched(tmp_path)
+    run = MessageRun("T", 0, [(0, b"a", b"", 0), (0, b"b", b"K\x01v", 0)], 0, 5, BORN)
+    (result,) = store.append_batch([run])
+    assert (result.queue_offset, len(result.positions)) == (0, 2)
+    assert bodies(store) == [(0, "a"), (1, "b")]
+    assert read_all(store, "T", 0)[1].properties["K"] == "v"
+    kill(store)
+    again = open_batched(tmp_path)
+    assert bodies(again) == [(0, "a"), (1, "b")]
+    again.close()
+
+
+def test_queues_are_built_again_from_the_log_alone(tmp_path):
+    """Their directory is lost, and nobody knows of the topic: its first record says what queues it has."""
+    store = open_batched(tmp_path)
+    store.append_batch([message("a"), batch("b", "c"), batch("x", "y", queue_id=1)])
+    kill(store)
+    again = open_store(tmp_path, mapped_file_size_batch_consume_queue=4 * 46)
+    assert bodies(again) == [(0, "a"), (1, "b"), (2, "c")]
+    assert bodies(again, 1) == [(0, "x"), (1, "y")]
+    assert isinstance(again._queues.get("T", 0), BatchConsumeQueue)
+    again.close()
+    assert not (tmp_path / "consumequeue").exists()
+
+
+def test_a_slave_builds_the_same_queues(tmp_path):
+    master = open_batched(tmp_path / "master")
+    slave = make_store(tmp_path / "slave", is_copy=True, mapped_file_size_batch_consume_queue=4 * 46)
+    slave.open()
+    master.append_batch([message("a"), batch("b", "c"), batch("x", "y", queue_id=1)])
+    data = master.read_log(0, master.end, may_wait=True)
+    assert isinstance(data, bytes)
+    slave.copy.append(0, data)
+    assert bodies(slave) == bodies(master) == [(0, "a"), (1, "b"), (2, "c")]
+    master.close()
+    slave.close()
+    queue = "batchconsumequeue/T/0/00000000000000000000"
+    assert (tmp_path / "slave" / queue).read_bytes() == (tmp_path / "master" / queue).read_bytes()
+
+
+def test_old_files_are_removed(tmp_path):
+    store = open_batched(tmp_path)
+    for number in range(200):
+        store.append_batch([batch(f"{number}a" * 20, f"{number}b" * 20)])
+    store.flush()
+    names = {path.name for path in (tmp_path / "batchconsumequeue" / "T" / "0").iterdir()}
+    assert remove_old_files(store) > 0
+    first = store.min_offset("T", 0)
+    assert first > 0
+    assert first % 2 == 0
+    assert bodies(store)[0][0] == first
+    left = {path.name for path in (tmp_path / "batchconsumequeue" / "T" / "0").iterdir()}
+    assert left < names
+    expected = bodies(store)
+    store.append_batch([batch("next")])
+    store.close()
+    again = open_batched(tmp_path)
+    assert bodies(again) == [*expected, (400, "next")]
+    assert again.min_offset("T", 0) == first
+    again.close()
+
+
+def test_a_check_and_a_copy_cover_queues_of_batches(tmp_path):
+    store = open_batched(tmp_path / "store")
+    store.append_batch([message("a"), batch("b", "c"), message("p", topic="Plain")])
+    store.flush()
+    copy_store(tmp_path / "store", tmp_path / "copy", Disk())
+    store.close()
+    for root in (tmp_path / "store", tmp_path / "copy"):
+        report = check_store(root, Disk())
+        assert report.queues.queue_count == 2
+        assert (report.queues.missing_count, report.queues.wrong_count, report.queues.stray_count) == (
+            0,
+            0,
+            0,
+        )
+        again = open_batched(root)
+        assert bodies(again) == [(0, "a"), (1, "b"), (2, "c")]
+        again.close()
+    path = tmp_path / "store" / "batchconsumequeue" / "T" / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[11] ^= 1
+    path.write_bytes(data)
+    assert check_store(tmp_path / "store", Disk()).queues.wrong_count == 1
+
+
+def test_a_deleted_topic_may_be_made_again_with_queues_of_the_other_kind(tmp_path):
+    store = open_batched(tmp_path)
+    store.append_batch([batch("a", "b")])
+    store.flush()
+    store.delete_topic("T")
+    store.removal.take_work()()
+    store.append_batch([message("plain")])
+    kill(store)
+    again = open_store(tmp_path, mapped_file_size_batch_consume_queue=4 * 46)
+    assert bodies(again) == [(0, "plain")]
+    assert not isinstance(again._queues.get("T", 0), BatchConsumeQueue)
+    again.close()
+
+
+def test_the_newer_of_two_kinds_of_queues_is_kept(tmp_path):
+    """A power cut has undone the removal of the older one."""
+    (tmp_path / "kept").mkdir()
+    store = open_batched(tmp_path / "kept")
+    store.append_batch([batch("a", "b")])
+    store.close()
+    older = tmp_path / "kept" / "batchconsumequeue"
+    older.rename(tmp_path / "older")
+    store = open_store(tmp_path / "kept", mapped_file_size_batch_consume_queue=4 * 46)
+    store.delete_topic("T")
+    store.append_batch([message("plain")])
+    store.close()
+    (tmp_path / "older").rename(older)
+    again = open_store(tmp_path / "kept", mapped_file_size_batch_consume_queue=4 * 46)
+    assert bodies(again) == [(0, "plain")]
+    again.close()
+    assert not list(older.iterdir())
+
+
+def test_an_empty_directory_of_apaches_does_not_make_a_topic_one_of_batches(tmp_path):
+    (tmp_path / "batchconsumequeue" / "T" / "0").mkdir(parents=True)
+    store = open_store(tmp_path)
+    store.append_batch([message("a")])
+    assert not isinstance(store._queues.get("T", 0), BatchConsumeQueue)
+    store.close()
+
+
+def test_a_batch_of_another_number_of_messages_than_it_says_is_damaged(tmp_path):
+    store = open_batched(tmp_path)
+    store.append_batch([batch("a", "b")])
+    record = store.record_at(0)
+    assert record is not None
+    (plan,) = store.read("T", 0, 0, 1, as_stored=True).data
+    head = next(iter(store.unwrapping._kept))
+    wrong = head._replace(properties=head.properties.replace(b"INNER_NUM\x012", b"INNER_NUM\x013"))
+    with pytest.raises(StoreCorrupt, match="2 messages and announces 3"):
+        store.unwrapping.unwrap(bytes(plan), wrong)
+    store.close()
