@@ -113,7 +113,7 @@ class Command(NamedTuple):
 
 #: MQAdminStartup.initCommand; each was run against a broker of ours by hand or by tests/interop.
 COMMANDS: Final = (
-    Command("updateTopic", (17,), "attributes and units too; `BatchCQ` and `COMPACTION` are refused"),
+    Command("updateTopic", (17,), "attributes and units too; `COMPACTION` is refused"),
     Command("updateTopicList", (18,), "all topics of a list or none"),
     Command("deleteTopic", (215, 216)),
     Command(

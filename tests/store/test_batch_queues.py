@@ -14,6 +14,7 @@ from libramq.store import StoreMessage
 from libramq.store.copies.copying import copy_store
 from libramq.store.log.append import AppendStatus
 from libramq.store.log.message_run import MessageRun
+from libramq.store.log.segments import ColdRead
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
 from libramq.store.reading.read import ReadStatus
 from libramq.store.recovery.check import check_store
@@ -123,6 +124,20 @@ def test_a_large_batch_is_unwrapped_by_a_thread_and_once(tmp_path, monkeypatch):
         assert result.status is ReadStatus.FOUND
         found += [each.body for each in decode_records(b"".join(result.data))]
     assert found == [b"%d" % number for number in range(1000)]
+    store.close()
+
+
+def test_a_large_batch_is_not_unwrapped_where_nobody_may_wait(tmp_path):
+    store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
+    store.append_batch([batch(*map(str, range(1000)))])
+    with store.without_waiting():
+        for look in (lambda: store.read("T", 0, 7, 1), lambda: store.message_at(place_of(0, 7))):
+            store.unwrapping._kept.clear()
+            with pytest.raises(ColdRead, match="not unwrapped") as cold:
+                look()
+            store.warm((cold.value.stretch,))
+            look()
+        assert store.message_at(place_of(0, 7)).body == b"7"
     store.close()
 
 

@@ -92,8 +92,8 @@ def unbatch(
     commit_log: _CommitLog = None,
     json: options.Json = False,
 ) -> None:
-    """Copy the directory of a broker of Apache's that has topics with queue.type=BatchCQ, which LibraMQ does
-    not serve: in the copy each message has a record of its own, and the same number in its queue."""
+    """Copy the directory of a broker of Apache's that has topics with queue.type=BatchCQ to one without:
+    there each message has a record of its own, and the same number in its queue."""
     from libramq.cli import output
     from libramq.clock import SystemClock
     from libramq.errors import StoreError

@@ -19,7 +19,7 @@ from libramq.message.message import MessageExt
 from libramq.message.record import decode_record, peek_record
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
-from libramq.store.log.segments import FileRange
+from libramq.store.log.segments import Cold, ColdRead, FileRange
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
@@ -29,15 +29,15 @@ from libramq.store.reading.batch_read import read_batches
 from libramq.store.reading.filtered_read import STEP_BYTES_MAX, STEP_COUNT_MAX, FilteredRead, properties_of
 from libramq.store.reading.read import (
     NO_QUEUE,
-    Cold,
     ReadResult,
+    ReadStatus,
     find_record,
     read_queue,
     unit_tag_codes,
     warm,
     whole_record,
 )
-from libramq.store.reading.unwrapping import Unwrapping, is_wrapped
+from libramq.store.reading.unwrapping import Unwrapping, Wrapped, is_wrapped
 
 
 class StoreContents:
@@ -99,10 +99,13 @@ class StoreContents:
     ) -> ReadResult:
         if isinstance(queue, BatchConsumeQueue):
             unwrapping = None if as_stored else self.unwrapping
-            return read_batches(
+            result = read_batches(
                 self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, unwrapping,
-                may_wait=may_wait,
+                may_wait=may_wait, may_unwrap=may_wait and self.may_wait,
             )  # fmt: skip
+            if may_wait and result.status is ReadStatus.WOULD_WAIT:
+                raise ColdRead(result.cold[0])
+            return result
         return read_queue(
             self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
         )
@@ -242,10 +245,12 @@ class StoreContents:
         if record is None or head is None or not is_wrapped(head):
             return record if not number else None
         try:
-            messages = self.unwrapping.messages(record, head, may_wait=True)
+            messages = self.unwrapping.messages(record, head, may_wait=self.may_wait)
         except StoreCorrupt:
             return None
-        return messages[number] if messages is not None and number < len(messages) else None
+        if messages is None:
+            raise ColdRead(Wrapped(self.unwrapping, record, head))
+        return messages[number] if number < len(messages) else None
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Return the readable units of a queue from an offset on: physical offset, size, tag code."""

@@ -35,8 +35,8 @@ from libramq.pop import CheckPoint, InFlight
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
+from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
-from libramq.store.reading.read import Cold
 from libramq.waits import HeldPop, HeldPops
 from libramq.waits.held_pops import ANY_QUEUE
 from libramq.waits.held_pulls import SUSPEND_MS_MAX

@@ -22,9 +22,10 @@ from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
 from libramq.pop.positions import Positions, QueueOfGroup
+from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
 from libramq.store.reading.filtered_read import STEP_LOOKUPS, FilteredRead
-from libramq.store.reading.read import NO_QUEUE, Cold, ReadResult, ReadStatus
+from libramq.store.reading.read import NO_QUEUE, ReadResult, ReadStatus
 
 #: Ours: offsets that are committed before others are served, each in some 8 µs.
 COMMITTED_AT_ONCE: Final = 256

@@ -21,7 +21,7 @@ from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Re
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topics import ALWAYS
-from libramq.store.log.segments import ColdRead, FileRange
+from libramq.store.log.segments import Cold, ColdRead
 from libramq.store.message_store import MessageStore
 from libramq.wire.kafka.apis.alter_configs import (
     AlterableConfig,
@@ -252,14 +252,14 @@ class TopicChanges:
     ) -> None:
         """Have those begin later that have no result yet."""
 
-        def begin(at: int) -> FileRange | None:
+        def begin(at: int) -> Cold | None:
             try:
                 results[at] = self._begin_later(*wanted[at])
             except ColdRead as cold:
                 return cold.stretch
             return None
 
-        def begun(stretches: Sequence[FileRange | None]) -> None:
+        def begun(stretches: Sequence[Cold | None]) -> None:
             cold = tuple(each for each in stretches if each is not None)
             if not cold:
                 answer([results[at] for at in range(len(wanted))])

@@ -11,7 +11,7 @@ Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from libramq.errors import StoreCorrupt
 from libramq.file_ranges import Ranges
@@ -29,11 +29,27 @@ class FileRange(NamedTuple):
     size: int
 
 
+class Preparation(Protocol):
+    """Work that a thread does before a read is repeated."""
+
+    def prepare(self) -> None:
+        """Do it; may be called in a thread."""
+        ...
+
+
+#: What a read waits for: a range of a file that is not in memory, or work.
+Cold = FileRange | Preparation
+
+
 class ColdRead(Exception):
     """Data that a thread must read first: it is not in memory, and the caller may not wait for the disk."""
 
-    def __init__(self, stretch: FileRange) -> None:
-        super().__init__(f"{stretch.path} is not in memory at {stretch.offset}")
+    def __init__(self, stretch: Cold) -> None:
+        super().__init__(
+            f"{stretch.path} is not in memory at {stretch.offset}"
+            if isinstance(stretch, FileRange)
+            else "a batch is not unwrapped yet"
+        )
         self.stretch = stretch
 
 

@@ -44,14 +44,15 @@ def read_batches(
     unwrapping: Unwrapping | None,
     *,
     may_wait: bool,
+    may_unwrap: bool,
 ) -> ReadResult:
     """Read from `offset` on, as `read_queue` does; as stored if there is no unwrapping.
 
-    As stored, the limit is of bytes alone.
+    As stored, the limit is of bytes alone. may_unwrap: large batches too; else WOULD_WAIT names the first.
     """
     read = _BatchRead(log, queue, config, offset, max_count, max_bytes, tag_codes, unwrapping)
     while True:
-        result = read.run(may_wait=may_wait)
+        result = read.run(may_wait=may_wait, may_unwrap=may_unwrap)
         if isinstance(result, ReadResult):
             return result
         log.unreadable.add(result)
@@ -88,7 +89,7 @@ class _BatchRead:
             self._scan_max = min(self._scan_max, max(wanted, 1))
         self.skipped: set[Place] = set()
 
-    def run(self, *, may_wait: bool) -> ReadResult | set[Place]:
+    def run(self, *, may_wait: bool, may_unwrap: bool) -> ReadResult | set[Place]:
         """Read all but the skipped records; or return those among them that cannot be read."""
         queue, offset = self._queue, self._offset
         min_offset, max_offset = queue.min_offset, queue.visible_max
@@ -118,7 +119,7 @@ class _BatchRead:
                 ReadStatus.FOUND, next_offset, min_offset, max_offset,
                 data=data, count=next_offset - offset, size=size,
             )  # fmt: skip
-        return self._unwrapped(data, next_offset, self._unwrapping, may_wait=may_wait)
+        return self._unwrapped(data, next_offset, self._unwrapping, may_unwrap=may_unwrap)
 
     def _wanted(self, units: Sequence[BatchUnit]) -> tuple[ReadStatus, list[Place], int]:
         """Return the records to read, and the number after their messages."""
@@ -155,7 +156,7 @@ class _BatchRead:
         next_offset: int,
         unwrapping: Unwrapping,
         *,
-        may_wait: bool,
+        may_unwrap: bool,
     ) -> ReadResult | set[Place]:
         """Return the messages of records from the offset on, as far as the limits allow."""
         queue = self._queue
@@ -165,7 +166,7 @@ class _BatchRead:
         for record, head in _records(data):
             try:
                 messages = [record] if not is_wrapped(head) else unwrapping.messages(
-                    record, head, may_wait=may_wait
+                    record, head, may_wait=may_unwrap
                 )  # fmt: skip
             except StoreCorrupt:
                 return {(head.physical_offset, head.size)}

@@ -13,7 +13,7 @@ Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 
 from collections.abc import Iterator
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ from libramq.message.record import RecordHead, has_good_crc, peek_record
 from libramq.message.whole_frame import damaged_places
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.log.commit_log import CommitLog
-from libramq.store.log.segments import FileRange
+from libramq.store.log.segments import Cold, FileRange
 from libramq.store.queues.consume_queue import BLANK_SIZE, TAG_CODE_MIN, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 
@@ -40,16 +40,6 @@ Place = tuple[int, int]
 
 #: Ours: messages whose tags are checked before a held pull is run again; one append seldom has more.
 LOOK_UNITS_MAX: Final = 1024
-
-
-class Preparation(Protocol):
-    """Work that a thread does before a read is repeated (`unwrapping.Wrapped`)."""
-
-    def prepare(self) -> None: ...
-
-
-#: What a read waits for: a range of a file that is not in memory, or work.
-Cold = FileRange | Preparation
 
 
 class ReadStatus(Enum):

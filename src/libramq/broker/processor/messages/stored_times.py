@@ -8,7 +8,7 @@ from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import OffsetWrapper
 from libramq.rpc.outcome import Outcome, WaitForDisk
-from libramq.store.log.segments import ColdRead, FileRange
+from libramq.store.log.segments import Cold, ColdRead
 from libramq.store.message_store import MessageStore
 
 #: Ours: a message's time takes two reads, of its unit and of its record.
@@ -22,7 +22,7 @@ class StoredTimes:
     """
 
     def __init__(self, store: MessageStore, warmings: int) -> None:
-        self.cold: list[FileRange] = []
+        self.cold: list[Cold] = []
         self._store = store
         self._may_wait = warmings >= WARMINGS_MAX
 
