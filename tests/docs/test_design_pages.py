@@ -13,7 +13,10 @@ PAGES = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "design").glob("*.md
 HISTORICAL = {"engine-measures.md"}
 FOLDERS = ("src", "tests", "bench", "scripts", "docs", "examples", "packaging")
 #: Files of a store, as its own folders write them.
-OF_A_STORE = {"libra.removed/", "commitlog/", "consumequeue/TOPIC/QUEUE/", "index/"}
+OF_A_STORE = {
+    "libra.removed/", "commitlog/", "index/",
+    "consumequeue/TOPIC/QUEUE/", "batchconsumequeue/", "batchconsumequeue/TOPIC/QUEUE/",
+}  # fmt: skip
 
 pytestmark = pytest.mark.parametrize(
     "page", [page for page in PAGES if page.name not in HISTORICAL], ids=lambda page: page.name

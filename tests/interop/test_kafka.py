@@ -1,5 +1,7 @@
 """Kafka's Java clients against our Kafka port: producing, fetching, committing, and groups."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,6 +143,39 @@ def test_a_killed_member_is_missed_before_its_session_ends(
         clients.wait_owned(one=range(4))
     finally:
         other.stop()
+    clients.finish()
+
+
+def create(servers: KafkaUp, topic: str, queue_type: str) -> None:
+    """Make a topic of two partitions as RocketMQ's tools do."""
+    address = ("-n", servers.namesrv, "-c", "DefaultCluster")
+    command = [
+        sys.executable,
+        "-m",
+        "libramq",
+        "admin",
+        "updateTopic",
+        *address,
+        "-t",
+        topic,
+        "-r",
+        "2",
+        "-w",
+        "2",
+    ]
+    command += ["-a", f"+queue.type={queue_type}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_stored_in_batches_is_fetched_as_it_was_produced(servers: KafkaUp, clients: KafkaClients):
+    topic = fresh(clients, "batches")
+    create(servers, topic, "BatchCQ")
+    assert clients.produce(topic, 0, *map(str, range(200))) == list(range(200))
+    clients.subscribe("one", topic, fresh(clients, "g-batches"))
+    records = clients.wait_records(200)
+    assert [(each["offset"], each["value"]) for each in records] == [(each, str(each)) for each in range(200)]
+    assert {(each["key"], each["header"]) for each in records} == {("key", "00ff")}
     clients.finish()
 
 

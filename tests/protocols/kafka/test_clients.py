@@ -25,6 +25,8 @@ from tests.interop.ports import free_broker_port
 
 #: The time that a client may take on a busy machine before the test fails.
 TIMEOUT_S = 60
+#: Both ways of storing a topic.
+BOTH = pytest.mark.parametrize("queue_type", ["SimpleCQ", "BatchCQ"])
 HEADERS = [("h", b"1"), ("h", None), ("b", b"\xff\0")]
 
 
@@ -33,10 +35,11 @@ class Kafka(NamedTuple):
 
     address: str
     rocketmq_address: str
+    queue_type: str
 
 
 @pytest.fixture
-def kafka(tmp_path: Path) -> Iterator[Kafka]:
+def kafka(tmp_path: Path, queue_type: str) -> Iterator[Kafka]:
     """A broker with a Kafka port, on a separate thread."""
     started: list[Kafka] = []
     is_started = threading.Event()
@@ -51,7 +54,7 @@ def kafka(tmp_path: Path) -> Iterator[Kafka]:
             await server.start()
             stopping = asyncio.Event()
             stop.extend((asyncio.get_running_loop(), stopping))
-            started.append(Kafka(server.address, config.address))
+            started.append(Kafka(server.address, config.address, queue_type))
             is_started.set()
             await stopping.wait()
         finally:
@@ -70,7 +73,8 @@ def kafka(tmp_path: Path) -> Iterator[Kafka]:
 
 def create(kafka: Kafka, topic: str, partitions: int = 2) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.address})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    new = NewTopic(topic, partitions, 1, config={"queue.type": kafka.queue_type})
+    for future in admin.create_topics([new]).values():
         future.result(TIMEOUT_S)
 
 
@@ -108,6 +112,7 @@ def consumed(kafka: Kafka, count: int) -> list[Any]:
     return messages
 
 
+@BOTH
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_librdkafka_consumes_what_it_produced(kafka: Kafka, compression: str):
     create(kafka, "orders")
@@ -120,6 +125,7 @@ def test_librdkafka_consumes_what_it_produced(kafka: Kafka, compression: str):
     assert messages[0].headers() == HEADERS
 
 
+@BOTH
 def test_librdkafka_finds_the_ends_and_times_of_partitions(kafka: Kafka):
     create(kafka, "orders")
     produced(kafka, 10)
@@ -133,6 +139,7 @@ def test_librdkafka_finds_the_ends_and_times_of_partitions(kafka: Kafka):
     consumer.close()
 
 
+@BOTH
 def test_librdkafka_and_a_rocketmq_client_share_a_topic(kafka: Kafka):
     create(kafka, "orders")
     produced(kafka, 2)
@@ -148,6 +155,7 @@ def test_librdkafka_and_a_rocketmq_client_share_a_topic(kafka: Kafka):
     assert b"from RocketMQ" in {message.value() for message in consumed(kafka, 3)}
 
 
+@BOTH
 async def test_aiokafka_consumes_what_it_produced(kafka: Kafka):
     await asyncio.to_thread(create, kafka, "orders")
     producer = AIOKafkaProducer(bootstrap_servers=kafka.address, compression_type="gzip")
@@ -169,6 +177,7 @@ async def test_aiokafka_consumes_what_it_produced(kafka: Kafka):
     assert sorted(values) == sorted(b"%d" % number for number in range(20))
 
 
+@BOTH
 def test_kafka_python_consumes_what_it_produced(kafka: Kafka):
     create(kafka, "orders")
     result = subprocess.run(
@@ -321,6 +330,7 @@ def test_librdkafkas_members_share_the_partitions_as_they_come_and_go(readers: M
     readers.wait_shared(4)
 
 
+@BOTH
 def test_a_group_continues_where_it_committed(kafka: Kafka, readers: Members):
     produced(kafka, 20)
     readers.join("alice")

@@ -12,7 +12,8 @@ from libramq.batches.unwrap import unwrap
 from libramq.message.record import decode_records, peek_record
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.mapping import record_of
-from libramq.wire.kafka.record_batch import encode_batch, renumbered
+from libramq.wire.kafka.record_batch import encode_batch
+from libramq.wire.kafka.whole_batch import renumbered
 
 #: The system flag is the four bytes from 36 on.
 _SYS_FLAG_LOW_AT: Final = 39

@@ -38,16 +38,15 @@ from libramq.wire.kafka.apis.produce import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
-    BatchSummary,
     Budget,
     InvalidBatch,
     Record,
     Stamp,
-    check_batch,
     decode_batch,
     stamp_of,
     unpacking_cost,
 )
+from libramq.wire.kafka.whole_batch import BatchSummary, check_batch
 
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.

@@ -29,7 +29,7 @@ from libramq.store.log.append import (
     StoreMessage,
 )
 from libramq.store.log.message_run import MessageRun, RunResult, run_of_one
-from libramq.store.queues.batch_consume_queue import pack_unit as pack_batch_unit
+from libramq.store.queues.batch_consume_queue import batch_tail
 from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, numbered, takes_part, without_numbers
@@ -88,15 +88,9 @@ def pack_batch(
             physical_offset += results[-1].size
             message_count += len(message.items) - 1
             continue
-        body = message.body
-        properties = message.properties_text
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            results.append(PROPERTIES_SIZE_EXCEEDED)
-            continue
-        if (
-            len(body) > body_bytes_max or b"\0" in properties
-        ):  # To recovery it would look like a sector that was never written.
-            results.append(MESSAGE_ILLEGAL)
+        body, properties = message.body, message.properties_text
+        if len(properties) > PROPERTIES_BYTES_MAX or len(body) > body_bytes_max or b"\0" in properties:
+            results.append(_illegal(properties))
             continue
         topic, _ = key = (message.topic, message.queue_id)
         sys_flag = message.sys_flag & ~HOST_BITS | store_bit
@@ -107,9 +101,7 @@ def pack_batch(
             queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
             queue_offset = plan.max_offset if queued else 0
             if plan.is_batch or sys_flag & INNER_BATCH:
-                properties = _based(properties, queue_offset, may_be=plan.is_batch and queued)
-                if sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
-                    raise InvalidMessage("an inner batch does not say how many messages it has")
+                properties = _of_batches(message, queue_offset, may_be=plan.is_batch and queued)
             magic, topic_bytes = topic_prefix(topic)
             head = HEADS[sys_flag & HOST_BITS]
             size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
@@ -118,12 +110,9 @@ def pack_batch(
                 physical_offset, sys_flag, message.born_timestamp_ms, message.born_host, store_timestamp_ms,
                 store_host, message.reconsume_times, message.prepared_transaction_offset, len(body),
             )  # fmt: skip
+            unit = pack_unit(physical_offset, size, message.tag_code)
             if plan.is_batch:
-                unit = pack_batch_unit(
-                    physical_offset, size, message.tag_code, store_timestamp_ms, queue_offset, message.count
-                )
-            else:
-                unit = pack_unit(physical_offset, size, message.tag_code)
+                unit += batch_tail(store_timestamp_ms, queue_offset, message.count)
         except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # A number or name out of range.
             results.append(MESSAGE_ILLEGAL)
             continue
@@ -136,6 +125,22 @@ def pack_batch(
             plan.physical_end = physical_offset
             message_count += message.count - 1
     return PackedBatch(b"".join(parts), plans, results, message_count)
+
+
+def _illegal(properties: bytes) -> AppendResult:
+    """Return the refusal of a message that is too long, or has a NUL in its properties.
+
+    That would look to recovery like a sector that was never written.
+    """
+    return PROPERTIES_SIZE_EXCEEDED if len(properties) > PROPERTIES_BYTES_MAX else MESSAGE_ILLEGAL
+
+
+def _of_batches(message: StoreMessage, queue_offset: int, *, may_be: bool) -> bytes:
+    """Return the properties of a message in a queue of batches; InvalidMessage if it may not be in one."""
+    properties = _based(message.properties_text, queue_offset, may_be=may_be)
+    if message.sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
+        raise InvalidMessage("an inner batch does not say how many messages it has")
+    return properties
 
 
 def _based(properties: bytes, queue_offset: int, *, may_be: bool) -> bytes:
@@ -201,10 +206,9 @@ def _pack_run(
             if is_batch:
                 properties = _based(properties, queue_offset, may_be=True)
             body_bytes, properties_bytes = len(body), len(properties)
-            if properties_bytes > PROPERTIES_BYTES_MAX:
-                return PROPERTIES_SIZE_EXCEEDED
-            if body_bytes > body_bytes_max or b"\0" in properties:
-                return MESSAGE_ILLEGAL
+            is_long = properties_bytes > PROPERTIES_BYTES_MAX or body_bytes > body_bytes_max
+            if is_long or b"\0" in properties:
+                return _illegal(properties)
             size = around + body_bytes + properties_bytes
             packed += (
                 pack_head(
@@ -214,17 +218,13 @@ def _pack_run(
                 ),
                 body, topic_bytes, properties_bytes.to_bytes(2), properties,
             )  # fmt: skip
-            if is_batch:
-                units.append(
-                    pack_batch_unit(physical_offset, size, tag_code, store_timestamp_ms, queue_offset, 1)
-                )
-            else:
-                units.append(pack_unit(physical_offset, size, tag_code))
-            positions.append(first_of := physical_offset)
+            unit = pack_unit(physical_offset, size, tag_code)
+            units.append(unit + batch_tail(store_timestamp_ms, queue_offset, 1) if is_batch else unit)
+            positions.append(physical_offset)
             physical_offset += size
             queue_offset += 1
             for name in names:
-                light.setdefault(name, []).append((pack_unit(first_of, size, tag_code), physical_offset))
+                light.setdefault(name, []).append((unit, physical_offset))
     except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # As for a message alone.
         return MESSAGE_ILLEGAL
     size = physical_offset - first

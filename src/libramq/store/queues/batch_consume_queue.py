@@ -27,6 +27,7 @@ from libramq.store.log.segments import FileRange, Segments
 from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
 
 BATCH_UNIT: Final = struct.Struct(">qiqqqhii")
+_TAIL: Final = struct.Struct(">qqhii")
 #: BatchConsumeQueue.INVALID_POS.
 _NOT_COMPACTED: Final = -1
 _BASE_AT: Final = 28
@@ -53,11 +54,9 @@ class BatchUnit(NamedTuple):
         return self.base + self.message_count
 
 
-def pack_unit(
-    physical_offset: int, size: int, code: int, stored_ms: int | WallMs, base: int, count: int
-) -> bytes:
-    """Return a unit as it is stored; struct.error for a number out of range."""
-    return BATCH_UNIT.pack(physical_offset, size, code, stored_ms, base, count, _NOT_COMPACTED, 0)
+def batch_tail(stored_ms: int | WallMs, base: int, count: int) -> bytes:
+    """Return what a unit has behind the 20 bytes of a plain one; struct.error for a number out of range."""
+    return _TAIL.pack(stored_ms, base, count, _NOT_COMPACTED, 0)
 
 
 class BatchConsumeQueue(ConsumeQueue):
@@ -103,9 +102,7 @@ class BatchConsumeQueue(ConsumeQueue):
             if queue_offset:
                 return False
             self.truncate(0)  # The topic was deleted and created again: the later record is right.
-        _, size, code = UNIT.unpack(unit)
-        packed = pack_unit(physical_offset, size, code, stored_ms, queue_offset, count)
-        self.append(packed, queue_offset + count, physical_end)
+        self.append(unit + batch_tail(stored_ms, queue_offset, count), queue_offset + count, physical_end)
         if len(self._pending) >= PENDING_BYTES_MAX:
             with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
                 self.write_out()

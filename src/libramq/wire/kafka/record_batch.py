@@ -28,17 +28,13 @@ from libramq.wire.kafka.primitives import Reader, encode_uvarint, encode_varint
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
 _CRC_FROM: Final = 21
-_LENGTH_AT: Final = 8
-_LENGTH_FROM: Final = 12
-_MAGIC_AT: Final = 16
-#: A size has at most five bytes of seven bits.
-_SHIFT_MAX: Final = 28
-_CODEC_MASK: Final = 0x07
+LENGTH_FROM: Final = 12
+CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 #: The shortest record: an empty key and value, no headers.
-_RECORD_BYTES_MIN: Final = 7
+RECORD_BYTES_MIN: Final = 7
 #: Ours: records of a batch, and of a request; each becomes a message. librdkafka has at most 10,000 in a
 #: batch, and RocketMQ's inner batches count to 32,767.
 RECORDS_MAX: Final = 32_767
@@ -114,7 +110,7 @@ def unpacking_cost(data: bytes) -> int:
     attributes: int
     count: int
     attributes, *_, count = _REST.unpack_from(data, _CRC_FROM)
-    if attributes & _CODEC_MASK:
+    if attributes & CODEC_MASK:
         return DECOMPRESSED_BYTES_MAX
     return len(data) + max(count, 0) * _RECORD_COST_BYTES
 
@@ -141,15 +137,15 @@ def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
     request full of such batches unpacks no more than one of good ones.
     """
     budget = budget or Budget()
-    attributes, last_delta, base_ms, _, count = _checked_head(data)
+    attributes, last_delta, base_ms, _, count = checked_head(data)
     if count > budget.records:
         raise InvalidBatch(
             ErrorCode.MESSAGE_TOO_LARGE, f"{count} records; at most {budget.records}, send smaller batches"
         )
     try:
-        plain = decompress(attributes & _CODEC_MASK, data[HEADER_BYTES:], budget.bytes)
+        plain = decompress(attributes & CODEC_MASK, data[HEADER_BYTES:], budget.bytes)
         budget.bytes -= len(plain)
-        if not 0 < count <= len(plain) // _RECORD_BYTES_MIN or last_delta != count - 1:
+        if not 0 < count <= len(plain) // RECORD_BYTES_MIN or last_delta != count - 1:
             raise RemoteProtocolError(f"a batch of {len(plain)} bytes announces {count} records")
         budget.records -= count
         return _decode_records(plain, count, base_ms, budget)
@@ -160,80 +156,14 @@ def decode_batch(data: bytes, budget: Budget | None = None) -> list[Record]:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, str(failed)) from failed
 
 
-class BatchSummary(NamedTuple):
-    """The head of a batch that is stored as it is. Times are of its first record, and the latest of all."""
-
-    records: int
-    first_ms: int
-    latest_ms: int
-
-
-def check_batch(data: bytes) -> BatchSummary:
-    """Return what a producer's batch says of itself; raises InvalidBatch.
-
-    Of records that are not compressed the sizes are checked; others only unpacking would.
-    """
-    attributes, last_delta, first_ms, latest_ms, count = _checked_head(data)
-    if count > RECORDS_MAX:
-        raise InvalidBatch(
-            ErrorCode.MESSAGE_TOO_LARGE, f"{count} records; at most {RECORDS_MAX}, send smaller batches"
-        )
-    if count < 1 or last_delta != count - 1:
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD, f"a batch of {len(data)} bytes announces {count} records"
-        )
-    if not attributes & _CODEC_MASK and _count_records(data) != count:
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD, f"a batch does not have the {count} records it announces"
-        )
-    return BatchSummary(count, first_ms, latest_ms)
-
-
-def _count_records(data: bytes) -> int:
-    """Return how many records fill an uncompressed batch exactly, by their sizes; -1 if they do not."""
-    at, end, count = HEADER_BYTES, len(data), 0
-    while at < end:
-        size = data[at]
-        at += 1
-        shift = 7
-        if size > 0x7F:
-            size &= 0x7F
-            while True:
-                if at >= end or shift > _SHIFT_MAX:
-                    return -1
-                byte = data[at]
-                at += 1
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                if byte <= 0x7F:
-                    break
-        if size & 1 or size >> 1 < _RECORD_BYTES_MIN - 1:  # Negative, or too small for what every record has.
-            return -1
-        at += size >> 1
-        count += 1
-    return count if at == end else -1
-
-
-def renumbered(
-    data: bytes | memoryview, base_offset: int, *, leader_epoch: int = 0
-) -> list[bytes | memoryview]:
-    """Return a stored batch as it is fetched, in parts: with its first offset; its checksum stays right."""
-    return [
-        base_offset.to_bytes(8),
-        data[_LENGTH_AT:_LENGTH_FROM],
-        leader_epoch.to_bytes(4),
-        data[_MAGIC_AT:],
-    ]
-
-
-def _checked_head(data: bytes) -> tuple[int, int, int, int, int]:
+def checked_head(data: bytes) -> tuple[int, int, int, int, int]:
     """Return attributes, last offset delta, first and latest time, and number of records of a sound batch."""
     if len(data) < HEADER_BYTES:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(data)} bytes")
     _, length, _, magic, crc = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, f"records of format {magic}; only format 2 is served")
-    if length != len(data) - _LENGTH_FROM:
+    if length != len(data) - LENGTH_FROM:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "a partition's records are not exactly one batch")
     if google_crc32c.value(data[_CRC_FROM:]) != crc:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a record batch does not match its checksum")
@@ -392,7 +322,7 @@ def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
     checked = b"".join((rest, *parts))
     head = _HEAD.pack(
         base_offset,
-        len(checked) + _CRC_FROM - _LENGTH_FROM,
+        len(checked) + _CRC_FROM - LENGTH_FROM,
         leader_epoch,
         MAGIC,
         google_crc32c.value(checked),
