@@ -1,6 +1,7 @@
 """Queues of batches (queue.type=BatchCQ): a record may be several messages, and readers see each of them."""
 
 import struct
+import zlib
 
 import pytest
 
@@ -117,13 +118,42 @@ def test_a_large_batch_is_unwrapped_by_a_thread_and_once(tmp_path, monkeypatch):
     result = store.read("T", 0, 0, 32, may_wait=False)
     assert result.status is ReadStatus.WOULD_WAIT
     store.warm(result.cold)
-    monkeypatch.setattr(store.unwrapping, "_unwrap", None)
+    monkeypatch.setattr(store.unwrapping, "_format", None)
     found = []
     while len(found) < 1000:
         result = store.read("T", 0, len(found), 32, may_wait=False)
         assert result.status is ReadStatus.FOUND
         found += [each.body for each in decode_records(b"".join(result.data))]
     assert found == [b"%d" % number for number in range(1000)]
+    store.close()
+
+
+def test_a_batch_that_cannot_be_read_is_tried_once(tmp_path, monkeypatch):
+    """Unpacking it may take long: a reader would wait for it again and again, and at last in the loop."""
+    store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
+    text = encode_properties({"INNER_NUM": "2"})
+    flag = flags.INNER_BATCH | flags.NEED_UNWRAP
+    store.append_batch([StoreMessage("T", 0, b"x" * 100_000, text, count=2, sys_flag=flag), message("a")])
+    cold = store.read("T", 0, 0, 32, may_wait=False)
+    assert cold.status is ReadStatus.WOULD_WAIT
+    store.warm(cold.cold)
+    monkeypatch.setattr(store.unwrapping, "_format", None)
+    result = store.read("T", 0, 0, 32, may_wait=False)
+    assert [each.body for each in decode_records(b"".join(result.data))] == [b"a"]
+    store.close()
+
+
+def test_a_compressed_batch_is_unwrapped_by_a_thread_however_small_it_is(tmp_path):
+    store = open_batched(tmp_path)
+    packed = batch("a", "b")
+    packed.body = zlib.compress(packed.body)
+    packed.sys_flag |= flags.COMPRESSED
+    store.append_batch([packed])
+    cold = store.read("T", 0, 0, 32, may_wait=False)
+    assert cold.status is ReadStatus.WOULD_WAIT
+    store.warm(cold.cold)
+    result = store.read("T", 0, 0, 32, may_wait=False)
+    assert [each.body for each in decode_records(b"".join(result.data))] == [b"a", b"b"]
     store.close()
 
 
@@ -310,6 +340,6 @@ def test_a_batch_of_another_number_of_messages_than_it_says_is_damaged(tmp_path)
     (plan,) = store.read("T", 0, 0, 1, as_stored=True).data
     head = next(iter(store.unwrapping._kept))
     wrong = head._replace(properties=head.properties.replace(b"INNER_NUM\x012", b"INNER_NUM\x013"))
-    with pytest.raises(StoreCorrupt, match="2 messages and announces 3"):
+    with pytest.raises(StoreCorrupt, match="2 messages, and it announces 3"):
         store.unwrapping.unwrap(bytes(plan), wrong)
     store.close()

@@ -19,7 +19,7 @@ from libramq.message import sys_flag as flags
 from libramq.message.ids import encode_host
 from libramq.message.inner_batch import place_of
 from libramq.message.record import RecordHead, decode_record, encode_record
-from libramq.wire.kafka.record_batch import decode_batch
+from libramq.wire.kafka.record_batch import CODEC_MASK, decode_batch
 
 KAFKA_BATCH: Final = "KAFKA_BATCH"
 FORMAT: Final = "2"
@@ -28,6 +28,7 @@ _END: Final = p.PROPERTY_SEPARATOR.encode()
 _SET: Final = p.NAME_VALUE_SEPARATOR.encode()
 #: Ours: the mark of an idempotent producer (`protocols.kafka.sequences`), which is of the batch.
 PRODUCER: Final = "__KAFKA_PRODUCER"
+_ATTRIBUTES_LOW_AT: Final = 22
 _OF_THE_BATCH: Final = frozenset(name.encode() for name in (KAFKA_BATCH, p.INNER_NUM, p.INNER_BASE, PRODUCER))
 
 
@@ -41,6 +42,12 @@ def is_kafka_batch(head: RecordHead) -> bool:
     return bool(head.sys_flag & flags.INNER_BATCH) and (
         p.find_property(head.properties, _MARK) == FORMAT.encode()
     )
+
+
+def is_compressed(data: bytes, head: RecordHead) -> bool:
+    """Return whether the records of a batch's record are compressed."""
+    attributes = data[head.body_start + _ATTRIBUTES_LOW_AT : head.body_end][:1]
+    return bool(attributes and attributes[0] & CODEC_MASK)
 
 
 def unwrapped_records(data: bytes, head: RecordHead) -> list[bytes]:

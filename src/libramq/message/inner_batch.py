@@ -14,7 +14,8 @@ Upstream: MessageSysFlag.INNER_BATCH_FLAG, MessageConst.PROPERTY_INNER_NUM, Mess
 client that unwraps). Places of single messages are ours: Apache's clients give all of a batch one id.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from libramq.errors import StoreCorrupt
 from libramq.message import sys_flag as flags
@@ -82,3 +83,18 @@ def unwrapped_items(data: bytes, head: RecordHead) -> list[bytes]:
         )
         for number, item in enumerate(iterate_batch(batch.body))
     ]
+
+
+class BatchFormat(NamedTuple):
+    """What is known of batches.
+
+    unwrap: returns a record for each message of a batch's record; raises LibraError if it cannot be read.
+    is_packed: whether the messages are compressed, so that they may be of any size.
+    """
+
+    unwrap: Callable[[bytes, RecordHead], list[bytes]]
+    is_packed: Callable[[bytes, RecordHead], bool]
+
+
+#: RocketMQ's own, without those of other protocols.
+ROCKETMQ: Final = BatchFormat(unwrapped_items, lambda _, head: bool(head.sys_flag & flags.COMPRESSED))

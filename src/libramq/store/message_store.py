@@ -17,7 +17,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.message.inner_batch import unwrapped_items
+from libramq.message.inner_batch import ROCKETMQ, BatchFormat
 from libramq.store.appended_contents import AppendedContents
 from libramq.store.config import StoreConfig
 from libramq.store.flush import Flusher, FlushPlan
@@ -26,7 +26,7 @@ from libramq.store.log.cutting import cut_log
 from libramq.store.log.log_copy import LogCopy
 from libramq.store.open_files import OpenFiles
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.reading.unwrapping import Unwrap, Unwrapping
+from libramq.store.reading.unwrapping import Unwrapping
 from libramq.store.recovery.opening import ABORT, StoreOpening
 from libramq.store.recovery.recovery import RecoveryReport
 from libramq.store.recovery.recovery_point_writer import RecoveryPointWriter
@@ -47,7 +47,7 @@ class MessageStore(AppendedContents):
         clock: Clock,
         *,
         process_id: int = 0,
-        unwrap: Unwrap = unwrapped_items,
+        batch_format: BatchFormat = ROCKETMQ,
     ) -> None:
         files = OpenFiles(filesystem, config.open_files_max)
         super().__init__(
@@ -56,7 +56,7 @@ class MessageStore(AppendedContents):
             files,
             CommitLog(filesystem, files, config),
             ConsumeQueueTable(filesystem, files, config),
-            Unwrapping(unwrap),
+            Unwrapping(batch_format),
             clock,
         )
         self.recovery: RecoveryReport | None = None

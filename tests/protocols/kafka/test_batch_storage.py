@@ -8,6 +8,7 @@ import pytest
 
 from libramq.codes import RequestCode
 from libramq.errors import StoreError
+from libramq.kernel.effect import Thread
 from libramq.message import decode_records
 from libramq.message.message import MessageExt
 from libramq.message.record import peek_record
@@ -16,7 +17,7 @@ from libramq.store.reading.read import ReadStatus
 from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicSetting
 from libramq.wire.kafka.apis.describe_configs import TOPIC, DescribeConfigsRequest, DescribedResource
 from libramq.wire.kafka.error_code import ErrorCode
-from libramq.wire.kafka.record_batch import InvalidBatch
+from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch
 from libramq.wire.kafka.whole_batch import check_batch
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -157,6 +158,26 @@ def test_a_batch_that_cannot_be_unpacked_is_passed_over_by_clients_of_rocketmq(e
     assert [(each.queue_offset, each.body) for each in messages(endpoint.talk)] == [(0, b"a"), (3, b"d")]
 
 
+def test_a_batch_of_many_records_is_checked_by_a_thread(endpoint: KafkaEndpoint):
+    """32,767 of them take 10 ms."""
+    peer = endpoint.peer()
+    data = batch(*(record(b"") for _ in range(RECORDS_MAX)))
+    peer._entrance.received(peer, [peer.frame(peer.produce_request(data), 9)])
+    assert [each[0] for each in endpoint.talk.threads.work] == [Thread.COMPUTE]
+    peer.compute()
+    (response,) = peer.answers()
+    assert response.responses[0].partitions[0].error_code == 0
+    assert peer.fetch().high_watermark == RECORDS_MAX
+
+
+def test_small_batches_are_stored_at_once(endpoint: KafkaEndpoint):
+    peer = endpoint.peer()
+    data = compressed(batch(*(record(b"x" * 1_000) for _ in range(1_000))))
+    peer._entrance.received(peer, [peer.frame(peer.produce_request(data), 9)])
+    assert not endpoint.talk.threads.work
+    assert len(peer.answers()) == 1
+
+
 @pytest.mark.parametrize("cut", range(62, 150, 7))
 def test_records_that_do_not_fill_their_batch_are_refused(cut: int):
     data = batch(record(b"a" * 30), record(b"b" * 50))
@@ -191,7 +212,7 @@ def test_a_topic_is_created_with_its_kind_of_queues(endpoint: KafkaEndpoint):
 def test_without_kafkas_codecs_a_reader_hears_what_is_missing(endpoint: KafkaEndpoint, monkeypatch):
     import sys
 
-    from libramq.batches.unwrap import unwrap
+    from libramq.batches.formats import unwrap
 
     produced(endpoint.peer(), batch(record(b"a")))
     (data,) = endpoint.talk.broker.store.read("T", 0, 0, 1, as_stored=True).data

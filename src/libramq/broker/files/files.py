@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from libramq.batches.unwrap import unwrap
+from libramq.batches.formats import FORMATS
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
@@ -99,7 +99,7 @@ class BrokerFiles:
         self._config = config
         self._clock = clock
         self.store = MessageStore(
-            store_config(config), filesystem, clock, process_id=process_id, unwrap=unwrap
+            store_config(config), filesystem, clock, process_id=process_id, batch_format=FORMATS
         )
         self.store.open()
         try:

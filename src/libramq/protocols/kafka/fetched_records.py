@@ -7,8 +7,8 @@ everything else       converted, adjacent messages into one batch
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from libramq.batches.formats import unwrap
 from libramq.batches.kafka_batch import is_kafka_batch
-from libramq.batches.unwrap import unwrap
 from libramq.message.record import decode_records, peek_record
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.mapping import record_of

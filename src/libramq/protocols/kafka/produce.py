@@ -46,13 +46,15 @@ from libramq.wire.kafka.record_batch import (
     stamp_of,
     unpacking_cost,
 )
-from libramq.wire.kafka.whole_batch import BatchSummary, check_batch
+from libramq.wire.kafka.whole_batch import BatchSummary, check_batch, checking_cost
 
 #: Ours: requests that cost no more are decoded at once, in some milliseconds; compressed and larger ones on a
 #: thread.
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
 #: Ours: records of several partitions that are stored in one turn, in some milliseconds.
 RECORDS_PER_STEP: Final = 500
+#: Ours: batches that are stored as they are take as long as so many bytes of them as one record does.
+WHOLE_BYTES_PER_RECORD: Final = 8 * 1024
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
 
@@ -116,10 +118,10 @@ class Produces:
         if request.acks not in (-1, 0, 1):
             _Production(request, slot).refuse_all(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {request.acks}")
             return
-        batches = (
-            partition.records or b""
+        whole = {topic.name for topic in request.topics if self._store.is_in_batches(topic.name)}
+        cost = sum(
+            (checking_cost if topic.name in whole else unpacking_cost)(partition.records or b"")
             for topic in request.topics
-            if not self._store.is_in_batches(topic.name)
             for partition in topic.partitions
         )
         queues = {
@@ -127,9 +129,8 @@ class Produces:
             for topic_at, topic in enumerate(request.topics)
             for partition_at, partition in enumerate(topic.partitions)
         }
-        whole = {topic.name for topic in request.topics if self._store.is_in_batches(topic.name)}
         decode = partial(_decode, request, queues, whole, int(self._clock.wall_ms()) + AHEAD_MS_MAX)
-        if sum(map(unpacking_cost, batches)) <= AT_ONCE_BYTES_MAX:
+        if cost <= AT_ONCE_BYTES_MAX:
             self._append(request, slot, decode())
         else:
             self._effects.run(Thread.COMPUTE, decode, partial(self._decoded, request, slot), slot.connection)
@@ -224,7 +225,11 @@ def _steps(batches: Mapping[Place, Found]) -> Iterator[list[tuple[Place, Found]]
     step: list[tuple[Place, Found]] = []
     size = 0
     for place, batch in batches.items():
-        count = len(batch.drafts) if isinstance(batch, Batch) else 1
+        count = 1
+        if isinstance(batch, Batch):
+            count = len(batch.drafts)
+        elif isinstance(batch, Whole):
+            count += len(batch.data) // WHOLE_BYTES_PER_RECORD
         if step and size + count > RECORDS_PER_STEP:
             yield step
             step, size = [], 0

@@ -6,29 +6,28 @@
 The newest results are kept: a reader that takes 32 messages at a time goes through a batch of thousands.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from libramq.errors import LibraError, StoreCorrupt
 from libramq.message import sys_flag as flags
-from libramq.message.inner_batch import message_count, unwrapped_items
+from libramq.message.inner_batch import ROCKETMQ, BatchFormat, message_count
 from libramq.message.record import RecordHead
 
 #: Ours: batches that are unwrapped at once, in some 5 ms at most; others on a thread.
 AT_ONCE_COUNT_MAX: Final = 256
 AT_ONCE_BYTES_MAX: Final = 64 * 1024
-#: Ours: of unwrapped batches, how much is kept in memory.
-KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
-
-#: Returns a record for each message of a batch's record; raises LibraError if it cannot be read.
-Unwrap = Callable[[bytes, RecordHead], list[bytes]]
+#: Ours: how much is kept in memory of unwrapped batches, and of how many; unreadable ones take nothing.
+KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+KEPT_MAX: Final = 1024
 
 
 class Unwrapping:
     """Unwraps the batches of one store."""
 
-    def __init__(self, unwrap: Unwrap = unwrapped_items) -> None:
-        self._unwrap = unwrap
+    def __init__(self, batch_format: BatchFormat = ROCKETMQ) -> None:
+        self._format = batch_format
+        #: Nothing for a batch that cannot be read: it is not tried again and again.
         self._kept: dict[RecordHead, tuple[Sequence[bytes], int]] = {}
 
     def messages(self, record: bytes, head: RecordHead, *, may_wait: bool) -> Sequence[bytes] | None:
@@ -38,31 +37,34 @@ class Unwrapping:
         """
         kept = self._kept.get(head)
         if kept is not None:
+            if not kept[0]:
+                raise StoreCorrupt(f"the batch at {head.physical_offset} cannot be read")
             return kept[0]
         is_small = len(record) <= AT_ONCE_BYTES_MAX and message_count(head) <= AT_ONCE_COUNT_MAX
-        if not may_wait and not is_small:
+        if not may_wait and (not is_small or self._format.is_packed(record, head)):
             return None
         return self.unwrap(record, head)
 
     def unwrap(self, record: bytes, head: RecordHead) -> Sequence[bytes]:
         """Unwrap a batch and keep the result; may be called in a thread. Raises StoreCorrupt."""
         try:
-            messages = self._unwrap(record, head)
+            messages = self._format.unwrap(record, head)
+            if len(messages) != message_count(head):
+                raise StoreCorrupt(f"{len(messages)} messages, and it announces {message_count(head)}")
         except LibraError as error:
+            self._keep(head, ())
             raise StoreCorrupt(f"the batch at {head.physical_offset} cannot be read: {error}") from error
-        if len(messages) != message_count(head):
-            raise StoreCorrupt(
-                f"the batch at {head.physical_offset} has {len(messages)} messages and announces "
-                f"{message_count(head)}"
-            )
-        size = sum(map(len, messages))
+        self._keep(head, messages)
+        return messages
+
+    def _keep(self, head: RecordHead, messages: Sequence[bytes]) -> None:
+        """Keep a result, and forget the oldest ones."""
         kept = dict(self._kept)
-        kept[head] = messages, size
+        kept[head] = messages, sum(map(len, messages))
         total = sum([each for _, each in kept.values()])
-        while total > KEPT_BYTES_MAX and len(kept) > 1:
+        while len(kept) > 1 and (total > KEPT_BYTES_MAX or len(kept) > KEPT_MAX):
             total -= kept.pop(next(iter(kept)))[1]
         self._kept = kept  # In one step: a thread and the loop may both be here.
-        return messages
 
 
 class Wrapped(NamedTuple):

@@ -15,6 +15,11 @@ from libramq.wire.kafka.record_batch import (
 
 _LENGTH_AT: Final = 8
 _MAGIC_AT: Final = 16
+_COUNT_AT: Final = 57
+#: Ours: a checksum takes 33 µs a MiB, a copy some 50 µs, the size of a record 0.14 µs; 64 KiB are decoded in
+#: some milliseconds.
+_BYTES_PER_COST: Final = 128
+_RECORD_COST: Final = 4
 #: A size has at most five bytes of seven bits.
 _SHIFT_MAX: Final = 28
 
@@ -25,6 +30,14 @@ class BatchSummary(NamedTuple):
     records: int
     first_ms: int
     latest_ms: int
+
+
+def checking_cost(data: bytes) -> int:
+    """Return what `check_batch` takes, in the time that a byte takes to decode (`unpacking_cost`)."""
+    if len(data) < HEADER_BYTES:
+        return len(data)
+    count = int.from_bytes(data[_COUNT_AT:HEADER_BYTES], signed=True)
+    return len(data) // _BYTES_PER_COST + min(max(count, 0), RECORDS_MAX) * _RECORD_COST
 
 
 def check_batch(data: bytes) -> BatchSummary:

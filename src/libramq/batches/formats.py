@@ -1,0 +1,38 @@
+"""Batches by format: RocketMQ's, and Kafka's.
+
+Brokers without the codecs of `libramq[kafka]` can have Kafka's batches in their store, too.
+"""
+
+from typing import Final
+
+from libramq.errors import StoreError
+from libramq.message.inner_batch import ROCKETMQ, BatchFormat, unwrapped_items
+from libramq.message.properties import find_property
+from libramq.message.record import RecordHead
+
+_KAFKA_BATCH: Final = b"KAFKA_BATCH"
+
+
+def unwrap(data: bytes, head: RecordHead) -> list[bytes]:
+    """Return a record for each message of a batch's record; LibraError if it cannot be read."""
+    if find_property(head.properties, _KAFKA_BATCH) is None:
+        return unwrapped_items(data, head)
+    try:
+        from libramq.batches.kafka_batch import unwrapped_records
+    except ImportError as error:
+        raise StoreError(f"a batch of Kafka's cannot be read: {error}; install libramq[kafka]") from error
+    return unwrapped_records(data, head)
+
+
+def is_packed(data: bytes, head: RecordHead) -> bool:
+    """Return whether the messages of a batch are compressed."""
+    if find_property(head.properties, _KAFKA_BATCH) is None:
+        return ROCKETMQ.is_packed(data, head)
+    try:
+        from libramq.batches.kafka_batch import is_compressed
+    except ImportError:
+        return False
+    return is_compressed(data, head)
+
+
+FORMATS: Final = BatchFormat(unwrap, is_packed)
