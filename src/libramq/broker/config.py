@@ -11,6 +11,7 @@ from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
 from libramq.broker.name_server_config import NameServerConfig
 from libramq.broker.option import option
 from libramq.broker.role import check_role
+from libramq.catalog.topic_attributes import BATCH_QUEUES, SIMPLE_QUEUES
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
 from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -88,6 +89,12 @@ class BrokerConfig(NameServerConfig):
         "kafkaAdvertised",
         "The address HOST:PORT at which Kafka's clients reach this broker; default: `brokerIP1` and "
         "`kafkaListenPort`.",
+    )
+    kafka_queue_type: str = option(  # Ours alone.
+        SIMPLE_QUEUES,
+        "kafkaQueueType",
+        "The `queue.type` of topics that Kafka's clients create without naming one: SimpleCQ, or BatchCQ to "
+        "[keep batches as they are](kafka.md#topics-that-keep-batches-as-they-are).",
     )
     kafka_member_grace_ms: int = option(  # Ours alone.
         150,
@@ -184,6 +191,10 @@ class BrokerConfig(NameServerConfig):
         _ = self.ha_networks
         if self.damaged not in (None, "skip", "cut"):
             raise ConfigError(f"damaged {self.damaged!r}; skip or cut is allowed")
+        if self.kafka_queue_type not in (SIMPLE_QUEUES, BATCH_QUEUES):
+            raise ConfigError(
+                f"kafkaQueueType {self.kafka_queue_type!r}; {SIMPLE_QUEUES} or {BATCH_QUEUES} is allowed"
+            )
         if self.metrics_exporter_type not in (*METRICS_OFF, *METRICS_SERVED):
             raise ConfigError(
                 f"metricsExporterType {self.metrics_exporter_type!r}; DISABLE or PROM is allowed"

@@ -111,6 +111,11 @@ def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, 
     return attributes
 
 
+def attributes_of(queue_type: str) -> dict[str, str]:
+    """Return the attributes of a topic with queues of a type: none for the usual one."""
+    return {} if queue_type == SIMPLE_QUEUES else {QUEUE_TYPE: queue_type}
+
+
 def is_of_batches(topic: TopicConfig) -> bool:
     """Return whether a topic's queues are of batches (`store.queues.batch_consume_queue`)."""
     return topic.attributes.get(QUEUE_TYPE) == BATCH_QUEUES

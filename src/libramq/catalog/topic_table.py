@@ -3,7 +3,7 @@
 Upstream: broker/topic/TopicConfigManager.java; file config/topics.json.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -175,8 +175,11 @@ class TopicTable:
         *,
         unit: bool = False,
         before_creation: Callable[[], None] = lambda: None,
+        attributes: Mapping[str, str] | None = None,
     ) -> TopicConfig:
         """Return the topic that a producer names, created from its template if that may be inherited.
+
+        attributes: of a topic that is created.
 
         Raises TopicNotExist, InvalidName, or what `before_creation` raises.
         """
@@ -202,6 +205,7 @@ class TopicTable:
             perm=template.perm & ~PERM_INHERIT,
             topic_sys_flag=1 if unit else 0,
             topic_filter_type=template.topic_filter_type,
+            attributes=dict(attributes or {}),
         )
         before_creation()
         self._store(config, wall_ms)

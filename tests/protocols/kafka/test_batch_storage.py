@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from pathlib import Path
 
 import google_crc32c
 import pytest
@@ -16,6 +17,7 @@ from libramq.remoting.headers import SendBackHeader
 from libramq.store.reading.read import ReadStatus
 from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicSetting
 from libramq.wire.kafka.apis.describe_configs import TOPIC, DescribeConfigsRequest, DescribedResource
+from libramq.wire.kafka.apis.metadata import MetadataRequest, MetadataRequestTopic
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import RECORDS_MAX, InvalidBatch
 from libramq.wire.kafka.whole_batch import check_batch
@@ -207,6 +209,21 @@ def test_a_topic_is_created_with_its_kind_of_queues(endpoint: KafkaEndpoint):
     assert kinds == {"New": "BatchCQ", "Plain": "SimpleCQ"}
     assert endpoint.talk.broker.store.is_in_batches("New")
     assert not endpoint.talk.broker.store.is_in_batches("Plain")
+
+
+@pytest.mark.parametrize("queue_type", ["SimpleCQ", "BatchCQ"])
+def test_topics_that_kafkas_clients_create_are_of_the_configured_kind(tmp_path: Path, queue_type: str):
+    talk = Conversation(tmp_path, kafka_queue_type=queue_type)
+    peer = KafkaEndpoint(talk).peer()
+    peer.create("Created")
+    wanted = (MetadataRequestTopic(name="Used"),)
+    peer.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=True))
+    for name in ("Created", "Used"):
+        assert talk.broker.store.is_in_batches(name) == (queue_type == "BatchCQ")
+        topic = talk.broker.topics.get(name)
+        assert topic is not None
+        assert topic.attributes == ({"queue.type": "BatchCQ"} if queue_type == "BatchCQ" else {})
+    talk.close()
 
 
 def test_without_kafkas_codecs_a_reader_hears_what_is_missing(endpoint: KafkaEndpoint, monkeypatch):

@@ -15,6 +15,7 @@ from libramq.auth.resource import Action, topic
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
 from libramq.catalog.numbering import Numbering
+from libramq.catalog.topic_attributes import attributes_of
 from libramq.errors import BrokerError, InvalidName
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
@@ -53,6 +54,7 @@ class Metadata:
         self._topics = broker.topics
         self._creations = broker.creations
         self._queues = broker.config.default_topic_queue_nums
+        self._attributes = attributes_of(broker.config.kafka_queue_type)
         self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
         self._node = node
@@ -143,7 +145,12 @@ class Metadata:
         clock = self._clock
         take = partial(self._creations.take, slot.connection, name, clock.monotonic_ms())
         self._topics.for_send(
-            name, names.AUTO_CREATE_TOPIC, self._queues, clock.wall_ms(), before_creation=take
+            name,
+            names.AUTO_CREATE_TOPIC,
+            self._queues,
+            clock.wall_ms(),
+            before_creation=take,
+            attributes=self._attributes,
         )
 
     def _require(self, name: str) -> None:

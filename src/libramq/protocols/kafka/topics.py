@@ -17,7 +17,13 @@ from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
 from libramq.broker.node_parts import NodeParts
 from libramq.catalog.numbering import Numbering, Run, spread
-from libramq.catalog.topic_attributes import BATCH_QUEUES, QUEUE_TYPE, SIMPLE_QUEUES, is_of_batches
+from libramq.catalog.topic_attributes import (
+    BATCH_QUEUES,
+    QUEUE_TYPE,
+    SIMPLE_QUEUES,
+    attributes_of,
+    is_of_batches,
+)
 from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
@@ -143,7 +149,12 @@ class TopicRequests:
         shares = {each: count for each, count in spread(queues, dict.fromkeys(live, 0)).items() if count}
         runs = tuple(Run(each, count) for each, count in shares.items())
         numbering = Numbering(runs, int(self._clock.wall_ms())) if len(live) > 1 else Numbering()
-        self._cluster_topics.change(name, shares, numbering, created, attributes=_attributes(wanted))
+        self._cluster_topics.change(name, shares, numbering, created, attributes=self._attributes(wanted))
+
+    def _attributes(self, wanted: CreatableTopic) -> dict[str, str]:
+        """Return the attributes of RocketMQ's that a topic is created with."""
+        named = [each.value for each in wanted.configs if each.name == QUEUE_TYPE and each.value]
+        return attributes_of(named[0] if named else self._config.kafka_queue_type)
 
     def _queues(self, wanted: CreatableTopic) -> int:
         """Return the number of partitions; raises _Refused for what cannot be had."""
@@ -272,8 +283,3 @@ class TopicRequests:
 
     def _require(self, action: Action, name: str) -> None:
         require_permission(self._authorizer, Manage(ANONYMOUS, action, (topic(name),)))
-
-
-def _attributes(wanted: CreatableTopic) -> dict[str, str]:
-    """Return the attributes of RocketMQ's that a topic is created with."""
-    return {each.name: each.value for each in wanted.configs if each.name == QUEUE_TYPE and each.value}
