@@ -112,6 +112,34 @@ def test_a_tag_selects_messages_within_a_batch(tmp_path):
     store.close()
 
 
+@pytest.mark.parametrize("tags", [None, "x"])
+def test_a_read_of_few_messages_goes_through_a_large_batch(tmp_path, tags):
+    store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
+    store.append_batch([message("first"), batch(*map(str, range(1500)), tags="x"), message("last", tags="x")])
+    codes = None if tags is None else frozenset({tag_code(tags)})
+    found, offset, looks = [], 0, 0
+    while offset < 1502:
+        result = store.read("T", 0, offset, 32, None, codes)
+        assert result.count <= 32
+        assert result.next_offset > offset
+        found += [each.body.decode() for each in decode_records(b"".join(result.data))]
+        offset, looks = result.next_offset, looks + 1
+    assert found == ([] if tags else ["first"]) + [*map(str, range(1500)), "last"]
+    none = frozenset({tag_code("z")})
+    assert store.read("T", 0, 1, 32, None, none).next_offset == 801, "as many are looked at as elsewhere"
+    store.close()
+
+
+def test_the_bytes_of_a_read_are_bounded_within_a_batch(tmp_path):
+    store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
+    store.append_batch([batch(*("x" * 1_000 for _ in range(100)))])
+    sizes = [store.read("T", 0, offset, 32, 5_000) for offset in (0, 50, 99)]
+    assert [result.count for result in sizes] == [4, 4, 1]
+    assert [result.next_offset for result in sizes] == [4, 54, 100]
+    assert store.read("T", 0, 7, 32, 10).count == 1
+    store.close()
+
+
 def test_a_large_batch_is_unwrapped_by_a_thread_and_once(tmp_path, monkeypatch):
     store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
     store.append_batch([batch(*map(str, range(1000)))])

@@ -6,7 +6,9 @@
 Upstream: DefaultMessageStore.getMessage, which gives clients whole batches to unwrap.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from libramq.errors import StoreCorrupt
@@ -30,7 +32,6 @@ from libramq.store.reading.unwrapping import Unwrapping, Wrapped, is_wrapped
 
 #: Ours: batches of one read.
 UNITS_MAX: Final = 1024
-_QUEUE_OFFSET: Final = slice(20, 28)
 
 
 def read_batches(
@@ -176,28 +177,46 @@ class _BatchRead:
                     break
                 wrapped = Wrapped(unwrapping, record, head)
                 return ReadResult(ReadStatus.WOULD_WAIT, self._offset, *ends, cold=(wrapped,))
-            count_max, bytes_max = self._limits_at(head.physical_offset)
-            for message in messages:
-                number = int.from_bytes(message[_QUEUE_OFFSET])
-                if number < self._offset or not self._is_matched(message):
-                    continue
-                if taken and (len(taken) >= count_max or size + len(message) > bytes_max):
-                    return ReadResult(
-                        ReadStatus.FOUND, number, *ends, data=tuple(taken), count=len(taken), size=size
-                    )
-                taken.append(message)
-                size += len(message)
+            first = max(self._offset, head.queue_offset)
+            left = messages[first - head.queue_offset :]
+            end, size = self._take(left, first, taken, size, head.physical_offset)
+            if end < head.queue_offset + len(messages):
+                next_offset = end
+                break
         if not taken:
             return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, next_offset, *ends)
         return ReadResult(
             ReadStatus.FOUND, next_offset, *ends, data=tuple(taken), count=len(taken), size=size
         )
 
-    def _is_matched(self, message: bytes) -> bool:
-        if self._tag_codes is None:
-            return True
+    def _take(
+        self, messages: Sequence[bytes], number: int, taken: list[bytes], size: int, physical_offset: int
+    ) -> tuple[int, int]:
+        """Take the messages from a number on that match, as far as the limits allow.
+
+        A batch may have tens of thousands: without a filter nothing is done for each, and with one so many
+        are looked at as of other queues. Returns where that ends, and the size of what is taken.
+        """
+        count_max, bytes_max = self._limits_at(physical_offset)
+        if self._tag_codes is not None:
+            for message in messages[: self._scan_max]:
+                if self._is_matched(message, self._tag_codes):
+                    if taken and (len(taken) >= count_max or size + len(message) > bytes_max):
+                        break
+                    taken.append(message)
+                    size += len(message)
+                number += 1
+            return number, size
+        fitting = messages[: max(0, count_max - len(taken))]
+        sizes = list(accumulate(map(len, fitting), initial=size))
+        count = max(bisect_right(sizes, bytes_max) - 1, 0 if taken else 1)
+        taken += fitting[:count]
+        return number + len(fitting[:count]), sizes[min(count, len(fitting))]
+
+    @staticmethod
+    def _is_matched(message: bytes, tag_codes: frozenset[int]) -> bool:
         head = peek_record(message)
-        return head is not None and unit_tag_code(head) in self._tag_codes
+        return head is not None and unit_tag_code(head) in tag_codes
 
 
 def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[tuple[bytes, RecordHead]]:
