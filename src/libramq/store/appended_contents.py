@@ -121,10 +121,10 @@ class AppendedContents(VisibleContents):
                 if not plan.is_light:
                     count = plan.max_offset - queue.max_offset
                     topic_puts[queue.topic] = topic_puts.get(queue.topic, 0) + count
-                queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
+                waiting = queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
                 queues.pending[queue] = None
                 shown.append((queue, plan.max_offset))
-                if queue.pending_bytes >= PENDING_BYTES_MAX:
+                if waiting >= PENDING_BYTES_MAX:
                     self._write_out_queue(queue)
         self._show_when_safe(shown)
 

@@ -159,7 +159,7 @@ class Segments:
 
     def write(self, offset: int, data: bytes) -> None:
         """Write within one file."""
-        start = self.start_of(offset)
+        start = offset - offset % self.file_size
         assert offset + len(data) <= start + self.file_size
         self._filesystem.pwrite(self._files.get(self.path(start)), data, offset - start)
 

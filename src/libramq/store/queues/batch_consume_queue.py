@@ -78,11 +78,11 @@ class BatchConsumeQueue(ConsumeQueue):
         """Return the number of the first message."""
         return self._bases[0] if self._bases else self.max_offset
 
-    def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
-        """Append units; `max_offset` is the number after them."""
+    def append(self, units: bytes, max_offset: int, physical_end: int) -> int:
+        """Append units; `max_offset` is the number after them. Return how many bytes are not yet written."""
         for at in range(_BASE_AT, len(units), BATCH_UNIT_BYTES):
             self._bases.append(int.from_bytes(units[at : at + 8]))
-        super().append(units, max_offset, physical_end)
+        return super().append(units, max_offset, physical_end)
 
     def rebuild(
         self,

@@ -91,11 +91,12 @@ class ConsumeQueue:
         """Return whether `write_out` has to make a file."""
         return self._written * self.unit_bytes + len(self._pending) > self.segments.end
 
-    def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
-        """Append units; `max_offset` is the number after them."""
+    def append(self, units: bytes, max_offset: int, physical_end: int) -> int:
+        """Append units; `max_offset` is the number after them. Return how many bytes are not yet written."""
         self._pending += units
         self.max_offset = max_offset
         self.last_physical_end = physical_end
+        return len(self._pending)
 
     def rebuild(
         self,

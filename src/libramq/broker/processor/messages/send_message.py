@@ -209,13 +209,14 @@ class SendMessage:
         name = topic.topic_name
         sys_flag = header.sys_flag
         is_half = half.is_marked(text, header.reconsume_times or 0)
-        if not is_half:
-            half.require_queued(text, sys_flag, header.reconsume_times or 0)
-        elif self._reject_transactions:
+        if is_half and self._reject_transactions:
             raise broker_error(ResponseCode.NO_PERMISSION, "sending a transaction message is rejected here")
-        # Clients before 4.6.1 resend a transaction's committed message as prepared.
-        if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag):
-            sys_flag &= ~TRANSACTION_MASK
+        if sys_flag & TRANSACTION_MASK:
+            if not is_half:
+                half.require_queued(text, sys_flag, header.reconsume_times or 0)
+            # Clients before 4.6.1 resend a transaction's committed message as prepared.
+            if not is_queued(sys_flag):
+                sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
         text, unique_key = self._appending.completed(text)
