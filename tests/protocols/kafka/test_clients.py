@@ -19,7 +19,10 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
+from libramq.message import sys_flag as flags
+from libramq.message.properties import encode_properties
 from libramq.protocols.kafka.server import KafkaServer
+from libramq.store import MessageStore, StoreMessage
 from tests.broker.test_shell import Client
 from tests.interop.ports import free_broker_port
 
@@ -36,6 +39,7 @@ class Kafka(NamedTuple):
     address: str
     rocketmq_address: str
     queue_type: str
+    store: MessageStore
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ def kafka(tmp_path: Path, queue_type: str) -> Iterator[Kafka]:
             await server.start()
             stopping = asyncio.Event()
             stop.extend((asyncio.get_running_loop(), stopping))
-            started.append(Kafka(server.address, config.address, queue_type))
+            started.append(Kafka(server.address, config.address, queue_type, broker.broker.store))
             is_started.set()
             await stopping.wait()
         finally:
@@ -175,6 +179,19 @@ async def test_aiokafka_consumes_what_it_produced(kafka: Kafka):
     finally:
         await consumer.stop()
     assert sorted(values) == sorted(b"%d" % number for number in range(20))
+
+
+@pytest.mark.parametrize("queue_type", ["BatchCQ"])
+def test_librdkafka_goes_over_a_batch_of_rocketmqs_that_cannot_be_read(kafka: Kafka):
+    """Its numbers are used, so it becomes a batch without records, as compaction leaves in Kafka."""
+    create(kafka, "orders")
+    produced(kafka, 4)
+    text = encode_properties({"INNER_NUM": "3"})
+    flag = flags.INNER_BATCH | flags.NEED_UNWRAP
+    kafka.store.append_batch([StoreMessage("orders", 0, b"no items", text, count=3, sys_flag=flag)])
+    produced(kafka, 4)
+    offsets = sorted((each.partition(), each.offset()) for each in consumed(kafka, 8))
+    assert offsets == [(0, 0), (0, 1), (0, 5), (0, 6), (1, 0), (1, 1), (1, 2), (1, 3)]
 
 
 @BOTH

@@ -9,11 +9,16 @@ from typing import Final
 
 from libramq.batches.formats import unwrap
 from libramq.batches.kafka_batch import is_kafka_batch
-from libramq.message.record import decode_records, peek_record
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.message.inner_batch import message_count
+from libramq.message.record import RecordHead, decode_records, peek_record
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.mapping import record_of
 from libramq.wire.kafka.record_batch import encode_batch
-from libramq.wire.kafka.whole_batch import renumbered
+from libramq.wire.kafka.whole_batch import empty_batch, renumbered
+
+log = get_logger(__name__)
 
 #: The system flag is the four bytes from 36 on.
 _SYS_FLAG_LOW_AT: Final = 39
@@ -29,16 +34,30 @@ def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
             continue
         head = peek_record(bytes(record))
         assert head is not None  # A read returns whole records.
-        if not is_kafka_batch(head):
-            alone += unwrap(bytes(record), head)
+        is_kafka = is_kafka_batch(head)
+        messages = [] if is_kafka else _unwrapped(bytes(record), head)
+        if messages:
+            alone += messages
             continue
         if alone:
             parts.append(_converted(alone))
             alone = []
-        parts += renumbered(record[head.body_start : head.body_end], head.queue_offset)
+        if is_kafka:
+            parts += renumbered(record[head.body_start : head.body_end], head.queue_offset)
+        else:
+            parts.append(empty_batch(head.queue_offset, message_count(head)))
     if alone:
         parts.append(_converted(alone))
     return b"".join(parts)
+
+
+def _unwrapped(record: bytes, head: RecordHead) -> list[bytes]:
+    """Return the messages of a batch of RocketMQ's; none if they cannot be read: fetches go over them."""
+    try:
+        return unwrap(record, head)
+    except LibraError as error:
+        log.error("a batch cannot be read", offset=head.physical_offset, reason=str(error))
+        return []
 
 
 def _converted(records: Sequence[bytes | memoryview]) -> bytes:

@@ -161,10 +161,8 @@ class BatchConsumeQueue(ConsumeQueue):
             self._written = place
             self.synced = min(self.synced, place)
         del self._bases[kept:]
-        self.max_offset = max_offset
         last = self._last()
-        if last is not None:
-            self.max_offset = max(max_offset, last.end)
+        self.max_offset = last.end if last is not None else 0  # As the files say at the next start.
         self.visible_max = min(self.visible_max, self.max_offset)
         self._first_physical = None
         self._read_last()

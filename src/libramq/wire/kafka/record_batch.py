@@ -27,7 +27,7 @@ from libramq.wire.kafka.primitives import Reader, encode_uvarint, encode_varint
 
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
-_CRC_FROM: Final = 21
+CRC_FROM: Final = 21
 LENGTH_FROM: Final = 12
 CODEC_MASK: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
@@ -51,8 +51,8 @@ _PLAIN_BYTES_MAX: Final = 64
 _NO_HEADERS: Final = b"\0"
 #: The length of a null key or value.
 _NULL: Final = b"\x01"
-_HEAD: Final = struct.Struct(">qiibI")
-_REST: Final = struct.Struct(">hiqqqhii")
+HEAD: Final = struct.Struct(">qiibI")
+REST: Final = struct.Struct(">hiqqqhii")
 
 Header = tuple[str, bytes | None]
 
@@ -109,7 +109,7 @@ def unpacking_cost(data: bytes) -> int:
         return len(data)
     attributes: int
     count: int
-    attributes, *_, count = _REST.unpack_from(data, _CRC_FROM)
+    attributes, *_, count = REST.unpack_from(data, CRC_FROM)
     if attributes & CODEC_MASK:
         return DECOMPRESSED_BYTES_MAX
     return len(data) + max(count, 0) * _RECORD_COST_BYTES
@@ -126,7 +126,7 @@ class Stamp(NamedTuple):
 
 def stamp_of(data: bytes) -> Stamp | None:
     """Return the stamp of a batch that was decoded; None if its producer is not idempotent."""
-    *_, producer_id, epoch, first, records = _REST.unpack_from(data, _CRC_FROM)
+    *_, producer_id, epoch, first, records = REST.unpack_from(data, CRC_FROM)
     return None if producer_id < 0 else Stamp(producer_id, epoch, first, records)
 
 
@@ -160,15 +160,15 @@ def checked_head(data: bytes) -> tuple[int, int, int, int, int]:
     """Return attributes, last offset delta, first and latest time, and number of records of a sound batch."""
     if len(data) < HEADER_BYTES:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a record batch of {len(data)} bytes")
-    _, length, _, magic, crc = _HEAD.unpack_from(data)
+    _, length, _, magic, crc = HEAD.unpack_from(data)
     if magic != MAGIC:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, f"records of format {magic}; only format 2 is served")
     if length != len(data) - LENGTH_FROM:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "a partition's records are not exactly one batch")
-    if google_crc32c.value(data[_CRC_FROM:]) != crc:
+    if google_crc32c.value(data[CRC_FROM:]) != crc:
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a record batch does not match its checksum")
-    attributes, last_delta, base_ms, max_ms, producer_id, epoch, first, count = _REST.unpack_from(
-        data, _CRC_FROM
+    attributes, last_delta, base_ms, max_ms, producer_id, epoch, first, count = REST.unpack_from(
+        data, CRC_FROM
     )
     _require_served(attributes)
     if producer_id >= 0 and (epoch < 0 or first < 0):
@@ -318,11 +318,11 @@ def encode_batch(records: Sequence[Record], *, leader_epoch: int = 0) -> bytes:
         value = value or b""
         parts += (encode_uvarint((len(head) + len(value) + len(raw_headers)) << 1), head, value, raw_headers)
     max_ms = max([record.timestamp_ms for record in records])
-    rest = _REST.pack(0, last.offset - base_offset, base_ms, max_ms, -1, -1, -1, len(records))
+    rest = REST.pack(0, last.offset - base_offset, base_ms, max_ms, -1, -1, -1, len(records))
     checked = b"".join((rest, *parts))
-    head = _HEAD.pack(
+    head = HEAD.pack(
         base_offset,
-        len(checked) + _CRC_FROM - LENGTH_FROM,
+        len(checked) + CRC_FROM - LENGTH_FROM,
         leader_epoch,
         MAGIC,
         google_crc32c.value(checked),

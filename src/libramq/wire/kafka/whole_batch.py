@@ -2,13 +2,19 @@
 
 from typing import Final, NamedTuple
 
+import google_crc32c
+
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.record_batch import (
     CODEC_MASK,
+    CRC_FROM,
+    HEAD,
     HEADER_BYTES,
     LENGTH_FROM,
+    MAGIC,
     RECORD_BYTES_MIN,
     RECORDS_MAX,
+    REST,
     InvalidBatch,
     checked_head,
 )
@@ -30,6 +36,15 @@ class BatchSummary(NamedTuple):
     records: int
     first_ms: int
     latest_ms: int
+
+
+def empty_batch(base_offset: int, count: int) -> bytes:
+    """Return a batch that has offsets and no records, as Kafka's brokers leave by compaction: clients go on
+    behind it.
+    """
+    checked = REST.pack(0, count - 1, -1, -1, -1, -1, -1, 0)
+    crc = google_crc32c.value(checked)
+    return HEAD.pack(base_offset, len(checked) + CRC_FROM - LENGTH_FROM, 0, MAGIC, crc) + checked
 
 
 def checking_cost(data: bytes) -> int:
