@@ -5,12 +5,13 @@ import zlib
 
 import pytest
 
-from libramq.errors import StoreCorrupt
+from libramq.errors import StoreCorrupt, StoreError
 from libramq.message import decode_records, tag_code
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.inner_batch import place_of
 from libramq.message.properties import encode_properties
+from libramq.spark.reading.store_queues import StoreQueues
 from libramq.store import StoreMessage
 from libramq.store.copies.copying import copy_store
 from libramq.store.log.append import AppendStatus
@@ -371,3 +372,17 @@ def test_a_batch_of_another_number_of_messages_than_it_says_is_damaged(tmp_path)
     with pytest.raises(StoreCorrupt, match="2 messages, and it announces 3"):
         store.unwrapping.unwrap(bytes(plan), wrong)
     store.close()
+
+
+def test_readers_of_the_files_hear_that_a_topic_is_not_for_them(tmp_path):
+    """Left out in silence, its messages would be missing from a table of everything."""
+    store = open_batched(tmp_path)
+    store.append_batch([batch("a", "b"), message("p", topic="Plain")])
+    store.close()
+    (tmp_path / "batchconsumequeue" / "Deleted" / "0").mkdir(parents=True)
+    queues = StoreQueues(str(tmp_path), "b")
+    assert queues.topics() == ["Plain", "T"]
+    assert len(queues.queues("Plain")) == 1
+    with pytest.raises(StoreError, match="topic T keeps batches"):
+        queues.queues("T")
+    queues.close()

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from libramq.client.queue_reader import OnLost, refuse_loss
 from libramq.columns.records import Records, arrow_schema
-from libramq.errors import LibraError, RouteNotFound, StoreCorrupt
+from libramq.errors import LibraError, RouteNotFound, StoreCorrupt, StoreError
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
 from libramq.spark.reading.worker import warn_of_loss
@@ -27,13 +27,22 @@ class StoreQueues:
         self._directory = directory
         self._reader = _reader(directory, commit_log)
         self._extents = self._reader.survey()
+        self._batch_topics = self._reader.batch_topics()
 
     def topics(self) -> list[str]:
         """Return the topics that have messages or had some."""
-        return sorted({topic for topic, _ in self._extents})
+        return sorted({topic for topic, _ in self._extents} | set(self._batch_topics))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of a topic; RouteNotFound if there are none."""
+        """Return the queues of a topic.
+
+        RouteNotFound if there are none, StoreError if they are of batches.
+        """
+        if topic in self._batch_topics:
+            raise StoreError(
+                f"{self._directory}: topic {topic} keeps batches (queue.type=BatchCQ), which are not read "
+                "from a directory; read them from the broker, or leave the topic out"
+            )
         found = [
             MessageQueue(name, self._broker_name, number) for name, number in self._extents if name == topic
         ]

@@ -124,6 +124,19 @@ class StoreReader:
             self._scan(found, LogScan(self._log, self._end_of_units(found)))
         return False
 
+    def batch_topics(self) -> list[str]:
+        """Return the topics whose queues are of batches, which no survey has.
+
+        Apache's broker leaves empty directories behind when it deletes one.
+        """
+        root = self._root / "batchconsumequeue"
+        listdir = self._filesystem.listdir
+        return [
+            topic
+            for topic in listdir(root)
+            if any(listdir(root / topic / each) for each in listdir(root / topic))
+        ]
+
     def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
         """Return the first message of a queue stored at a time or later; the queue's end if there is none."""
         low, high = extent.min_offset, extent.max_offset
