@@ -9,12 +9,12 @@ from libramq.broker.files.files import BrokerFiles
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.group_offsets import GroupOffsets
+from libramq.broker.groups.group_removal import GroupRemoval
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
 from libramq.broker.processor.cluster.peers import PeerRequests
 from libramq.kernel.parts import Kernel
-from libramq.message.names import retry_topic
 from libramq.rpc.question import signing
 
 
@@ -34,19 +34,14 @@ class NodeParts:
         self._config = config
         self._tables = files.tables
         self._groups = groups
-        self._removal = removal
-        self._clock = kernel.clock
         topics, peers = files.tables.topics, groups.peers
         ask = signing(kernel.effects.ask, config.credentials)
         self.nodes = Nodes(topics, peers, kernel, ask, files.filesystem, config.store_path)
         self.topics = ClusterTopics(self.nodes, topics, removal, peers, kernel.clock, ask)
+        self.group_removal = GroupRemoval(files.tables, offsets, groups.coordination, removal, kernel.clock)
+        others = OffsetExchanges(config.broker_name, peers, ask)
         self.offsets = GroupOffsets(
-            files.tables,
-            committing,
-            offsets,
-            kernel.clock,
-            OffsetExchanges(config.broker_name, peers, ask),
-            self._group_deleted,
+            files.tables, committing, offsets, self.group_removal, kernel.clock, others
         )
         topics.observe(self._topic_changed)
 
@@ -69,8 +64,3 @@ class NodeParts:
     def _topic_changed(self, topic: str) -> None:
         if topic not in self._tables.topics:
             self.offsets.forget_topic(topic)
-
-    def _group_deleted(self, group: str) -> None:
-        self._groups.coordination.group_removed(group, may_return=self._tables.groups.creates_on_use)
-        if retry_topic(group) in self._tables.topics:  # Tools find groups by it.
-            self._removal.remove(retry_topic(group), self._clock.wall_ms())

@@ -33,7 +33,7 @@ class StartUp:
         self._is_looking = False
         self._started: Callable[[], None] | None = None
         if cluster is not None:
-            cluster.observe(self._look)
+            cluster.view.observe(self._look)
 
     def begin(self, started: Callable[[], None]) -> None:
         """Start; `started` is called when name servers were informed, or could not be reached."""

@@ -12,7 +12,7 @@ A master is absent while its slaves are reported without it. It coordinates noth
 their members read on from a slave.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from libramq.formats.route import TopicRouteData
@@ -43,6 +43,7 @@ class ClusterView:
         self._doubted: set[str] = set()
         #: Whether a name server has answered yet.
         self.is_known = is_alone_for_good
+        self._observers: list[Callable[[], None]] = []
 
     @property
     def names(self) -> list[str]:
@@ -78,6 +79,15 @@ class ClusterView:
     def has_host(self, host: str) -> bool:
         """Return whether another broker is known on that host."""
         return any(_host(address) == host for address in self.others.values())
+
+    def observe(self, observer: Callable[[], None]) -> None:
+        """Have a function called after each change of the brokers, and so perhaps of coordinators."""
+        self._observers.append(observer)
+
+    def announce(self) -> None:
+        """Call the observers: this broker's own parts have taken the change."""
+        for observer in self._observers:
+            observer()
 
     # Reports of name servers.
 

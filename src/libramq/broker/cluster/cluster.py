@@ -55,7 +55,6 @@ class Cluster:
         self._ask = ask
         self._watched = topics
         self._was_known = False
-        self._observers: list[Callable[[], None]] = []
         self.peers, self.view, self._relay = peers, peers.view, peers.relay
         self._watch = ClusterWatch(
             self.view,
@@ -68,10 +67,6 @@ class Cluster:
             monotonic_ms=clock.monotonic_ms,
         )
         consumers.observe_members(self._members_changed)
-
-    def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called after each change of the brokers, and so perhaps of coordinators."""
-        self._observers.append(observer)
 
     # Events.
 
@@ -234,8 +229,7 @@ class Cluster:
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
         self._relay.brokers_changed(now_ms=now_ms)
         self._assigner.brokers_changed()
-        for observer in self._observers:
-            observer()
+        self.view.announce()
 
     def _topic_changed(self, topic: str) -> None:
         self._coordination.topic_changed(topic)

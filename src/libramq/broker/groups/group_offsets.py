@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.group_removal import GroupRemoval
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
@@ -69,27 +70,27 @@ class _Copy(NamedTuple):
 
 
 class GroupOffsets:
-    """Commits and looks up offsets of queues at any broker.
+    """Commits and looks up offsets of queues at any broker. own: those of this broker's queues.
 
-    deleted: called with a group that a client of another broker has deleted.
+    removal: of groups that a client of another broker deletes.
     """
 
     def __init__(
         self,
         tables: Tables,
         committing: Committing,
-        offsets: OffsetCommits,
+        own: OffsetCommits,
+        removal: GroupRemoval,
         clock: Clock,
         others: Exchanges,
-        deleted: Callable[[str], None],
     ) -> None:
+        self.committing = committing
+        self.own = own
         self._name = tables.topics.broker_name
-        self._committing = committing
-        self._offsets = offsets
         self._groups, self._topics = tables.groups, tables.topics
+        self._removal = removal
         self._clock = clock
         self._others = others
-        self._deleted = deleted
         self._copies: dict[str, dict[MessageQueue, _Copy]] = {}
         self._copy_count = 0
 
@@ -202,7 +203,7 @@ class GroupOffsets:
                 self._keep(group, queue, offset, is_delivered=True)
                 continue
             try:
-                self._committing.commit(connection, group, queue.topic, queue.queue_id, offset)
+                self.committing.commit(connection, group, queue.topic, queue.queue_id, offset)
                 codes[queue] = ResponseCode.SUCCESS
             except BrokerError as refused:
                 codes[queue] = refused.response_code
@@ -210,12 +211,12 @@ class GroupOffsets:
             self._delete_own(group)
         for queue in what.removed:
             if queue.broker_name == self._name:
-                self._offsets.remove_queues(group, queue.topic, {queue.queue_id})
+                self.own.remove_queues(group, queue.topic, {queue.queue_id})
         if what.removed:
             self._forget(group, what.removed)
         if codes or what.removed or what.is_deleted:
-            self._committing.write()
-        return Exchanged(codes, self._own(what))
+            self.committing.write()
+        return Exchanged(codes, self._wanted(what))
 
     def _make_visible(self, group: str) -> None:
         """Make the group known here, with the retry topic by which tools find its brokers."""
@@ -226,18 +227,16 @@ class GroupOffsets:
 
     def _delete_own(self, group: str) -> None:
         self._forget(group, list(self._copies.get(group, ())))
-        self._groups.delete(group, self._clock.wall_ms())
-        self._offsets.remove_group(group)
-        self._deleted(group)
+        self._removal.remove(group)
 
-    def _own(self, what: Exchange) -> Mapping[MessageQueue, int]:
+    def _wanted(self, what: Exchange) -> Mapping[MessageQueue, int]:
         offsets: dict[MessageQueue, int] = {}
         if what.is_all:
-            for topic in self._offsets.topics_of_group(what.group):
-                for queue_id, offset in self._offsets.offsets(what.group, topic).items():
+            for topic in self.own.topics_of_group(what.group):
+                for queue_id, offset in self.own.offsets(what.group, topic).items():
                     offsets[MessageQueue(topic, self._name, queue_id)] = offset
         for queue in what.queues:
-            found = self._offsets.query(what.group, queue.topic, queue.queue_id)
+            found = self.own.query(what.group, queue.topic, queue.queue_id)
             if found is not None and queue.broker_name == self._name:
                 offsets[queue] = found
         return offsets

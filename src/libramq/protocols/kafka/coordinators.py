@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes
@@ -23,9 +24,12 @@ _KEYS_FROM: Final = 4
 class Coordinators:
     """Answers FindCoordinator."""
 
-    def __init__(self, groups: GroupRequests, modern_groups: ModernGroupRequests, nodes: KafkaNodes) -> None:
+    def __init__(
+        self, groups: BrokerGroups, classic: GroupRequests, modern: ModernGroupRequests, nodes: KafkaNodes
+    ) -> None:
         self._groups = groups
-        self._modern_groups = modern_groups
+        self._classic = classic
+        self._modern = modern
         self._nodes = nodes
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -35,8 +39,8 @@ class Coordinators:
     def find(self, request: FindCoordinatorRequest, slot: Slot) -> None:
         """Answer with the brokers that coordinate groups."""
         keys = request.coordinator_keys if slot.version >= _KEYS_FROM else (request.key,)
-        self._groups.client_arrived(slot, keys)
-        self._modern_groups.client_arrived(slot, keys)
+        self._classic.client_arrived(slot, keys)
+        self._modern.client_arrived(slot, keys)
         if slot.version >= _KEYS_FROM:
             slot.each(keys, partial(self._coordinator, key_type=request.key_type), partial(_answer, slot))
             return

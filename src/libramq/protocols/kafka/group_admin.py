@@ -11,19 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from libramq.auth.authorizer import require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
-from libramq.auth.resource import Action, group
-from libramq.broker.broker import Broker
+from libramq.broker.groups.group_offsets import GroupOffsets
+from libramq.broker.groups.group_removal import GroupRemoval
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Member, Status
-from libramq.groups.modern.group import ModernGroup
-from libramq.groups.protocol_groups import Groups
-from libramq.message.names import SYSTEM_GROUPS, retry_topic
+from libramq.kernel.effect import Effects
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
-from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
@@ -63,24 +58,17 @@ class GroupAdministration:
 
     def __init__(
         self,
-        broker: Broker,
-        groups: GroupRequests,
-        modern_groups: Groups[ModernGroup],
+        groups: BrokerGroups,
         nodes: KafkaNodes,
+        offsets: GroupOffsets,
+        removal: GroupRemoval,
+        effects: Effects,
     ) -> None:
-        self._nodes = nodes
-        self._group_offsets = broker.other_nodes.offsets
         self._groups = groups
-        self._modern_groups = modern_groups
-        self._table = broker.groups
-        self._topics = broker.topics
-        self._removal = broker.removal
-        self._offsets = broker.offsets
-        self._committing = broker.committing
-        self._coordination = broker.coordination
-        self._authorizer = broker.authorizer
-        self._clock = broker.kernel.clock
-        self._effects = broker.kernel.effects
+        self._nodes = nodes
+        self._offsets = offsets
+        self._removal = removal
+        self._effects = effects
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -123,34 +111,21 @@ class GroupAdministration:
             slot.answer(ListGroupsResponse(groups=tuple(found)))
 
     def _names(self) -> Sequence[str]:
-        ours = (name for name in self._table.names() if name not in SYSTEM_GROUPS)
-        return sorted(
-            filter(
-                self._nodes.is_coordinator,
-                {*ours, *self._groups.groups.names(), *self._modern_groups.names()},
-            )
-        )
-
-    def _exists(self, name: str) -> bool:
-        return (
-            self._groups.groups.get(name) is not None
-            or self._has_epochs(name)
-            or (name in self._table and name not in SYSTEM_GROUPS)
-        )
+        return sorted(filter(self._nodes.is_coordinator, self._groups.names()))
 
     def _has_epochs(self, name: str) -> bool:
         """Return whether a group has members of KIP-848's protocol."""
-        return self._modern_groups.get(name) is not None
+        return self._groups.modern.get(name) is not None
 
     def _type(self, name: str) -> str:
         return CONSUMER_TYPE if self._has_epochs(name) else CLASSIC
 
     def _state(self, name: str) -> tuple[str, str]:
         """Return the state of a group, and its protocol type."""
-        epochs = self._modern_groups.get(name)
+        epochs = self._groups.modern.get(name)
         if epochs is not None:
             return epochs.state, CONSUMER
-        found = self._groups.groups.get(name)
+        found = self._groups.classic.get(name)
         if found is not None:
             return STATES[found.status], found.protocol_type or ""
         if self._groups.has_foreign_members(name):
@@ -174,7 +149,7 @@ class GroupAdministration:
         refusal = self._groups.member_refusal(name)
         if refusal is not None:
             return DescribedGroup(group_id=name, error_code=refusal)
-        if not self._exists(name) or self._has_epochs(name):
+        if not self._groups.exists(name) or self._has_epochs(name):
             code = ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.NONE
             return DescribedGroup(
                 group_id=name,
@@ -183,7 +158,7 @@ class GroupAdministration:
                 group_state=DEAD,
             )
         state, protocol_type = self._state(name)
-        found = self._groups.groups.get(name)
+        found = self._groups.classic.get(name)
         return DescribedGroup(
             group_id=name,
             group_state=state,
@@ -208,36 +183,25 @@ class GroupAdministration:
         )
 
     def _deleted(self, name: str) -> ErrorCode:
-        refusal = self._groups.member_refusal(name) or self._may_not_delete(name)
+        refusal = self._groups.delete_refusal(name)
         if refusal is not None:
             return refusal
-        if not self._exists(name):
+        if not self._groups.exists(name):
             return ErrorCode.GROUP_ID_NOT_FOUND
         if (
-            self._groups.groups.get(name) is not None
+            self._groups.classic.get(name) is not None
             or self._groups.has_foreign_members(name)
             or self._has_epochs(name)
         ):
             return ErrorCode.NON_EMPTY_GROUP
-        self._table.delete(name, self._clock.wall_ms())
-        self._offsets.remove_group(name)
-        self._group_offsets.delete(name)
-        self._coordination.group_removed(name, may_return=self._table.creates_on_use)
-        if retry_topic(name) in self._topics:  # Tools find groups by it.
-            self._removal.remove(retry_topic(name), self._clock.wall_ms())
+        self._removal.remove(name)
+        self._offsets.delete(name)
         return ErrorCode.NONE
-
-    def _may_not_delete(self, name: str) -> ErrorCode | None:
-        try:
-            require_permission(self._authorizer, Manage(ANONYMOUS, Action.DELETE, (group(name),)))
-        except BrokerError:
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return None
 
     def _write(self) -> ErrorCode:
         """Journal what was removed; return why that is not acknowledged."""
         try:
-            self._committing.write()
+            self._offsets.committing.write()
         except BrokerError:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE  # Clients try again.
         return ErrorCode.NONE

@@ -5,33 +5,26 @@ request ─► ClassicGroup ─► answers, of this request and of others that w
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from libramq.auth.authorizer import require_permission
-from libramq.auth.operation import Consume
-from libramq.auth.principal import ANONYMOUS
-from libramq.broker.broker import Broker
 from libramq.clock import MonotonicMs
-from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Status
 from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol, Refusal, Sync
-from libramq.groups.modern.group import ModernGroup
-from libramq.groups.protocol_groups import Groups
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.message import names
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
-from libramq.protocols.kafka.rebalances import PROTOCOL, Rebalances
+from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from libramq.wire.kafka.apis.join_group import JoinGroupRequest, JoinGroupResponse
@@ -65,35 +58,29 @@ class GroupRequests:
 
     def __init__(
         self,
-        broker: Broker,
+        groups: BrokerGroups,
         nodes: KafkaNodes,
+        rebalances: Rebalances,
+        kernel: Kernel,
         secret_bits: SecretBits,
-        modern_groups: Groups[ModernGroup],
+        grace_ms: int,
     ) -> None:
+        self._all = groups
+        self.groups = groups.classic
         self._nodes = nodes
-        self._clock = broker.kernel.clock
-        self._effects = broker.kernel.effects
-        self._deadlines = broker.kernel.deadlines
-        self._authorizer = broker.authorizer
-        self._consumers = broker.consumers
-        self._coordination = broker.coordination
-        self._table = broker.groups
+        self._rebalances = rebalances
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._deadlines = kernel.deadlines
         self._secret_bits = secret_bits
-        self._modern_groups = modern_groups
+        self._grace_ms = grace_ms
         self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
-        self.groups: Groups[ClassicGroup] = Groups(ClassicGroup)
-        self._rebalances = Rebalances(
-            self.groups, nodes, broker.groups, broker.foreign, broker.kernel, broker.events.record
-        )
-        self._topics = broker.topics
         self._due: dict[str, Deadline] = {}
-        self._grace_ms = broker.config.kafka_member_grace_ms
-        self.presence = Presence(broker.kernel.purgatory, self._lost)
+        self.presence = Presence(kernel.purgatory, self._lost)
         self.held_beats = HeldBeats(self._deadlines, self._answer_beat)
         #: What members of a group were told last: the generation, and whether it ends.
         self._announced: dict[str, tuple[int, bool]] = {}
-        if broker.cluster is not None:
-            broker.cluster.observe(self.moved)
+        nodes.observe(self.moved)
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -101,14 +88,15 @@ class GroupRequests:
             JoinGroupRequest: self.join,
             SyncGroupRequest: self.sync,
             HeartbeatRequest: self.beat,
-            LeaveGroupRequest: self.leave,
         }
 
     def join(self, request: JoinGroupRequest, slot: Slot) -> None:
         """A member joins: it is answered when the others have joined as well."""
         name = request.group_id
-        refusal = self.member_refusal(name)
-        if refusal is None and (self.has_foreign_members(name) or self._modern_groups.get(name) is not None):
+        refusal = self._all.member_refusal(name)
+        if refusal is None and (
+            self._all.has_foreign_members(name) or self._all.modern.get(name) is not None
+        ):
             refusal = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if len(request.group_instance_id or "") > NAME_CHARACTERS_MAX:
             refusal = ErrorCode.INVALID_REQUEST
@@ -144,14 +132,14 @@ class GroupRequests:
         member_id = request.member_id or join.fresh_id
         self._heard(slot, name, member_id)
         if group.members:
-            self.keep(name)
+            self._all.keep(name, self._clock.wall_ms())
         self._finish(name, answers)
         self._rebalances.joined(name, member_id)
 
     def sync(self, request: SyncGroupRequest, slot: Slot) -> None:
         """A member wants its share: it is answered when the leader has handed in the assignment."""
         group = self.groups.get(request.group_id)
-        refusal = self.member_refusal(request.group_id)
+        refusal = self._all.member_refusal(request.group_id)
         if refusal is None and group is None:
             refusal = ErrorCode.UNKNOWN_MEMBER_ID
         if refusal is not None or group is None:
@@ -175,7 +163,7 @@ class GroupRequests:
     def beat(self, request: HeartbeatRequest, slot: Slot) -> None:
         """A member is alive; it is answered when there is something to say, or a while later."""
         name = request.group_id
-        code = self.member_refusal(name)
+        code = self._all.member_refusal(name)
         if code is None:
             beat = Beat(request.member_id, request.group_instance_id, request.generation_id)
             group = self.groups.get(name)
@@ -191,7 +179,7 @@ class GroupRequests:
         slot.answer(HeartbeatResponse(error_code=code))
 
     def _answer_beat(self, held: HeldBeat) -> None:
-        refusal = self.member_refusal(held.group)
+        refusal = self._all.member_refusal(held.group)
         if refusal is not None:
             held.slot.answer(HeartbeatResponse(error_code=refusal))
             return
@@ -203,7 +191,7 @@ class GroupRequests:
         """Members leave."""
         is_of_one = slot.version < _MEMBERS_FROM
         members = (LeavingMember(member_id=request.member_id),) if is_of_one else request.members
-        refusal = self.member_refusal(request.group_id)
+        refusal = self._all.member_refusal(request.group_id)
         if refusal is not None:
             slot.answer(LeaveGroupResponse(error_code=refusal))
             return
@@ -254,20 +242,6 @@ class GroupRequests:
         """
         return self._clock.monotonic_ms() < self._expects_until_ms
 
-    def refusal(self, name: str) -> ErrorCode | None:
-        """Return why a group's requests are refused, if so."""
-        if not names.is_valid_group(name):
-            return ErrorCode.INVALID_GROUP_ID
-        try:
-            require_permission(self._authorizer, Consume(ANONYMOUS, name))
-        except BrokerError:
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return None
-
-    def member_refusal(self, name: str) -> ErrorCode | None:
-        """Return why requests to a group's coordinator are refused, if so."""
-        return self.refusal(name) or self._nodes.coordinator_refusal(name)
-
     def moved(self) -> None:
         """Drop the groups that another broker coordinates now: their members ask for it and join there."""
         self._expects_until_ms = self._clock.monotonic_ms() + MEMBERS_RETURN_MS
@@ -287,14 +261,6 @@ class GroupRequests:
             self.groups.forget(name)
             self._finish(name, ())
             self._rebalances.look(name)
-
-    def has_foreign_members(self, name: str) -> bool:
-        """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""
-        group = self._consumers.group(name)
-        view = self._coordination.group(name)
-        return bool(group is not None and self._consumers.client_ids(group)) or bool(
-            view is not None and view.members
-        )
 
     # Connections.
 
@@ -335,19 +301,12 @@ class GroupRequests:
 
     # What follows.
 
-    def keep(self, name: str) -> None:
-        """Give a group the retry topic by which tools find groups."""
-        config = self._table.find(name, self._clock.wall_ms())
-        if config is not None:
-            with suppress(BrokerError):  # Where there are too many topics, the group works without.
-                self._topics.for_retries(config, self._clock.wall_ms())
-
     def _finish(self, name: str, answers: Iterable[Answer]) -> None:
         """Send answers, and set the time of a group's next step."""
         for answer in answers:
             send(answer)
         if self.groups.forget_unused(name):
-            self._table.release(name)
+            self._all.release(name)
             self._announced.pop(name, None)
             self.held_beats.answer_group(name)
             deadline = self._due.pop(name, None)
@@ -356,7 +315,7 @@ class GroupRequests:
             return
         group = self.groups.get(name)
         assert group is not None, "it is not forgotten"
-        self._table.take(name, f"{PROTOCOL}'s")
+        self._all.take(name)
         now = (group.generation, group.status is Status.PREPARING_REBALANCE)
         if self._announced.get(name) != now:
             self._announced[name] = now

@@ -2,7 +2,7 @@
 
 from libramq.groups.modern.assignors import ASSIGNORS
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.modern_group_messages import what_is_invalid
 from libramq.protocols.kafka.topic_patterns import TooManyPatterns, TopicPatterns, why_invalid
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
@@ -15,8 +15,8 @@ from libramq.wire.kafka.error_code import ErrorCode
 class HeartbeatRefusals:
     """Refuses heartbeats."""
 
-    def __init__(self, classic: GroupRequests, patterns: TopicPatterns) -> None:
-        self._classic = classic
+    def __init__(self, groups: BrokerGroups, patterns: TopicPatterns) -> None:
+        self._groups = groups
         self._patterns = patterns
 
     def refused(
@@ -24,13 +24,13 @@ class HeartbeatRefusals:
     ) -> ConsumerGroupHeartbeatResponse | None:
         """Return why a heartbeat is refused whatever the state of its group, if so."""
         name = request.group_id
-        code, remark = self._classic.member_refusal(name), None
-        if code is None and self._classic.has_foreign_members(name):
+        code, remark = self._groups.member_refusal(name), None
+        if code is None and self._groups.has_foreign_members(name):
             code, remark = (
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 f"RocketMQ's members are in the group {name}",
             )
-        if code is None and self._classic.groups.get(name) is not None:
+        if code is None and self._groups.classic.get(name) is not None:
             code, remark = (
                 ErrorCode.GROUP_ID_NOT_FOUND,
                 f"the group {name} has members of the classic protocol",

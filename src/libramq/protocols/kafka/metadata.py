@@ -8,18 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from libramq.auth.authorizer import require_permission
+from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, topic
-from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
+from libramq.broker.config import BrokerConfig
+from libramq.broker.messages.creation_rate import CreationRate
+from libramq.catalog import TopicTable
 from libramq.catalog.numbering import Numbering
 from libramq.catalog.topic_attributes import attributes_of
+from libramq.clock import Clock
 from libramq.errors import BrokerError, InvalidName
+from libramq.kernel.connection import Connection
 from libramq.message import names
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes, Node
+from libramq.protocols.kafka.node import LEADER_EPOCH, NO_LEADER, KafkaNodes
 from libramq.protocols.kafka.refusals import code_of
 from libramq.protocols.kafka.topic_ids import NO_TOPIC_ID, TopicIds, id_of
 from libramq.wire.kafka.apis.metadata import (
@@ -44,20 +48,41 @@ PARTITIONS_MAX: Final = 100_000
 Described = tuple[str, Numbering]
 
 
+class CreationOnUse:
+    """The creation of topics that a client names, as a RocketMQ producer's first send creates them."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, creations: CreationRate, clock: Clock
+    ) -> None:
+        self._topics = topics
+        self._creations = creations
+        self._clock = clock
+        self._queues = config.default_topic_queue_nums
+        self._attributes = attributes_of(config.kafka_queue_type)
+
+    def create(self, name: str, connection: Connection) -> None:
+        """Create a topic; raises BrokerError if that is not allowed."""
+        self._topics.for_send(
+            name,
+            names.AUTO_CREATE_TOPIC,
+            self._queues,
+            self._clock.wall_ms(),
+            before_creation=partial(self._creations.take, connection, name, self._clock.monotonic_ms()),
+            attributes=self._attributes,
+        )
+
+
 class Metadata:
     """Answers Metadata."""
 
-    def __init__(self, broker: Broker, node: Node, kafka_nodes: KafkaNodes, ids: TopicIds) -> None:
+    def __init__(
+        self, nodes: KafkaNodes, ids: TopicIds, creation: CreationOnUse, authorizer: Authorizer
+    ) -> None:
+        self._kafka_nodes = nodes
+        self._nodes = nodes.cluster
         self._ids = ids
-        self._nodes = broker.other_nodes.nodes
-        self._kafka_nodes = kafka_nodes
-        self._topics = broker.topics
-        self._creations = broker.creations
-        self._queues = broker.config.default_topic_queue_nums
-        self._attributes = attributes_of(broker.config.kafka_queue_type)
-        self._authorizer = broker.authorizer
-        self._clock = broker.kernel.clock
-        self._node = node
+        self._creation = creation
+        self._authorizer = authorizer
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -98,7 +123,7 @@ class Metadata:
         slot.answer_with(
             lambda: MetadataResponse(
                 brokers=tuple(brokers.values()),
-                cluster_id=self._node.cluster_id,
+                cluster_id=self._kafka_nodes.cluster_id,
                 controller_id=self._kafka_nodes.own_id,
                 topics=tuple(_topics(found, ids, away)),
             ),
@@ -127,7 +152,7 @@ class Metadata:
             self._require(name)
             exists = bool(self._nodes.counts(name))
             if not exists and creates:
-                self._create(name, slot)
+                self._creation.create(name, slot.connection)
                 exists = True
         except (BrokerError, InvalidName) as refused:
             return MetadataTopic(name=name, error_code=code_of(refused))
@@ -137,21 +162,6 @@ class Metadata:
         if not numbering.runs:  # Its numberer has not answered yet; clients try again.
             return MetadataTopic(name=name, error_code=ErrorCode.LEADER_NOT_AVAILABLE)
         return name, numbering
-
-    def _create(self, name: str, slot: Slot) -> None:
-        """Create a topic as a RocketMQ producer's first send would; raises BrokerError if that is not
-        allowed.
-        """
-        clock = self._clock
-        take = partial(self._creations.take, slot.connection, name, clock.monotonic_ms())
-        self._topics.for_send(
-            name,
-            names.AUTO_CREATE_TOPIC,
-            self._queues,
-            clock.wall_ms(),
-            before_creation=take,
-            attributes=self._attributes,
-        )
 
     def _require(self, name: str) -> None:
         require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))

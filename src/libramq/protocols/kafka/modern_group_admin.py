@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from libramq.groups.modern.group import ModernGroup
 from libramq.groups.modern.member import Member
 from libramq.groups.modern.values import NO_PARTITIONS, Partition, Partitions
-from libramq.groups.protocol_groups import Groups
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
-from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.topic_ids import id_of
 from libramq.wire.kafka.apis import consumer_group_describe as wire
 from libramq.wire.kafka.apis.consumer_group_describe import (
@@ -26,8 +24,7 @@ from libramq.wire.kafka.error_code import ErrorCode
 class ModernGroupDescriptions:
     """Answers ConsumerGroupDescribe."""
 
-    def __init__(self, classic: GroupRequests, groups: Groups[ModernGroup]) -> None:
-        self._classic = classic
+    def __init__(self, groups: BrokerGroups) -> None:
         self._groups = groups
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -47,10 +44,10 @@ class ModernGroupDescriptions:
         )
 
     def _described(self, name: str) -> "_Described":
-        refusal = self._classic.member_refusal(name)
+        refusal = self._groups.member_refusal(name)
         if refusal is not None:
             return _Described(wire.DescribedGroup(group_id=name, error_code=refusal))
-        group = self._groups.get(name)
+        group = self._groups.modern.get(name)
         if group is None:
             remark = f"{name} has no members of KIP-848's protocol"
             code = ErrorCode.GROUP_ID_NOT_FOUND

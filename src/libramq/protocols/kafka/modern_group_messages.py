@@ -46,27 +46,32 @@ TOPICS_MAX: Final = 1_000
 _ID_BYTES: Final = 16
 
 
-def beat_of(
-    request: ConsumerGroupHeartbeatRequest, slot: Slot, ids: TopicIds, secret_bits: SecretBits
-) -> Beat:
-    """Return a request as the group sees it; a member without an id gets one."""
-    owned = _owned(request.topic_partitions, ids)
-    topics = request.subscribed_topic_names
-    has_all = request.rebalance_timeout_ms >= 0 and reads_others(request)
-    return Beat(
-        member_id=request.member_id or secret_bits.token_hex(_ID_BYTES),
-        epoch=request.member_epoch,
-        instance_id=request.instance_id,
-        rack_id=request.rack_id,
-        client_id=client_id_of(slot),
-        client_host="/" + host_of(slot.connection),
-        rebalance_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else None,
-        topics=None if topics is None else frozenset(topics),
-        pattern=request.subscribed_topic_regex,
-        assignor=request.server_assignor,
-        owned=owned,
-        is_full=request.member_epoch == JOINS or (has_all and owned is not None),
-    )
+class Beats:
+    """Heartbeats as groups see them. secret_bits: for the ids of members without one."""
+
+    def __init__(self, ids: TopicIds, secret_bits: SecretBits) -> None:
+        self._ids = ids
+        self._secret_bits = secret_bits
+
+    def of(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> Beat:
+        """Return a request as the group sees it; a member without an id gets one."""
+        owned = _owned(request.topic_partitions, self._ids)
+        topics = request.subscribed_topic_names
+        has_all = request.rebalance_timeout_ms >= 0 and reads_others(request)
+        return Beat(
+            member_id=request.member_id or self._secret_bits.token_hex(_ID_BYTES),
+            epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            client_id=client_id_of(slot),
+            client_host="/" + host_of(slot.connection),
+            rebalance_ms=request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else None,
+            topics=None if topics is None else frozenset(topics),
+            pattern=request.subscribed_topic_regex,
+            assignor=request.server_assignor,
+            owned=owned,
+            is_full=request.member_epoch == JOINS or (has_all and owned is not None),
+        )
 
 
 def reads_others(request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from libramq.broker.broker import Broker
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.values import Beat as HeldOf
 from libramq.groups.modern.assignors import Assigning
@@ -23,20 +22,21 @@ from libramq.groups.modern.values import (
     Partitions,
     Refusal,
 )
-from libramq.groups.protocol_groups import Groups
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import LATE_MS_MIN
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Slot
-from libramq.protocols.kafka.groups import GroupRequests, client_id_of, host_of
+from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.groups import client_id_of, host_of
 from libramq.protocols.kafka.heartbeat_refusals import HeartbeatRefusals
 from libramq.protocols.kafka.held_beats import HeldBeat, HeldBeats
 from libramq.protocols.kafka.modern_group_messages import (
     CODES,
     HELD_MS,
-    beat_of,
+    Beats,
     reads_others,
     response,
 )
@@ -44,11 +44,7 @@ from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.protocols.kafka.modern_rebalances import ModernRebalances
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
-from libramq.protocols.kafka.rebalances import PROTOCOL
-from libramq.protocols.kafka.refusals import may_read
-from libramq.protocols.kafka.topic_ids import TopicIds
 from libramq.protocols.kafka.topic_patterns import TopicPatterns
-from libramq.secret_bits import SecretBits
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -69,46 +65,41 @@ class ModernGroupRequests:
 
     def __init__(
         self,
-        broker: Broker,
-        classic: GroupRequests,
-        groups: Groups[ModernGroup],
+        groups: BrokerGroups,
         nodes: KafkaNodes,
-        ids: TopicIds,
-        secret_bits: SecretBits,
+        rebalances: ModernRebalances,
+        records: ModernGroupRecords,
+        beats: Beats,
+        kernel: Kernel,
+        grace_ms: int,
     ) -> None:
+        self._all = groups
+        self.groups = groups.modern
         self._nodes = nodes
-        self._ids = ids
-        self._classic = classic
-        self._secret_bits = secret_bits
-        self._clock = broker.kernel.clock
-        self._authorizer = broker.authorizer
-        self._effects = broker.kernel.effects
-        self._deadlines = broker.kernel.deadlines
-        self._table = broker.groups
-        self._grace_ms = broker.config.kafka_member_grace_ms
-        self.groups = groups
-        self._rebalances = ModernRebalances(
-            self.groups, nodes, broker.foreign, broker.kernel, broker.events.record
-        )
+        self._rebalances = rebalances
+        self._records = records
+        self._beats = beats
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._deadlines = kernel.deadlines
+        self._grace_ms = grace_ms
         self._due: dict[str, Deadline] = {}
-        self.presence = Presence(broker.kernel.purgatory, self._lost)
+        self.presence = Presence(kernel.purgatory, self._lost)
         self.held_beats = HeldBeats(self._deadlines, self._answer_held)
         #: The last heartbeat of each member: an older one brings it no news.
         self._last: dict[str, dict[str, HeldOf]] = {}
         #: The versions of groups whose held heartbeats were looked at.
         self._looked_at: dict[str, int] = {}
-        self._records = ModernGroupRecords(broker.tables)
         #: Groups that continue after a restart, and whose members were not heard since.
         self._restored: set[str] = set()
-        self._patterns = TopicPatterns(broker.kernel, broker.other_nodes.nodes, self._uses, self._fit)
-        self._refusals = HeartbeatRefusals(classic, self._patterns)
-        if broker.cluster is not None:
-            broker.cluster.observe(self.moved)
+        self._patterns = TopicPatterns(kernel, nodes, self._uses, self._fit)
+        self._refusals = HeartbeatRefusals(groups, self._patterns)
+        nodes.observe(self.moved)
         self._restore()
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
-        return {ConsumerGroupHeartbeatRequest: self.beat, LeaveGroupRequest: self.remove}
+        return {ConsumerGroupHeartbeatRequest: self.beat}
 
     def beat(self, request: ConsumerGroupHeartbeatRequest, slot: Slot) -> None:
         """A member joins, is alive, has revoked, or leaves."""
@@ -125,7 +116,7 @@ class ModernGroupRequests:
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=code))
             return
         self._records.begin(name, group)
-        beat = beat_of(request, slot, self._ids, self._secret_bits)
+        beat = self._beats.of(request, slot)
         now_ms = self._clock.monotonic_ms()
         if beat.epoch < JOINS:
             self._leave(name, group, beat, slot)
@@ -141,7 +132,7 @@ class ModernGroupRequests:
             self._rebalances.look(name, group)
             self._rebalances.reads(name, beat.member_id)
             if beat.epoch == JOINS:
-                self._classic.keep(name)
+                self._all.keep(name, self._clock.wall_ms())
         self._finish(name)
         if refusal is not Refusal.NONE:
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=CODES[refusal]))
@@ -158,7 +149,7 @@ class ModernGroupRequests:
         """Have a group's members read the topics that fit their pattern now, if the group may."""
         group = self.groups.get(name)
         if group is not None and group.uses(pattern):
-            allowed = frozenset(each for each in topics if may_read(self._authorizer, name, each))
+            allowed = frozenset(each for each in topics if self._all.may_read(name, each))
             group.fit(pattern, allowed, self._nodes.partitions, self._clock.monotonic_ms())
             self._finish(name)
 
@@ -173,13 +164,9 @@ class ModernGroupRequests:
         )
         self._send(slot, left, is_recorded=self._records.note(name, group))
 
-    def remove(self, request: LeaveGroupRequest, slot: Slot) -> None:
-        """Remove members, named by their ids or instances, as tools do; classic groups do that themselves."""
+    def remove(self, request: LeaveGroupRequest, slot: Slot, group: ModernGroup) -> None:
+        """Remove members, named by their ids or instances, as tools do."""
         name = request.group_id
-        group = self.groups.get(name)
-        if group is None or self._classic.member_refusal(name) is not None:
-            self._classic.leave(request, slot)
-            return
         left, before = [], list(group.members)
         for each in request.members or (LeavingMember(member_id=request.member_id),):
             refusal = group.remove(each.member_id, each.group_instance_id, self._clock.monotonic_ms())
@@ -254,7 +241,7 @@ class ModernGroupRequests:
             self._gone(name)
             return
         self.groups.charge(name)
-        self._table.take(name, f"{PROTOCOL}'s")
+        self._all.take(name)
         work = group.take_work()
         if work is not None:
             self._effects.run(Thread.ASSIGN, work.made, partial(self._assigned, name, group, work))
@@ -281,7 +268,7 @@ class ModernGroupRequests:
         deadline = self._due.pop(name, None)
         if deadline is not None:
             deadline.cancel()
-        self._table.release(name)
+        self._all.release(name)
         self._restored.discard(name)
         self._looked_at.pop(name, None)
         self.held_beats.answer_group(name)
@@ -319,7 +306,7 @@ class ModernGroupRequests:
     def _answer_held(self, held: HeldBeat) -> None:
         name, member_id = held.group, held.beat.member_id
         group = self.groups.get(name)
-        code = self._classic.member_refusal(name)
+        code = self._all.member_refusal(name)
         if code is None and (group is None or member_id not in group.members):
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code is not None or group is None:

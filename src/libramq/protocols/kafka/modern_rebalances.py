@@ -18,8 +18,9 @@ from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel
 from libramq.message.queue import MessageQueue
+from libramq.protocols.kafka.broker_groups import PROTOCOL
 from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.rebalances import COLLECT_MS, PROTOCOL, READERS_MAX
+from libramq.protocols.kafka.rebalances import COLLECT_MS, READERS_MAX
 
 
 @dataclass(slots=True)

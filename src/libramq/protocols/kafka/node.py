@@ -3,7 +3,7 @@
 broker's name ─► id        a hash, so that every broker computes the same without asking
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 from zlib import crc32
@@ -32,11 +32,19 @@ class Node:
 
 
 class KafkaNodes:
-    """The brokers of the cluster by their ids, and the partitions of its topics."""
+    """The brokers of the cluster by their ids, and the partitions of its topics.
+
+    cluster: the same with brokers by name, and queues.
+    """
 
     def __init__(self, node: Node, nodes: Nodes) -> None:
         self._node = node
-        self._nodes = nodes
+        self._nodes = self.cluster = nodes
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the name of the cluster."""
+        return self._node.cluster_id
 
     @property
     def own_id(self) -> int:
@@ -61,6 +69,10 @@ class KafkaNodes:
     def is_alone(self) -> bool:
         """Return whether there is no other broker."""
         return self._nodes.view.is_alone
+
+    def observe(self, observer: Callable[[], None]) -> None:
+        """Have a function called after each change of the brokers, and so perhaps of coordinators."""
+        self._nodes.view.observe(observer)
 
     def coordinator(self, group: str) -> MetadataBroker | None:
         """Return the broker that coordinates a group; None while it is unknown, or serves no such clients.

@@ -9,18 +9,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from libramq.auth.authorizer import require_permission
-from libramq.auth.operation import Manage
-from libramq.auth.principal import ANONYMOUS
-from libramq.auth.resource import Action, group
-from libramq.broker.broker import Broker
+from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.modern.group import ModernGroup
-from libramq.groups.protocol_groups import Groups
-from libramq.message.names import SYSTEM_GROUPS
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
-from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.offset_delete import (
     OffsetDeleteRequest,
@@ -39,17 +32,12 @@ _Part = tuple[str, Sequence[int]]
 class OffsetRemovals:
     """Answers OffsetDelete."""
 
-    def __init__(
-        self, broker: Broker, groups: GroupRequests, modern_groups: Groups[ModernGroup], nodes: KafkaNodes
-    ) -> None:
+    def __init__(self, groups: BrokerGroups, offsets: GroupOffsets, nodes: KafkaNodes) -> None:
         self._groups = groups
-        self._modern_groups = modern_groups
+        self._group_offsets = offsets
+        self._committing = offsets.committing
+        self._offsets = offsets.own
         self._nodes = nodes
-        self._table = broker.groups
-        self._offsets = broker.offsets
-        self._committing = broker.committing
-        self._group_offsets = broker.other_nodes.offsets
-        self._authorizer = broker.authorizer
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -67,17 +55,12 @@ class OffsetRemovals:
 
     def _refusal(self, name: str) -> ErrorCode | None:
         """Return why a group's offsets may not be deleted, if so."""
-        refusal = self._groups.member_refusal(name)
+        refusal = self._groups.delete_refusal(name)
         if refusal is not None:
             return refusal
-        try:
-            require_permission(self._authorizer, Manage(ANONYMOUS, Action.DELETE, (group(name),)))
-        except BrokerError:
-            return ErrorCode.GROUP_AUTHORIZATION_FAILED
-        found = self._groups.groups.get(name)
-        is_known = found is not None or self._modern_groups.get(name) is not None
-        if not is_known and (name not in self._table or name in SYSTEM_GROUPS):
+        if not self._groups.exists(name):
             return ErrorCode.GROUP_ID_NOT_FOUND
+        found = self._groups.classic.get(name)
         # Members of other kinds do not say which topics they read.
         is_readable = found is None or found.protocol_type == CONSUMER
         return (
@@ -106,7 +89,7 @@ class OffsetRemovals:
 
     def _read_topics(self, name: str) -> frozenset[str]:
         """Return what members of the group subscribe to."""
-        found, modern = self._groups.groups.get(name), self._modern_groups.get(name)
+        found, modern = self._groups.classic.get(name), self._groups.modern.get(name)
         topics = frozenset(modern.topics) if modern is not None else frozenset()
         return topics | _topics(found) if found is not None else topics
 

@@ -9,21 +9,19 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
-from libramq.auth.authorizer import require_permission
-from libramq.auth.operation import Consume
-from libramq.auth.principal import ANONYMOUS
-from libramq.broker.broker import Broker
 from libramq.broker.cluster.nodes import is_visible
-from libramq.broker.groups.group_offsets import Found
+from libramq.broker.groups.group_offsets import Found, GroupOffsets
+from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
 from libramq.groups.classic.values import Beat
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
 from libramq.protocols.kafka.node import KafkaNodes
-from libramq.protocols.kafka.refusals import code_for, code_of, may_read
+from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis.offset_commit import (
     CommitResult,
     CommitResults,
@@ -65,20 +63,21 @@ class OffsetRequests:
 
     def __init__(
         self,
-        broker: Broker,
-        groups: GroupRequests,
-        modern_groups: ModernGroupRequests,
+        groups: BrokerGroups,
+        classic: GroupRequests,
+        modern: ModernGroupRequests,
+        offsets: GroupOffsets,
         nodes: KafkaNodes,
+        clock: Clock,
     ) -> None:
-        self._nodes = nodes
-        self._group_offsets = broker.other_nodes.offsets
-        self._committing = broker.committing
-        self._offsets = broker.offsets
-        self._table = broker.groups
-        self._authorizer = broker.authorizer
-        self._clock = broker.kernel.clock
         self._groups = groups
-        self._modern_groups = modern_groups
+        self._classic = classic
+        self._modern = modern
+        self._group_offsets = offsets
+        self._committing = offsets.committing
+        self._offsets = offsets.own
+        self._nodes = nodes
+        self._clock = clock
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -91,7 +90,7 @@ class OffsetRequests:
         refusal = self._groups.member_refusal(name)
         if refusal is None:
             try:
-                self._table.require(name, self._clock.wall_ms())
+                self._groups.require(name, self._clock.wall_ms())
             except BrokerError as refused:
                 refusal = code_of(refused)
         wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
@@ -106,13 +105,13 @@ class OffsetRequests:
 
     def _commit_refusal(self, name: str, beat: Beat, version: int) -> ErrorCode | None:
         """Return why a member may not commit, if so."""
-        if self._modern_groups.groups.get(name) is None:
-            refusal = self._groups.commit_refusal(name, beat)
+        if self._groups.modern.get(name) is None:
+            refusal = self._classic.commit_refusal(name, beat)
         elif beat.member_id and version < _EPOCHS_FROM:
             refusal = ErrorCode.UNSUPPORTED_VERSION
         else:
-            refusal = self._modern_groups.offsets_refusal(name, beat.member_id, beat.generation)
-        is_expected = bool(beat.member_id) and self._groups.expects_members
+            refusal = self._modern.offsets_refusal(name, beat.member_id, beat.generation)
+        is_expected = bool(beat.member_id) and self._classic.expects_members
         return None if refusal is ErrorCode.UNKNOWN_MEMBER_ID and is_expected else refusal
 
     def _committed(
@@ -154,7 +153,7 @@ class OffsetRequests:
         if queue is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
-            require_permission(self._authorizer, Consume(ANONYMOUS, group, (topic,)))
+            self._groups.require_may_read(group, topic)
             if self._nodes.is_own(queue):
                 offset = max(partition.committed_offset, 0)
                 self._committing.commit(slot.connection, group, topic, queue.queue_id, offset)
@@ -174,7 +173,7 @@ class OffsetRequests:
         name, member_id, epoch = wanted.group_id, wanted.member_id, wanted.member_epoch
         refusal = self._groups.member_refusal(name)
         if refusal is None and (member_id is not None or epoch >= 0):
-            refusal = self._modern_groups.offsets_refusal(name, member_id or "", epoch)
+            refusal = self._modern.offsets_refusal(name, member_id or "", epoch)
         return wanted, refusal
 
     def _look_elsewhere(self, slot: Slot, groups: Sequence[_Checked]) -> None:
@@ -224,7 +223,7 @@ class OffsetRequests:
         readable = {
             topic
             for topic in dict.fromkeys(queue.topic for queue in queues)
-            if is_visible(topic) and may_read(self._authorizer, name, topic)
+            if is_visible(topic) and self._groups.may_read(name, topic)
         }
         partitions: dict[str, set[int]] = {}
         for queue in queues:
@@ -259,7 +258,7 @@ class OffsetRequests:
         self, elsewhere: Mapping[str, Found], wanted: tuple[str, str, Sequence[int]]
     ) -> list[FoundPartition]:
         group, topic, indexes = wanted
-        if not may_read(self._authorizer, group, topic):
+        if not self._groups.may_read(group, topic):
             denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return [
                 FoundPartition(partition_index=index, committed_offset=-1, error_code=denied)

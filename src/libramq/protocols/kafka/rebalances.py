@@ -11,7 +11,6 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.groups.rebalance_reports import named
-from libramq.catalog.group_table import GroupTable
 from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.observed import ObservedGroup
@@ -22,10 +21,10 @@ from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.parts import Kernel
 from libramq.message.queue import MessageQueue
+from libramq.protocols.kafka.broker_groups import PROTOCOL
 from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.subscription import assigned_partitions, owned_partitions, subscribed_topics
 
-PROTOCOL: Final = "Kafka"
 #: As a coordinator of ours collects them: members that come at once are one event.
 COLLECT_MS: Final = 20
 #: Ours: queues whose readers are known, of all groups; some 25 MB. Beyond, a group's history has its members
@@ -58,14 +57,12 @@ class Rebalances:
         self,
         groups: Groups[ClassicGroup],
         nodes: KafkaNodes,
-        table: GroupTable,
         foreign: ForeignGroups,
         kernel: Kernel,
         record: Callable[[RebalanceEvent], None],
     ) -> None:
         self._nodes = nodes
         self._record = record
-        self._table = table
         self._clock = kernel.clock
         self._deadlines = kernel.deadlines
         self._groups = groups

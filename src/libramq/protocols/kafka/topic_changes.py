@@ -12,7 +12,7 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
-from libramq.broker.node_parts import NodeParts
+from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.catalog.numbering import spread
 from libramq.catalog.topic_table import QUEUES_MAX, TopicTable
 from libramq.errors import BrokerError
@@ -68,14 +68,14 @@ class TopicChanges:
         self,
         topics: TopicTable,
         store: MessageStore,
-        others: NodeParts,
+        cluster: ClusterTopics,
         authorizer: Authorizer,
         effects: Effects,
         nodes: KafkaNodes,
     ) -> None:
         self._nodes = nodes
-        self._cluster = others.nodes
-        self._cluster_topics = others.topics
+        self._cluster = nodes.cluster
+        self._cluster_topics = cluster
         self._topics = topics
         self._store = store
         self._authorizer = authorizer

@@ -6,10 +6,10 @@ A topic that is made again under its name has the id it had: RocketMQ's topics h
 names.
 """
 
-from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
+from libramq.broker.cluster.nodes import Nodes
 from libramq.wire.kafka.primitives import UUID_BYTES
 
 #: Uuid.ZERO_UUID: none.
@@ -19,30 +19,26 @@ _IDS_MAX: Final = 75_000
 
 
 class TopicIds:
-    """The ids of topics.
+    """The ids of the topics that a cluster's brokers have."""
 
-    topics: returns the names of all topics; version: returns another number when these may be others.
-    """
-
-    def __init__(self, topics: Callable[[], Iterable[str]], version: Callable[[], int]) -> None:
-        self._topics = topics
-        self._version = version
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
         self._names: dict[bytes, str] = {}
         #: The version of the topics that were looked through: a request may have thousands of unknown ids.
         self._looked_through: int | None = None
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the topic with an id; None if there is none."""
-        if topic_id not in self._names and self._version() != self._looked_through:
+        if topic_id not in self._names and self._nodes.topics_version != self._looked_through:
             self._look_through()
         return self._names.get(topic_id)
 
     def _look_through(self) -> None:
-        self._looked_through = self._version()
+        self._looked_through = self._nodes.topics_version
         if len(self._names) > _IDS_MAX:
             self._names.clear()
         known = set(self._names.values())
-        for name in self._topics():
+        for name in self._nodes.topics():
             if name not in known:
                 self._names[id_of(name)] = name
 

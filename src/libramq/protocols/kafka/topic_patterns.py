@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from libramq.broker.cluster.nodes import Nodes
 from libramq.clock import MonotonicMs
 from libramq.groups.modern.pattern_syntax import InvalidPattern
 from libramq.groups.modern.subscribed_topics import TOPICS_LOOK_MS
@@ -19,6 +18,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.protocols.kafka.modern_group_messages import TOPICS_MAX
+from libramq.protocols.kafka.node import KafkaNodes
 
 log = get_logger(__name__)
 
@@ -51,13 +51,13 @@ class TopicPatterns:
     def __init__(
         self,
         kernel: Kernel,
-        nodes: Nodes,
+        nodes: KafkaNodes,
         uses: Callable[[str, str], bool],
         fit: Callable[[str, str, frozenset[str]], None],
     ) -> None:
         self._effects = kernel.effects
         self._clock = kernel.clock
-        self._nodes = nodes
+        self._nodes = nodes.cluster
         self._uses = uses
         self._fit = fit
         self._used: dict[str, _Used] = {}

@@ -13,9 +13,9 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, cluster, topic
+from libramq.broker.cluster.cluster_topics import ClusterTopics
 from libramq.broker.cluster.nodes import is_visible
 from libramq.broker.config import BrokerConfig
-from libramq.broker.node_parts import NodeParts
 from libramq.catalog.numbering import Numbering, Run, spread
 from libramq.catalog.topic_attributes import (
     BATCH_QUEUES,
@@ -74,7 +74,7 @@ class TopicRequests:
         self,
         config: BrokerConfig,
         topics: TopicTable,
-        others: NodeParts,
+        cluster: ClusterTopics,
         authorizer: Authorizer,
         clock: Clock,
         kafka_nodes: KafkaNodes,
@@ -82,8 +82,8 @@ class TopicRequests:
         self._kafka_nodes = kafka_nodes
         self._config = config
         self._topics = topics
-        self._nodes = others.nodes
-        self._cluster_topics = others.topics
+        self._nodes = kafka_nodes.cluster
+        self._cluster_topics = cluster
         self._authorizer = authorizer
         self._clock = clock
 

@@ -7,31 +7,35 @@ frame ─► Call ─► API ─► Slot.answer        now or later
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from libramq.broker.broker import Broker
 from libramq.catalog.requirements import Requirements
 from libramq.errors import RemoteProtocolError
 from libramq.filesystem import FileSystem
-from libramq.groups.modern.group import ModernGroup
-from libramq.groups.protocol_groups import Groups
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.coordinators import Coordinators
 from libramq.protocols.kafka.fetch import Fetches
 from libramq.protocols.kafka.group_admin import GroupAdministration
 from libramq.protocols.kafka.groups import GroupRequests
+from libramq.protocols.kafka.leaving import Leaving
 from libramq.protocols.kafka.list_offsets import OffsetLists
-from libramq.protocols.kafka.metadata import Metadata
+from libramq.protocols.kafka.metadata import CreationOnUse, Metadata
 from libramq.protocols.kafka.modern_group_admin import ModernGroupDescriptions
+from libramq.protocols.kafka.modern_group_messages import Beats
+from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
+from libramq.protocols.kafka.modern_rebalances import ModernRebalances
 from libramq.protocols.kafka.node import KafkaNodes, Node
 from libramq.protocols.kafka.offset_removals import OffsetRemovals
 from libramq.protocols.kafka.offsets import OffsetRequests
 from libramq.protocols.kafka.produce import Produces
 from libramq.protocols.kafka.producers import Producers
+from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.protocols.kafka.topic_changes import TopicChanges
 from libramq.protocols.kafka.topic_ids import TopicIds
 from libramq.protocols.kafka.topics import TopicRequests
@@ -45,6 +49,14 @@ from libramq.wire.kafka.schema import Request, encode
 log = get_logger(__name__)
 
 Serve = Callable[[Any, Slot], None]
+
+
+class Services(Protocol):
+    """Serves some of the requests."""
+
+    def apis(self) -> Mapping[type, Serve]:
+        """Return the requests that it serves."""
+
 
 #: Ours: a request of this size has some thousand elements at most, which takes a few milliseconds.
 DECODED_AT_ONCE_BYTES_MAX: Final = 16 * 1024
@@ -65,36 +77,63 @@ class KafkaTranslator:
     def __init__(
         self, broker: Broker, node: Node, filesystem: FileSystem, secret_bits: SecretBits = SYSTEM_SECRETS
     ) -> None:
-        config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
-        store, topics, others = broker.store, broker.topics, broker.other_nodes
-        self._effects = kernel.effects
-        self._answers = Answers(kernel.effects, kernel.purgatory)
+        self._answers = Answers(broker.kernel.effects, broker.kernel.purgatory)
+        self._effects = broker.kernel.effects
         self._apis: dict[type, Serve] = {ApiVersionsRequest: self._api_versions}
-        directory = Path(config.store_path) / "config"
-        self.producers = Producers(store, topics, kernel, filesystem, directory, secret_bits)
-        nodes = KafkaNodes(node, others.nodes)
-        modern_groups: Groups[ModernGroup] = Groups(ModernGroup)
-        self.groups = GroupRequests(broker, nodes, secret_bits, modern_groups)
-        ids = TopicIds(others.nodes.topics, lambda: others.nodes.topics_version)
-        self.modern_groups = ModernGroupRequests(broker, self.groups, modern_groups, nodes, ids, secret_bits)
+        directory = Path(broker.config.store_path) / "config"
+        self.producers = Producers(
+            broker.store, broker.topics, broker.kernel, filesystem, directory, secret_bits
+        )
+        nodes = KafkaNodes(node, broker.other_nodes.nodes)
+        ids = TopicIds(nodes.cluster)
         for services in (
-            Metadata(broker, node, nodes, ids),
+            *self._messages(broker, nodes, ids),
+            *self._groups_of(broker, nodes, ids, secret_bits),
+        ):
+            served: Mapping[type, Serve] = services.apis()
+            self._apis.update(served)
+
+    def _messages(self, broker: Broker, nodes: KafkaNodes, ids: TopicIds) -> Sequence[Services]:
+        """Build the services of topics and their messages."""
+        config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
+        store, topics, cluster = broker.store, broker.topics, broker.other_nodes.topics
+        creation = CreationOnUse(config, topics, broker.creations, kernel.clock)
+        return [
+            Metadata(nodes, ids, creation, authorizer),
             Produces(broker.appending, store, self.producers, authorizer, kernel, nodes),
             self.producers,
             Fetches(broker.fetching, authorizer, kernel.clock, nodes),
             OffsetLists(store, Requirements(topics, broker.groups), authorizer, kernel.effects, nodes),
-            TopicRequests(config, topics, others, authorizer, kernel.clock, nodes),
+            TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes),
+            TopicChanges(topics, store, cluster, authorizer, kernel.effects, nodes),
+        ]
+
+    def _groups_of(
+        self, broker: Broker, nodes: KafkaNodes, ids: TopicIds, secret_bits: SecretBits
+    ) -> Sequence[Services]:
+        """Build the services of groups, their members and their offsets."""
+        kernel, record, grace_ms = broker.kernel, broker.events.record, broker.config.kafka_member_grace_ms
+        offsets, removal = broker.other_nodes.offsets, broker.other_nodes.group_removal
+        groups = BrokerGroups(
+            broker.groups, broker.topics, broker.consumers, broker.coordination, nodes, broker.authorizer
+        )
+        rebalances = Rebalances(groups.classic, nodes, broker.foreign, kernel, record)
+        self.groups = GroupRequests(groups, nodes, rebalances, kernel, secret_bits, grace_ms)
+        modern_rebalances = ModernRebalances(groups.modern, nodes, broker.foreign, kernel, record)
+        records, beats = ModernGroupRecords(broker.tables), Beats(ids, secret_bits)
+        self.modern_groups = ModernGroupRequests(
+            groups, nodes, modern_rebalances, records, beats, kernel, grace_ms
+        )
+        return [
             self.groups,
             self.modern_groups,
-            ModernGroupDescriptions(self.groups, modern_groups),
-            Coordinators(self.groups, self.modern_groups, nodes),
-            OffsetRequests(broker, self.groups, self.modern_groups, nodes),
-            GroupAdministration(broker, self.groups, modern_groups, nodes),
-            OffsetRemovals(broker, self.groups, modern_groups, nodes),
-            TopicChanges(topics, store, others, authorizer, kernel.effects, nodes),
-        ):
-            served: Mapping[type, Serve] = services.apis()
-            self._apis.update(served)
+            Leaving(groups, self.groups, self.modern_groups),
+            ModernGroupDescriptions(groups),
+            Coordinators(groups, self.groups, self.modern_groups, nodes),
+            OffsetRequests(groups, self.groups, self.modern_groups, offsets, nodes, kernel.clock),
+            GroupAdministration(groups, nodes, offsets, removal, kernel.effects),
+            OffsetRemovals(groups, offsets, nodes),
+        ]
 
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
         """Work off one request; a large one is decoded on a thread first."""

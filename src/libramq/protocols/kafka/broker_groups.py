@@ -1,0 +1,129 @@
+"""The groups of this broker as Kafka's requests see them, whichever protocol their members speak.
+
+classic      groups of the classic protocol      JoinGroup, SyncGroup
+modern       groups of KIP-848's                 ConsumerGroupHeartbeat
+table        all that the broker knows, those without members and those of RocketMQ's members included
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import Consume, Manage
+from libramq.auth.principal import ANONYMOUS
+from libramq.auth.resource import Action, group
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.catalog import TopicTable
+from libramq.catalog.group_table import GroupTable
+from libramq.clock import WallMs
+from libramq.errors import BrokerError
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.modern.group import ModernGroup
+from libramq.groups.protocol_groups import Groups
+from libramq.message import names
+from libramq.protocols.kafka.node import KafkaNodes
+from libramq.protocols.kafka.refusals import may_read
+from libramq.wire.kafka.error_code import ErrorCode
+
+#: Whose protocol uses a group, for tools.
+PROTOCOL: Final = "Kafka"
+
+
+class BrokerGroups:
+    """The groups, and why a request about one is refused."""
+
+    def __init__(
+        self,
+        table: GroupTable,
+        topics: TopicTable,
+        consumers: ConsumerClients,
+        coordination: Coordination,
+        nodes: KafkaNodes,
+        authorizer: Authorizer,
+    ) -> None:
+        self.classic: Groups[ClassicGroup] = Groups(ClassicGroup)
+        self.modern: Groups[ModernGroup] = Groups(ModernGroup)
+        self._table = table
+        self._topics = topics
+        self._consumers = consumers
+        self._coordination = coordination
+        self._nodes = nodes
+        self._authorizer = authorizer
+
+    def names(self) -> set[str]:
+        """Return the names of the groups that clients see."""
+        known = (name for name in self._table.names() if name not in names.SYSTEM_GROUPS)
+        return {*known, *self.classic.names(), *self.modern.names()}
+
+    def exists(self, name: str) -> bool:
+        """Return whether clients see a group of that name."""
+        return (
+            self.classic.get(name) is not None
+            or self.modern.get(name) is not None
+            or (name in self._table and name not in names.SYSTEM_GROUPS)
+        )
+
+    def has_foreign_members(self, name: str) -> bool:
+        """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""
+        group = self._consumers.group(name)
+        view = self._coordination.group(name)
+        return bool(group is not None and self._consumers.client_ids(group)) or bool(
+            view is not None and view.members
+        )
+
+    # Why requests are refused.
+
+    def refusal(self, name: str) -> ErrorCode | None:
+        """Return why a group's requests are refused, if so."""
+        if not names.is_valid_group(name):
+            return ErrorCode.INVALID_GROUP_ID
+        try:
+            require_permission(self._authorizer, Consume(ANONYMOUS, name))
+        except BrokerError:
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return None
+
+    def member_refusal(self, name: str) -> ErrorCode | None:
+        """Return why requests to a group's coordinator are refused, if so."""
+        return self.refusal(name) or self._nodes.coordinator_refusal(name)
+
+    def delete_refusal(self, name: str) -> ErrorCode | None:
+        """Return why nothing of a group may be deleted, if so."""
+        refusal = self.member_refusal(name)
+        if refusal is not None:
+            return refusal
+        try:
+            require_permission(self._authorizer, Manage(ANONYMOUS, Action.DELETE, (group(name),)))
+        except BrokerError:
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return None
+
+    def may_read(self, name: str, topic: str) -> bool:
+        """Return whether a group may read a topic."""
+        return may_read(self._authorizer, name, topic)
+
+    def require_may_read(self, name: str, topic: str) -> None:
+        """Raise BrokerError if a group may not read a topic."""
+        require_permission(self._authorizer, Consume(ANONYMOUS, name, (topic,)))
+
+    # A group's entry in the broker's table.
+
+    def require(self, name: str, wall_ms: WallMs) -> None:
+        """Raise BrokerError if there is no such group and it may not be created."""
+        self._table.require(name, wall_ms)
+
+    def take(self, name: str) -> None:
+        """Keep a group for Kafka's members."""
+        self._table.take(name, f"{PROTOCOL}'s")
+
+    def release(self, name: str) -> None:
+        """Let members of RocketMQ's protocol into a group again."""
+        self._table.release(name)
+
+    def keep(self, name: str, wall_ms: WallMs) -> None:
+        """Give a group the retry topic by which tools find groups."""
+        config = self._table.find(name, wall_ms)
+        if config is not None:
+            with suppress(BrokerError):  # Where there are too many topics, the group works without.
+                self._topics.for_retries(config, wall_ms)
