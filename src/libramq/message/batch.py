@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from libramq.errors import InvalidMessage, RemoteProtocolError
 from libramq.message.properties import PROPERTIES_BYTES_MAX
 
-_ITEM = struct.Struct(">iIIii")
+ITEM_HEAD: Final = struct.Struct(">iIIii")
 ITEM_BYTES_MIN: Final = 22
 #: Ours: the response has 32 characters per message, in a header of at most 1 MiB; as many messages of 256
 #: bytes are 4 MiB.
@@ -41,7 +41,7 @@ def encode_batch_item(flag: int, body: bytes, properties: bytes) -> bytes:
     if length > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"{length} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
     size = ITEM_BYTES_MIN + len(body) + length
-    return b"".join((_ITEM.pack(size, 0, 0, flag, len(body)), body, length.to_bytes(2), properties))
+    return b"".join((ITEM_HEAD.pack(size, 0, 0, flag, len(body)), body, length.to_bytes(2), properties))
 
 
 def has_more_items(data: bytes, count: int) -> bool:
@@ -89,7 +89,7 @@ def decode_items(data: bytes, start: int, count_max: int) -> tuple[list[tuple[in
     without a value for each, a message takes half of the time.
     """
     length = len(data)
-    unpack, head_bytes = _ITEM.unpack_from, _ITEM.size
+    unpack, head_bytes = ITEM_HEAD.unpack_from, ITEM_HEAD.size
     items: list[tuple[int, bytes, bytes]] = []
     while start < length and len(items) < count_max:
         body_start = start + head_bytes
@@ -115,17 +115,17 @@ def _cut_off(length: int, start: int) -> RemoteProtocolError:
 
 def decode_item(data: bytes, start: int) -> tuple[BatchItem, int] | None:
     """Decode one item; None until it is complete."""
-    if len(data) - start < _ITEM.size:
+    if len(data) - start < ITEM_HEAD.size:
         return None
-    size, _, _, flag, body_length = _ITEM.unpack_from(data, start)
+    size, _, _, flag, body_length = ITEM_HEAD.unpack_from(data, start)
     if size < ITEM_BYTES_MIN or not 0 <= body_length <= size - ITEM_BYTES_MIN:
         raise RemoteProtocolError(f"an item of {size} bytes with a body of {body_length}")
     end = start + size
     if len(data) < end:
         return None
-    body_end = start + _ITEM.size + body_length
+    body_end = start + ITEM_HEAD.size + body_length
     properties_start = body_end + 2
     if properties_start + int.from_bytes(data[body_end:properties_start]) != end:
         raise RemoteProtocolError("the parts of a batch item do not add up to its size")
-    body = bytes(data[start + _ITEM.size : body_end])
+    body = bytes(data[start + ITEM_HEAD.size : body_end])
     return BatchItem(flag, body, bytes(data[properties_start:end])), end

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from libramq.clock import Clock
 from libramq.errors import RemoteProtocolError
@@ -133,6 +133,20 @@ def born_ms(since_month_ms: int, seen_ms: int, zone: tzinfo | None = None) -> in
 @lru_cache(maxsize=64)
 def _month_start_ms(year: int, month: int, zone: tzinfo | None) -> int:
     return int(datetime(year, month, 1, tzinfo=zone).timestamp()) * 1000
+
+
+#: The hexadecimal digits of a unique id whose producer has an IPv6 address: 16 + 2 + 4 + 4 + 2 bytes.
+UNIQUE_ID_V6_CHARACTERS: Final = 56
+
+
+class MessageIds(Protocol):
+    """A source of unique ids for messages."""
+
+    def __call__(self) -> str:
+        """Return the next one."""
+
+    def many(self, count: int) -> list[str]:
+        """Return the next ones."""
 
 
 class UniqueIdGenerator:

@@ -10,7 +10,7 @@ from libramq.client.producing.send_request import (
     Prepared,
     SendSettings,
     check_batch,
-    encode_item,
+    content_of,
     prepare_batch,
     prepare_one,
     send_call,
@@ -55,8 +55,8 @@ def test_a_large_body_is_compressed_when_that_helps():
 def test_a_batch_keeps_each_message_with_its_own_id():
     """The batch itself has none, since Apache's brokers would hide the messages' ids behind it."""
     next_id = ids()
-    encoded = [encode_item(Message("T", b"%d" % n, tags="t", flag=n), next_id) for n in range(3)]
-    prepared = prepare_batch("T", [each[0] for each in encoded], [each[1] for each in encoded])
+    contents = [content_of(Message("T", b"%d" % n, tags="t", flag=n), next_id) for n in range(3)]
+    prepared = prepare_batch("T", contents, [each.unique_id for each in contents])
     items = decode_batch(prepared.body)
     assert [(item.flag, item.body) for item in items] == [(0, b"0"), (1, b"1"), (2, b"2")]
     assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == ["id-0", "id-1", "id-2"]
@@ -104,6 +104,6 @@ def test_the_request_has_the_short_header():
 
 def test_a_batch_has_its_own_code():
     """The code is SEND_BATCH_MESSAGE, and the header has the flag."""
-    prepared = prepare_batch("T", ["i"], [encode_item(Message("T", b"x"), ids())[1]])
+    prepared = prepare_batch("T", [b"x"], ["i"])
     call = send_call(prepared, MessageQueue("T", "a", 0), SETTINGS, born_ms=1)
     assert (call.code, call.ext["m"]) == (RequestCode.SEND_BATCH_MESSAGE, "true")

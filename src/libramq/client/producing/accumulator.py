@@ -6,10 +6,11 @@ Upstream: impl/producer/ProduceAccumulator.java.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
+from libramq.client.producing.batch_content import Content, content_bytes
 from libramq.message.queue import MessageQueue
 
 T = TypeVar("T")
@@ -20,21 +21,14 @@ BATCH_BYTES_MAX: Final = 1024 * 1024
 BATCH_COUNT_MAX: Final = 1000
 
 
-class Waiting(NamedTuple, Generic[T]):
-    """One encoded message, and its sender's callback data."""
-
-    unique_id: str
-    item: bytes
-    token: T
-
-
 @dataclass(slots=True)
 class Batch(Generic[T]):
-    """Messages that are sent together."""
+    """Messages that are sent together. tokens: what each one's sender wants back with its result."""
 
     topic: str
     queue: MessageQueue | None
-    messages: list[Waiting[T]] = field(default_factory=list)
+    contents: list[Content] = field(default_factory=list)
+    tokens: list[T] = field(default_factory=list)
     size: int = 0
 
 
@@ -47,20 +41,31 @@ class Accumulator(Generic[T]):
         self._open: dict[str | MessageQueue, Batch[T]] = {}
         self._ready: deque[Batch[T]] = deque()
 
-    def add(self, topic: str, queue: MessageQueue | None, message: Waiting[T]) -> bool:
-        """Take a message; return whether a batch is full, so that waiting longer is of no use."""
+    def add(self, topic: str, queue: MessageQueue | None, content: Content, size: int, token: T) -> bool:
+        """Take a message of so many bytes; return whether a batch has become full by it."""
         key: str | MessageQueue = topic if queue is None else queue
         batch = self._open.get(key)
-        if batch is not None and (
-            batch.size + len(message.item) > self._bytes_max or len(batch.messages) >= self._count_max
-        ):
-            self._ready.append(batch)
-            batch = None
         if batch is None:
-            batch = self._open[key] = Batch(topic, queue)
-        batch.messages.append(message)
-        batch.size += len(message.item)
-        return bool(self._ready)
+            self._begin(key, Batch(topic, queue), content, size, token)
+            return False
+        if batch.size + size > self._bytes_max or len(batch.tokens) >= self._count_max:
+            self._ready.append(batch)
+            self._begin(key, Batch(topic, queue), content, size, token)
+            return True
+        batch.contents.append(content)
+        batch.tokens.append(token)
+        batch.size += size
+        return False
+
+    def _begin(self, key: str | MessageQueue, batch: Batch[T], content: Content, size: int, token: T) -> None:
+        batch.contents.append(content)
+        batch.tokens.append(token)
+        batch.size = size
+        self._open[key] = batch
+
+    def has_open(self, topic: str) -> bool:
+        """Return whether messages of a topic without a fixed queue are collected now."""
+        return topic in self._open
 
     def take(self, *, only_full: bool = False, held: Collection[str] = ()) -> Batch[T] | None:
         """Return the next batch, full ones first; those of one queue are in order. None if nothing waits.
@@ -79,16 +84,15 @@ class Accumulator(Generic[T]):
 
 
 def split(
-    messages: list[Waiting[T]], bytes_max: int = BATCH_BYTES_MAX, count_max: int = BATCH_COUNT_MAX
-) -> Iterator[list[Waiting[T]]]:
-    """Split messages into runs that fit into one request each."""
-    run: list[Waiting[T]] = []
-    size = 0
-    for message in messages:
-        if run and (size + len(message.item) > bytes_max or len(run) >= count_max):
-            yield run
-            run, size = [], 0
-        run.append(message)
-        size += len(message.item)
-    if run:
-        yield run
+    contents: Sequence[Content], bytes_max: int = BATCH_BYTES_MAX, count_max: int = BATCH_COUNT_MAX
+) -> Iterator[slice]:
+    """Split messages into runs that fit into one request each; return where each run lies."""
+    start = size = 0
+    for position, content in enumerate(contents):
+        more = content_bytes(content)
+        if position > start and (size + more > bytes_max or position - start >= count_max):
+            yield slice(start, position)
+            start, size = position, 0
+        size += more
+    if contents:
+        yield slice(start, len(contents))

@@ -7,11 +7,12 @@ other was. Under load a batch's answer wakes its senders together, so the next b
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from libramq.client.producing.accumulator import Waiting, split
+from libramq.client.producing.accumulator import split
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
-from libramq.client.producing.send_request import encode_item, prepare_one, why_not_in_batch
+from libramq.client.producing.send_request import content_of, prepare_one, why_not_in_batch
 from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.errors import LibraError
@@ -92,19 +93,13 @@ class GatheredSends:
             prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
             self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
             return
-        waiting = [Waiting(*encode_item(message, self._next_id), sent) for message, sent in gathered.sends]
-        for run in split(waiting):
-            self._batches.send(topic, info, None, run, _Report(run), timeout_ms=timeout_ms)
+        contents = [content_of(message, self._next_id) for message, _ in gathered.sends]
+        for run in split(contents):
+            report = partial(_report, [sent for _, sent in gathered.sends[run]])
+            self._batches.send(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
 
 
-class _Report:
-    """Reports a batch's outcomes to its senders."""
-
-    __slots__ = ("_run",)
-
-    def __init__(self, run: list[Waiting[Sent]]) -> None:
-        self._run = run
-
-    def __call__(self, outcomes: Outcomes) -> None:
-        for waiting, outcome in zip(self._run, outcomes, strict=True):
-            waiting.token(outcome if isinstance(outcome, LibraError) else [outcome])
+def _report(senders: list[Sent], outcomes: Outcomes) -> None:
+    """Report a batch's outcomes to its senders."""
+    for sent, outcome in zip(senders, outcomes, strict=True):
+        sent(outcome if isinstance(outcome, LibraError) else [outcome])

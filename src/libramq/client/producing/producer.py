@@ -17,7 +17,8 @@ from typing import Self
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import instance_of
-from libramq.client.producing.accumulator import Waiting, split
+from libramq.client.producing.accumulator import split
+from libramq.client.producing.batch_content import unique_ids
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.producer_network import (
     A_QUEUE,
@@ -32,7 +33,7 @@ from libramq.client.producing.producer_run import ProducerIdentity, ProducerRun
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.replies import reply_topic
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
-from libramq.client.producing.send_request import check_batch, encode_item, prepare_batch, prepare_one
+from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import CheckTransaction, Transaction, deciding
 from libramq.client.producing.transaction_checks import TransactionChecks
@@ -89,7 +90,7 @@ class Producer:
         randomness = randomness or random.Random()
         identity = ProducerIdentity(addresses, self._clock, randomness)
         self.client_id = identity.client_id
-        self._next_id = identity.next_message_id
+        self._ids = identity.message_ids
         self._settings = ProducerSettings(
             group=group,
             client_id=self.client_id,
@@ -275,10 +276,10 @@ class Producer:
             validate(message, self._settings.body_bytes_max)
         topic = messages[0].topic
         info = await self._run.publish_info(topic)
-        waiting = [Waiting(*encode_item(message, self._next_id), None) for message in messages]
+        contents = [content_of(message, self._ids) for message in messages]
         results = []
-        for run in split(waiting):
-            prepared = prepare_batch(topic, [each.unique_id for each in run], [each.item for each in run])
+        for run in split(contents):
+            prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], self._ids))
             left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
             send = partial(self._run.network.sender.send, prepared, info, queue, timeout_ms=left_ms)
             results += await answer_of(send)
@@ -291,7 +292,7 @@ class Producer:
         validate(message, self._settings.body_bytes_max)
         info = await self._run.publish_info(message.topic)
         queue = wanted_queue(message, info, queue, selector)
-        prepared = prepare_one(message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes)
+        prepared = prepare_one(message, self._ids, compress_over_bytes=self._settings.compress_over_bytes)
         self._run.network.sender.send_oneway(prepared, info, queue)
 
     def send_nowait(
@@ -307,9 +308,17 @@ class Producer:
         callback: called with the SendResult or the LibraError. Errors of messages without a callback are
         raised by the next `flush`.
         """
-        self.check(message)
+        self._run.require_running()
         check_hand_over(callback, queue)
         pipeline = self._run.network.pipeline
+        if (
+            queue is None
+            and selector is None
+            and pipeline.has_room
+            and pipeline.joins_batch(message, callback)
+        ):
+            return
+        validate(message, self._settings.body_bytes_max)
         if not pipeline.has_room:
             raise BufferFull(
                 f"{pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
@@ -361,7 +370,10 @@ def hand_over(
     selector: QueueSelector | None,
 ) -> None:
     """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
-    producer._run.network.pipeline.send(message, callback, queue, selector)
+    pipeline = producer._run.network.pipeline
+    if queue is None and selector is None and pipeline.joins_batch(message, callback):
+        return
+    pipeline.send(message, callback, queue, selector)
 
 
 def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:

@@ -31,6 +31,7 @@ from libramq.codes import RequestCode
 from libramq.errors import ConfigError, ConnectionLost, LibraError, RemoteError
 from libramq.formats.route import MASTER_ID
 from libramq.logs import get_logger
+from libramq.message.ids import MessageIds
 from libramq.message.message import Message, MessageExt
 from libramq.message.properties import CORRELATION_ID
 from libramq.message.queue import MessageQueue
@@ -110,13 +111,13 @@ class ProducerNetwork:
         timers: Timers,
         clock: Clock,
         randomness: random.Random,
-        next_id: Callable[[], str],
+        ids: MessageIds,
         access: Access = OPEN,
         check: Check | None = None,
     ) -> None:
         self._settings = settings
         self._timers = timers
-        self._next_id = next_id
+        self._ids = ids
         self._contacted: set[str] = set()
         self._remotes = Remotes(
             dialer,
@@ -139,19 +140,19 @@ class ProducerNetwork:
             retries=settings.retries,
             retry_when_not_safe=settings.retry_when_not_safe,
         )
-        batches = BatchSender(self.sender, clock)
+        batches = BatchSender(self.sender, clock, ids)
         self.gathered = GatheredSends(
-            self.sender, batches, timers, next_id, compress_over_bytes=settings.compress_over_bytes
+            self.sender, batches, timers, ids, compress_over_bytes=settings.compress_over_bytes
         )
         self.pipeline = SendPipeline(
             self.sender,
             batches,
             self.routes,
             timers,
-            next_id,
+            ids,
+            settings,
             timeout_ms=settings.send_timeout_ms,
             linger_ms=settings.linger_ms,
-            compress_over_bytes=settings.compress_over_bytes,
             buffer_bytes_max=settings.buffer_bytes_max,
         )
         self.requests = MasterRequests(self._remotes, self.routes.table)
@@ -205,7 +206,7 @@ class ProducerNetwork:
             return
         half_of = settings.group if is_half else None
         prepared = prepare_one(
-            message, self._next_id, compress_over_bytes=settings.compress_over_bytes, half_of=half_of
+            message, self._ids, compress_over_bytes=settings.compress_over_bytes, half_of=half_of
         )
         if is_half:
             sent = self._registering(sent)
@@ -231,7 +232,7 @@ class ProducerNetwork:
                 self.waiting_requests.end(added[CORRELATION_ID], outcome)
 
         prepared = prepare_one(
-            message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes, added=added
+            message, self._ids, compress_over_bytes=self._settings.compress_over_bytes, added=added
         )
         self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
 
@@ -241,7 +242,7 @@ class ProducerNetwork:
         """Send a message as the reply to a request, through the broker that has it: its sender is there."""
         prepared = prepare_one(
             message,
-            self._next_id,
+            self._ids,
             compress_over_bytes=self._settings.compress_over_bytes,
             added=reply_properties(request),
             is_reply=True,

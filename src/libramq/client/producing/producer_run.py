@@ -31,7 +31,7 @@ class ProducerIdentity:
     def __init__(self, name_server_addresses: Sequence[str], clock: Clock, randomness: random.Random) -> None:
         ip = local_address(first_server(name_server_addresses))
         self.client_id = new_client_id(ip, clock)
-        self.next_message_id = UniqueIdGenerator(ip, os.getpid(), clock, randomness)
+        self.message_ids = UniqueIdGenerator(ip, os.getpid(), clock, randomness)
 
 
 class ProducerRun:
@@ -75,7 +75,7 @@ class ProducerRun:
             timers=LoopTimers(),
             clock=self._clock,
             randomness=self._random,
-            next_id=self._identity.next_message_id,
+            ids=self._identity.message_ids,
             access=self._access,
             check=self._checks.ask if self._checks is not None else None,
         )

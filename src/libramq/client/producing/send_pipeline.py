@@ -1,9 +1,9 @@
 """The send pipeline: messages queued without waiting, collected, sent in batches, several in flight.
 
-    send_nowait ─► encoded item ─► accumulator ─► at most IN_FLIGHT_BYTES_MAX in flight ─► callbacks
+    send_nowait ─► accumulator ─► batches, encoded when they are sent ─► callbacks
 
 Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A batch
-takes the next queue: messages stay with a queue for one batch. A message costs about 3 µs here.
+takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight.
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
@@ -12,12 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from libramq.client.producing.accumulator import Accumulator, Batch, Waiting
+from libramq.client.producing.accumulator import Accumulator, Batch
+from libramq.client.producing.batch_content import PLAIN_ITEM_BYTES, Content, content_bytes, plain_body
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_request import (
     Prepared,
-    encode_item,
+    SendSettings,
+    content_of,
     prepare_one,
     why_not_in_batch,
 )
@@ -27,6 +29,7 @@ from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes, not_writable
 from libramq.errors import LibraError
 from libramq.logs import get_logger
+from libramq.message.ids import MessageIds
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.runtime.seams import Timer, Timers
@@ -56,21 +59,21 @@ class SendPipeline:
         batches: BatchSender,
         routes: Routes,
         timers: Timers,
-        next_id: Callable[[], str],
+        ids: MessageIds,
+        settings: SendSettings,
         *,
         timeout_ms: int,
         linger_ms: float,
-        compress_over_bytes: int,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
     ) -> None:
         self._sender = sender
         self._batches = batches
         self._routes = routes
         self._timers = timers
-        self._next_id = next_id
+        self._ids = ids
         self._timeout_ms = timeout_ms
         self._linger_ms = linger_ms
-        self._compress_over_bytes = compress_over_bytes
+        self._settings = settings
         self._buffer_bytes_max = buffer_bytes_max
         self._accumulator: Accumulator[Callback | None] = Accumulator()
         self._unrouted: dict[str, list[_Unrouted]] = {}
@@ -93,6 +96,22 @@ class SendPipeline:
     def has_room(self) -> bool:
         """Return whether the buffer is not full."""
         return self._buffered_bytes < self._buffer_bytes_max
+
+    def joins_batch(self, message: Message, callback: Callback | None) -> bool:
+        """Take a body if its topic has a batch that is not full; otherwise the message is for `send`.
+
+        So do nearly all messages of a fast producer. The topic is a valid one with a route then.
+        """
+        body = plain_body(message)
+        if (
+            body is None
+            or not 0 < len(body) <= self._settings.body_bytes_max
+            or not self._accumulator.has_open(message.topic)
+            or message.topic in self._unrouted
+        ):
+            return False
+        self._collect(message.topic, None, body, len(body) + PLAIN_ITEM_BYTES, callback)
+        return True
 
     def send(
         self,
@@ -155,12 +174,22 @@ class SendPipeline:
         if selector is not None:
             queue = selector(info.queues, message)
         if why_not_in_batch(message) is not None:
-            prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
+            prepared = prepare_one(message, self._ids, compress_over_bytes=self._settings.compress_over_bytes)
             self._send_one(prepared, info, queue, callback)
             return
-        unique_id, item = encode_item(message, self._next_id)
-        self._buffered_bytes += len(item)
-        is_full = self._accumulator.add(message.topic, queue, Waiting(unique_id, item, callback))
+        content = content_of(message, self._ids)
+        self._collect(message.topic, queue, content, content_bytes(content), callback)
+
+    def _collect(
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        content: Content,
+        size: int,
+        callback: Callback | None,
+    ) -> None:
+        self._buffered_bytes += size
+        is_full = self._accumulator.add(topic, queue, content, size, callback)
         if self._timer is None:
             self._timer = self._timers.after(self._linger_ms, self._linger_over)
         if is_full:
@@ -212,10 +241,9 @@ class SendPipeline:
     def _send_batch(self, batch: Batch[Callback | None]) -> None:
         info = self._routes.table.publish_info(batch.topic)
         assert info is not None, "messages are placed when their topic has a route"
-        waiting = batch.messages
         if not info.queues and batch.queue is None:
-            for each in waiting:  # They were queued before the topic lost its permission.
-                self._complete(each.token, not_writable(batch.topic))
+            for callback in batch.tokens:  # They were queued before the topic lost its permission.
+                self._complete(callback, not_writable(batch.topic))
             self._finished(batch.size)
             return
         self._in_flight(batch.size)
@@ -224,8 +252,8 @@ class SendPipeline:
             self._in_flight_batches[topic] += 1
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
                 self._busy.add(topic)
-        sent = partial(self._batch_sent, topic, [each.token for each in waiting], batch.size)
-        self._batches.send(batch.topic, info, batch.queue, waiting, sent, timeout_ms=self._timeout_ms)
+        sent = partial(self._batch_sent, topic, batch.tokens, batch.size)
+        self._batches.send(batch.topic, info, batch.queue, batch.contents, sent, timeout_ms=self._timeout_ms)
 
     def _batch_sent(
         self, topic: str | None, callbacks: list[Callback | None], size: int, outcomes: Outcomes

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from libramq.client.producing.batch_content import WAIT_VALUE, Content, Encoded, encode_contents, plain_body
 from libramq.clock import WallMs
 from libramq.errors import InvalidMessage
 from libramq.message import properties as names
@@ -21,10 +22,7 @@ from libramq.remoting.headers import SendMessageHeaderV2
 from libramq.rpc.broker_calls import SendReply, send_message
 from libramq.rpc.call import Call
 
-#: Upstream sets it in every message: wait until it is stored as safely as the broker is configured.
-WAIT_VALUE: Final = "true"
 NONE_ADDED: Final[Mapping[str, str]] = {}
-_WAITS: Final = names.PROPERTY_SEPARATOR + properties_to_text({names.WAIT: WAIT_VALUE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +85,17 @@ def prepare_one(
     )
 
 
-def encode_item(message: Message, next_id: Callable[[], str]) -> tuple[str, bytes]:
-    """Return a message's unique id, and its bytes as part of a batch."""
-    if not (message.properties or message.tags or message.keys or message.is_delayed):
-        unique_id = next_id()  # As below, for the many messages without properties; half the time.
-        text = f"{names.UNIQ_KEY}\x01{unique_id}{_WAITS}"
-    else:
-        properties, unique_id = _properties(message, next_id)
-        text = properties_to_text(properties)
-    return unique_id, encode_batch_item(message.flag, message.body, text.encode())
+def content_of(message: Message, next_id: Callable[[], str]) -> Content:
+    """Return a valid message as part of a batch."""
+    body = plain_body(message)
+    if body is not None:
+        return body
+    properties, unique_id = _properties(message, next_id)
+    text = properties_to_text(properties).encode()
+    return Encoded(unique_id, encode_batch_item(message.flag, message.body, text))
 
 
-def prepare_batch(topic: str, ids: Sequence[str], items: Sequence[bytes]) -> Prepared:
+def prepare_batch(topic: str, contents: Sequence[Content], ids: Sequence[str]) -> Prepared:
     """Prepare messages of one topic as one request; they are stored together or not at all.
 
     Unlike upstream's, the batch itself has no unique id: Apache's 5.3 brokers append the properties of the
@@ -108,7 +105,7 @@ def prepare_batch(topic: str, ids: Sequence[str], items: Sequence[bytes]) -> Pre
         topic=topic,
         ids=tuple(ids),
         properties=properties_to_text({names.WAIT: WAIT_VALUE}),
-        body=b"".join(items),
+        body=encode_contents(contents, ids),
         is_batch=True,
     )
 

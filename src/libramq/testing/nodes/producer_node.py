@@ -18,6 +18,7 @@ from libramq.message.properties import UNIQ_KEY
 from libramq.testing.machine.dialer import SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
+from libramq.testing.nodes.message_ids import NumberedIds
 from libramq.testing.world import World
 
 #: How soon an unacknowledged message is sent again.
@@ -76,7 +77,7 @@ class SimulatedProducer:
             timers=SimulatedTimers(self.process),
             clock=self.process.clock,
             randomness=world.stream(f"name servers of {name}"),
-            next_id=lambda: f"{name}-{self._count}",
+            ids=NumberedIds(name, lambda: self._count),
         )
         self._network.start()
         self.process.after(0, self._send_next)

@@ -18,6 +18,7 @@ from libramq.message.properties import UNIQ_KEY
 from libramq.testing.machine.dialer import SimulatedDialer
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedTimers
+from libramq.testing.nodes.message_ids import NumberedIds
 from libramq.testing.world import World
 
 SEND_TIMEOUT_MS: Final = 3_000
@@ -57,7 +58,7 @@ class SimulatedTransactions:
             timers=SimulatedTimers(self.process),
             clock=self.process.clock,
             randomness=world.stream(f"name servers of {name}"),
-            next_id=lambda: f"{name}-{len(self._states)}",
+            ids=NumberedIds(name, lambda: len(self._states)),
             check=self._check,
         )
         self._network.start()
