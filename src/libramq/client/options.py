@@ -52,6 +52,7 @@ class ConsumerTuning(ReadingTuning, total=False):
     orderly_drain_ms: int
     orderly_takeover_ms: int
     suspend_ms: int
+    invisible_ms: int
 
 
 class FetchTuning(ReadingTuning, total=False):
@@ -96,6 +97,7 @@ class PushConsumerOptions(GroupConsumerOptions, ConsumerTuning, total=False):
     threads: int
     batch_size: int
     orderly: bool
+    pop: bool
 
 
 class ProducerOptions(TypedDict, total=False):

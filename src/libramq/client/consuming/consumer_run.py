@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
 from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
+from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.network_share import NetworkShare
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
@@ -33,6 +33,8 @@ from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
 T = TypeVar("T")
+#: The network side of the run's consumer.
+N = TypeVar("N", bound=MemberNetwork[Any])
 
 #: Ours: how long handlers on threads may take after the user's loop was closed.
 LOOP_CLOSED_DRAIN_MS: Final = 1_000
@@ -81,7 +83,7 @@ class MakeReceiver(Protocol):
         """Make it. report: called from any thread with what became of deliveries."""
 
 
-class ConsumerRun:
+class ConsumerRun(Generic[N]):
     """One run of a consumer. It is made on the user's loop, which it keeps using."""
 
     def __init__(
@@ -90,7 +92,7 @@ class ConsumerRun:
         hooks: Hooks,
         *,
         receiver: "MakeReceiver",
-        network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
+        network: Callable[["ConsumerRun[N]", Dialer], N],
         tls: Tls | None,
     ) -> None:
         """Set up the run; raises ConfigError for unusable TLS files."""
@@ -186,7 +188,7 @@ class ConsumerRun:
         first = ended if ended.done() else kept_out
         first.result()
 
-    async def call(self, function: Callable[[ConsumerNetwork], T]) -> T:
+    async def call(self, function: Callable[[N], T]) -> T:
         """Call a function with the network, on its thread."""
 
         async def call() -> T:
@@ -194,7 +196,7 @@ class ConsumerRun:
 
         return await asyncio.wrap_future(self._thread.run(call()))
 
-    async def answer(self, ask: Callable[[ConsumerNetwork, Callable[[T | LibraError], None]], object]) -> T:
+    async def answer(self, ask: Callable[[N, Callable[[T | LibraError], None]], object]) -> T:
         """Have the network ask something, on its thread; return the answer, or raise it."""
         return await asyncio.wrap_future(self._thread.run(answer_of(partial(ask, self._network))))
 

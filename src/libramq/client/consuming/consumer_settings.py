@@ -41,6 +41,12 @@ MAX_PROCESSING_MS: Final = 300_000
 THREADS: Final = 20
 THREADS_MAX: Final = 1000
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
+#: DefaultMQPushConsumer.popInvisibleTime, and its upper bound. Java's lower one is 5 s.
+INVISIBLE_MS: Final = 60_000
+INVISIBLE_MS_MIN: Final = 1_000
+INVISIBLE_MS_MAX: Final = 300_000
+#: Ours: how long commits and unregistering may take after the drain time.
+LEAVE_TIMEOUT_MS: Final = 1_000
 #: The coordinator's strategy unless one is chosen by name.
 GROUP_STRATEGY: Final = "balanced_sticky"
 
@@ -70,6 +76,8 @@ class ConsumerSettings:
     fetches: the program fetches messages itself (`Consumer`); they are not passed to handlers.
     auto_commit: offsets are committed without a request of the program. assigns: the program chooses its
     queues, and is no member of the group.
+    pop: the member pops messages and owns no queues. invisible_ms: for how long others do not get what it
+    popped, unless it extends that; it does while a handler runs.
     instance_id: the name of a static member, which keeps its queues when it restarts within its session.
     group_strategy: the name of the coordinator's strategy.
     """
@@ -103,6 +111,8 @@ class ConsumerSettings:
     orderly_drain_ms: int = ORDERLY_DRAIN_MS
     orderly_takeover_ms: int = ORDERLY_TAKEOVER_MS
     suspend_ms: int = SUSPEND_MS
+    pop: bool = False
+    invisible_ms: int = INVISIBLE_MS
     fetches: bool = False
     auto_commit: bool = True
     assigns: bool = False
@@ -122,13 +132,25 @@ class ConsumerSettings:
                 raise ConfigError(f"{name} is a whole number, not {value!r}")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is between {low} and {high}, not {value}")
-        for name in ("orderly", "broadcasting", "auto_commit"):
+        for name in ("orderly", "broadcasting", "auto_commit", "pop"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
+        if self.pop:
+            self._check_pop()
         if self.instance_id is not None and not isinstance(self.instance_id, str):
             raise ConfigError(f"instance_id is a text, not {self.instance_id!r}")
         if self.instance_id is not None and not _INSTANCE_ID.fullmatch(self.instance_id):
             raise ConfigError(f"instance_id is 1 to 64 of A-Z a-z 0-9 _ . # -, not {self.instance_id!r}")
+
+    def _check_pop(self) -> None:
+        """Raise ConfigError for what a consumer without queues cannot have."""
+        for name in ("orderly", "broadcasting"):
+            if getattr(self, name):
+                raise ConfigError(f"a consumer with pop=True cannot be {name}: it owns no queues")
+        if self.instance_id is not None:
+            raise ConfigError("a consumer with pop=True has no instance_id: it owns no queues to keep")
+        if self.consume_from is ConsumeFrom.TIMESTAMP:
+            raise ConfigError('consume_from is "earliest" or "latest" with pop=True')
 
     @property
     def retries_max(self) -> int:
@@ -140,12 +162,12 @@ class ConsumerSettings:
     @property
     def is_member(self) -> bool:
         """Return whether the group divides the queues among its members, of which this is one."""
-        return not self.broadcasting and not self.assigns
+        return not self.broadcasting and not self.assigns and not self.pop
 
     @property
     def has_retry_topic(self) -> bool:
         """Return whether failed messages are redelivered, through the group's retry topic."""
-        return not self.broadcasting and not self.fetches
+        return not self.broadcasting and not self.fetches and not self.pop
 
     @property
     def drain_ms(self) -> int:
@@ -179,6 +201,7 @@ _RANGES: Final = (
     ("orderly_drain_ms", 0, 30_000),  # Locks of queues being released are not renewed.
     ("orderly_takeover_ms", 0, 60_000),
     ("suspend_ms", 10, 30_000),
+    ("invisible_ms", INVISIBLE_MS_MIN, INVISIBLE_MS_MAX),
     ("revoke_timeout_ms", 0, 600_000),
     ("catch_up_rate", 0, 10_000_000),
     ("session_ms", 1_000, 1_800_000),

@@ -7,15 +7,16 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Generic, Self
 
 from libramq.balance import TopicRule, averagely, strategy_named
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.consuming.consumer_network import ConsumerNetwork
-from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, Stage
+from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
+from libramq.client.consuming.member_network import Run
 from libramq.client.identity import local_address, name_server_addresses, named_client_id, new_client_id
 from libramq.client.options import Beginning, beginning, instance_of, whole_number
 from libramq.client.routing.lookup import first_server, look_up
@@ -64,7 +65,7 @@ class CommonOptions:
     filesystem: FileSystem | None
 
 
-class GroupConsumer:
+class GroupConsumer(Generic[N]):
     """A consumer from its options to its end. settings: further fields of ConsumerSettings."""
 
     def __init__(self, options: CommonOptions, **settings: Any) -> None:
@@ -97,7 +98,7 @@ class GroupConsumer:
             **settings,
         )
         self._filters: dict[str, Selector] = {}
-        self._run: ConsumerRun | None = None
+        self._run: ConsumerRun[N] | None = None
 
     def _refuse_subscribing(self) -> None:
         if self._run is not None and self._run.stage is not Stage.ENDED:
@@ -121,7 +122,12 @@ class GroupConsumer:
         """Return what makes the receiver of messages; raises ConfigError if nothing may be started."""
         raise NotImplementedError
 
-    def _network_of(self, run: ConsumerRun, dialer: Dialer) -> ConsumerNetwork:
+    def _network_of(self, run: ConsumerRun[N], dialer: Dialer) -> N:
+        """Return the network side of a run."""
+        raise NotImplementedError
+
+    def _queue_network(self, run: Run, dialer: Dialer) -> ConsumerNetwork:
+        """Return the network side of a consumer that owns queues."""
         return ConsumerNetwork(
             self._settings,
             self._filters,
@@ -161,7 +167,7 @@ class GroupConsumer:
         """Return the queues that this consumer owns now; none while it does not run."""
         if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
-        return await self._run.call(lambda network: network.core.owned())
+        return await self._run.call(lambda network: network.assignment())
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Deliver no more messages of the given queues, or of any; the queues stay assigned.
@@ -176,7 +182,7 @@ class GroupConsumer:
         listed = _listed(queues)
         await self._running().call(lambda network: network.resume(listed))
 
-    def _running(self) -> ConsumerRun:
+    def _running(self) -> ConsumerRun[N]:
         if self._run is None or self._run.stage is Stage.ENDED:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
         return self._run

@@ -13,14 +13,16 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 from libramq.balance import TopicRule
-from libramq.client.consuming.consumer_run import MakeReceiver
+from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver
 from libramq.client.consuming.consumer_settings import THREADS, ConsumeFrom
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS, CommonOptions, GroupConsumer
 from libramq.client.consuming.handling.handlers import Handler, Handlers, check_handler
 from libramq.client.consuming.handling.queue_listener import ErrorHook, QueueHook
+from libramq.client.consuming.member_network import MemberNetwork
+from libramq.client.consuming.pop.pop_network import PopNetwork
 from libramq.client.options import Beginning, ConsumerTuning, PushConsumerOptions, check_names
 from libramq.clock import Clock
 from libramq.errors import ConfigError
@@ -28,10 +30,12 @@ from libramq.filesystem import FileSystem
 from libramq.filter.selector import Sql, selector
 from libramq.message.names import validate_topic
 from libramq.remoting.credentials import Credentials
+from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.runtime.seams import Dialer
 from libramq.transport.tls import Tls
 
 
-class PushConsumer(GroupConsumer):
+class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     """A member of a consumer group.
 
     consume_from: where a new group begins to read a queue; consume_timestamp_ms applies to TIMESTAMP.
@@ -51,6 +55,9 @@ class PushConsumer(GroupConsumer):
     threads: how many handlers run at once. batch_size: how many messages one call of a handler gets.
     orderly: each queue is locked for one member, and its messages are handled one batch after the other; a
     batch whose handler fails is handled again after suspend_ms, and the queue waits for it.
+    pop: the member owns no queues; it takes the next messages of any queue, and acknowledges each (POP). No
+    message waits behind another one that is slow, and nothing is rebalanced. Order is not kept. invisible_ms:
+    others handle what a killed member held after this time (60 s); it is extended while a handler runs.
     broadcasting: every member gets every message and keeps its own offsets in a file below local_offsets;
     messages whose handler fails are dropped. instance_name: the name of the file, besides the address.
     on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
@@ -76,6 +83,7 @@ class PushConsumer(GroupConsumer):
         threads: int = THREADS,
         batch_size: int = 1,
         orderly: bool = False,
+        pop: bool = False,
         broadcasting: bool = False,
         instance_name: str | None = None,
         instance_id: str | None = None,
@@ -112,7 +120,11 @@ class PushConsumer(GroupConsumer):
             randomness=randomness,
             filesystem=filesystem,
         )
-        super().__init__(options, threads=threads, batch_size=batch_size, orderly=orderly, **tuning)
+        if pop and (strategy is not None or on_assigned or on_revoked or on_lost):
+            raise ConfigError(
+                "a consumer with pop=True owns no queues: it has no strategy and no queue hooks"
+            )
+        super().__init__(options, threads=threads, batch_size=batch_size, orderly=orderly, pop=pop, **tuning)
         self._handlers: dict[str, Handler] = {}
 
     def subscribe(self, topic: str, expression: str | Sql, handler: Handler) -> None:
@@ -129,6 +141,21 @@ class PushConsumer(GroupConsumer):
         check_handler(handler, topic)
         self._filters[topic] = selector(expression)
         self._handlers[topic] = handler
+
+    def _network_of(self, run: ConsumerRun[MemberNetwork[Any]], dialer: Dialer) -> MemberNetwork[Any]:
+        if not self._settings.pop:
+            return self._queue_network(run, dialer)
+        return PopNetwork(
+            self._settings,
+            self._filters,
+            name_server_addresses=self._name_server_addresses,
+            dialer=dialer,
+            timers=LoopTimers(),
+            clock=self._clock,
+            randomness=self._random,
+            run=run,
+            access=self._access,
+        )
 
     def _receiver(self) -> MakeReceiver:
         if not self._handlers:

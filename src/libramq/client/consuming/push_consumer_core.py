@@ -9,11 +9,11 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final, assert_never
+from typing import assert_never
 
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
 from libramq.client.consuming.effects import Effects
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.handling.handler_result import Ending
@@ -33,9 +33,6 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupAssignment
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
-
-#: Ours: how long commits and unregistering may take after the drain time.
-LEAVE_TIMEOUT_MS: Final = 1_000
 
 
 class Phase(Enum):

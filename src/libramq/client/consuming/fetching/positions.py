@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from libramq.client.consuming.consumer_network import ConsumerNetwork
+from libramq.client.consuming.consumer_run import ConsumerRun
 from libramq.client.consuming.fetching.fetching import Seek
 from libramq.client.consuming.group_consumer import GroupConsumer
 from libramq.client.options import whole_number
@@ -16,12 +17,16 @@ from libramq.errors import ConfigError, LibraError, LocalProtocolError
 from libramq.message.queue import MessageQueue
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
+from libramq.runtime.seams import Dialer
 
 T = TypeVar("T")
 
 
-class Positions(GroupConsumer):
+class Positions(GroupConsumer[ConsumerNetwork]):
     """Reads and sets positions; the queues are assigned."""
+
+    def _network_of(self, run: ConsumerRun[ConsumerNetwork], dialer: Dialer) -> ConsumerNetwork:
+        return self._queue_network(run, dialer)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at an offset of a queue, which is between its first message and its end (ConfigError).

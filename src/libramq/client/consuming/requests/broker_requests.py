@@ -6,18 +6,16 @@ Upstream: impl/ClientRemotingProcessor.java.
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 from libramq import __version__
-from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
 from libramq.client.consuming.membership.subscription import Subscriptions, with_retry_topic
-from libramq.client.consuming.ownership.owned_queue import Delivery
-from libramq.client.consuming.push_consumer_core import PushConsumerCore
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.running_info import held_offsets, running_info
-from libramq.clock import Clock, read_clock
+from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, RemoteProtocolError
 from libramq.formats.document import decode_body, encode_body
@@ -25,12 +23,16 @@ from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 from libramq.message.properties import RETRY_TOPIC
+from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.remoting.body.administration import ConsumeDirectlyResult, ConsumerStatus
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.command import Command, reply_to
 
 log = get_logger(__name__)
+#: The effects of the core.
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
 
 #: Ours: messages that operators have handlers process at a time.
 DIRECT_MAX: Final = 16
@@ -49,18 +51,33 @@ SERVED: Final = (
 Answer = Callable[[Command], None]
 
 
-class BrokerRequests:
+class Served(Protocol[E_co]):
+    """The core, as far as brokers ask something of it."""
+
+    def process_queues(self) -> Sequence[OwnedQueue]:
+        """Return the queues that are ours or being given up."""
+
+    def members_changed(self, now_ms: MonotonicMs) -> Sequence[E_co]:
+        """Handle the notification that the group's members have changed."""
+
+    def offsets_set(
+        self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
+    ) -> Sequence[E_co]:
+        """Handle an operator's reset of the group's offsets."""
+
+
+class BrokerRequests(Generic[E]):
     """Handles requests of brokers. perform: performs effects; deliver: runs handlers."""
 
     def __init__(
         self,
         settings: ConsumerSettings,
         subscriptions: Subscriptions,
-        core: PushConsumerCore,
+        core: Served[E],
         clock: Clock,
         *,
         name_servers: Sequence[str],
-        perform: Callable[[Sequence[fx.Effect]], None],
+        perform: Callable[[Sequence[E]], None],
         deliver: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._settings = settings

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from libramq.client.consuming import effects as fx
-from libramq.client.consuming.push_consumer_core import LEAVE_TIMEOUT_MS, PushConsumerCore
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS
+from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.ask import Ask
 from libramq.client.consuming.requests.consumer_requests import OFFSET_TIMEOUT_MS
 from libramq.clock import MonotonicMs

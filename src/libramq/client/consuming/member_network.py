@@ -1,0 +1,313 @@
+"""The network side of a member of a group, whatever it consumes by: performs the effects of its core.
+
+    core ─► effects ─► requests ─► answers ─► core
+                  └──► deliveries ─► handlers (elsewhere) ─► results ─► core
+
+It uses neither sockets nor loops itself: `consumer_run` runs it on a thread, the simulator in virtual time.
+Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java.
+"""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Generic, Protocol, Required, TypedDict, TypeVar
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.handling.direct_delivery import DirectDelivery
+from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.routing.name_servers import NameServers
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.errors import LibraError, NameServerUnavailable
+from libramq.formats.route import TopicRouteData
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.command import Command
+from libramq.rpc.broker_calls import unregister_client
+from libramq.rpc.call import Call
+from libramq.runtime.seams import Dialer, Timer, Timers
+from libramq.transport.access import OPEN, Access
+from libramq.transport.outages import Outages, log_failed_request
+from libramq.transport.remotes import Remotes
+
+log = get_logger(__name__)
+T = TypeVar("T")
+#: The effects of the core.
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+#: Ours: after the drain time: for the listener, for last commits, for unregistering (at the coordinator and
+#: the brokers), and one to spare.
+STOP_ROUNDS: Final = 5
+
+
+class Run(Protocol):
+    """The receiver of the network's deliveries and changes."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Run handlers."""
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Free the places of handlers that do not return."""
+
+    def notify(self, change: fx.QueueChange) -> None:
+        """Call the hooks."""
+
+    def begin_trouble(self, trouble: fx.Trouble) -> None:
+        """Report to the user what stops the delivery of messages."""
+
+    def end_trouble(self, recovered: fx.Recovered) -> None:
+        """Report that the problem is over."""
+
+
+def log_failure(what: str, error: Exception) -> None:
+    """Log a bug of ours."""
+    log.error(what, exc_info=error)
+
+
+class Core(Protocol[E_co]):
+    """The core: one method for each event; each returns the effects to perform."""
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `tick` has to be called."""
+
+    def start(self, now: Now) -> Sequence[E_co]:
+        """Start by fetching the routes."""
+
+    def tick(self, now_ms: MonotonicMs) -> Sequence[E_co]:
+        """Perform everything that is due."""
+
+    def routes_fetched(
+        self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs
+    ) -> Sequence[E_co]:
+        """Handle fetched routes."""
+
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Sequence[E_co]:
+        """Handle the end of a connection."""
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Sequence[E_co]:
+        """Handle the results of handlers."""
+
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Sequence[E_co]:
+        """Let running handlers finish, then unregister."""
+
+    def unregistered(self) -> Sequence[E_co]:
+        """Handle the end of unregistering."""
+
+
+class Seams(TypedDict, total=False):
+    """The seams of a network: sockets, timers, randomness and credentials."""
+
+    dialer: Required[Dialer]
+    timers: Required[Timers]
+    randomness: Required[random.Random]
+    access: Access
+
+
+class MemberNetwork(ABC, Generic[E]):
+    """One membership, from `start` to `stop`. All methods are called on one thread.
+
+    failed: called with failures that are bugs of ours.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        core: Core[E],
+        *,
+        name_server_addresses: Sequence[str],
+        dialer: Dialer,
+        timers: Timers,
+        clock: Clock,
+        randomness: random.Random,
+        run: Run,
+        access: Access = OPEN,
+        failed: Callable[[str, Exception], None] = log_failure,
+    ) -> None:
+        self._core = core
+        self._settings = settings
+        self._timers = timers
+        self._clock = clock
+        self._run = run
+        self._failed = failed
+        self._remotes = Remotes(
+            dialer,
+            timers,
+            clock.monotonic_ms,
+            on_request=self._request_received,
+            lost=self._lost,
+            access=access,
+            outages=Outages(clock.monotonic_ms),
+        )
+        self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self._timer: Timer | None = None
+        self._timer_due_ms = MonotonicMs(0)
+        self._is_running = False
+        self._stopped: Callable[[None], None] | None = None
+        self._stop_timer: Timer | None = None
+
+    @abstractmethod
+    def perform_one(self, effect: E) -> None:
+        """Perform an effect."""
+
+    @abstractmethod
+    def assignment(self) -> list[MessageQueue]:
+        """Return the queues that are this member's, sorted."""
+
+    @abstractmethod
+    def pause(self, queues: Sequence[MessageQueue] | None) -> None:
+        """Start no more handlers for queues (None: for any)."""
+
+    @abstractmethod
+    def resume(self, queues: Sequence[MessageQueue] | None) -> None:
+        """Continue queues (None: all)."""
+
+    @abstractmethod
+    def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
+        """Note that the listener has finished with revoked queues."""
+
+    @abstractmethod
+    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
+        """Handle a broker's request; one that cannot be answered yet gets no answer."""
+
+    # Start and stop.
+
+    def start(self, started: Callable[[LibraError | None], None]) -> None:
+        """Fetch the routes and start; after NameServerUnavailable everything is closed."""
+        (fetch,) = self._core.start(read_clock(self._clock))
+        assert isinstance(fetch, fx.FetchRoutes), "a consumer starts with its routes"
+
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is not None:
+                self._remotes.close()
+                started(unavailable)
+                return
+            self._is_running = True
+            self._perform(self._core.routes_fetched(routes, self._clock.monotonic_ms()))
+            started(None)
+
+        self._name_servers.routes(fetch.topics, found)
+
+    def stop(self, timeout_ms: int, stopped: Callable[[None], None]) -> None:
+        """Let handlers finish, commit, and unregister."""
+        if not self._is_running:
+            self._remotes.close()
+            stopped(None)
+            return
+        self._stopped = stopped
+        self._stop_timer = self._timers.after(timeout_ms + STOP_ROUNDS * LEAVE_TIMEOUT_MS, self._stop_is_late)
+        self._perform(self._core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
+
+    def _stop_is_late(self) -> None:
+        log.warning("the consumer could not unregister in time", group=self._settings.group)
+        self.end()
+
+    def end(self) -> None:
+        """End now, without the remaining commits, and without unregistering."""
+        self._is_running = False
+        for timer in (self._timer, self._stop_timer):
+            if timer is not None:
+                timer.cancel()
+        self._remotes.close()
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            stopped(None)
+
+    # Events.
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]]) -> None:
+        """Take the results of handlers that have returned."""
+        if not self._is_running:
+            return
+        of_queues = []
+        for delivery, ending in results:
+            if isinstance(delivery, DirectDelivery):
+                delivery.ended(delivery.result(ending))
+            else:
+                of_queues.append((delivery, ending))
+        self._perform(self._core.handled(of_queues, self._clock.monotonic_ms()))
+
+    def _lost(self, address: str) -> None:
+        if self._is_running:
+            self._perform(self._core.connection_lost(address, self._clock.monotonic_ms()))
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._is_running:
+            self._perform(self._core.tick(self._clock.monotonic_ms()))
+
+    # Effects.
+
+    def _perform(self, effects: Sequence[E]) -> None:
+        for effect in effects:
+            try:
+                self.perform_one(effect)
+            except Exception as error:  # A failed effect must not prevent the others.
+                self._failed(f"the effect {type(effect).__name__} failed", error)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer to the core's next due time."""
+        due_ms = self._core.next_due_ms
+        if due_ms is None or not self._is_running:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = self._timers.after(max(0, due_ms - self._clock.monotonic_ms()), self._tick)
+
+    def ask(
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Sequence[E]],
+        timeout_ms: int,
+    ) -> None:
+        """Make a request; its response or error goes to the core, with the time."""
+
+        def done(reply: Command | LibraError) -> None:
+            if not self._is_running:
+                return
+            outcome = call.outcome(reply, where=f"broker {address}")
+            try:
+                effects = answered(outcome, self._clock.monotonic_ms())
+            except Exception as error:  # A fault in one response must not close the connection for all.
+                self._failed(f"a response of {address} could not be processed", error)
+            else:
+                self._perform(effects)
+
+        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+
+    def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is not None:
+                log_failed_request(log, "routes not refreshed", unavailable)
+            if self._is_running:
+                self._perform(self._core.routes_fetched(routes, self._clock.monotonic_ms()))
+
+        self._name_servers.routes(effect.topics, found)
+
+    def _unregister(self, effect: fx.Unregister) -> None:
+        call = unregister_client(
+            self._settings.client_id, producer_group=None, consumer_group=self._settings.group
+        )
+        waiting = len(effect.addresses)
+
+        def answered(_: object) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting and self._is_running:
+                self._perform(self._core.unregistered())
+
+        for address in effect.addresses:
+            self._remotes.send(address, call.command(), answered, timeout_ms=LEAVE_TIMEOUT_MS)
+        if not effect.addresses:
+            self._perform(self._core.unregistered())

@@ -1,0 +1,230 @@
+"""The holding: what handlers have, and for how long nobody else gets it.
+
+    waiting ─► a handler runs ─► outcomes ─► settling
+      │             └► runs beyond consume_timeout_ms: abandoned, as if it had failed
+      └► paused: kept, and delivered afterwards unless others have them
+
+While a delivery waits or its handler runs, its messages are postponed at half their invisible time, for
+consume_timeout_ms at most. So a handler needs no invisible time of its own length, and what a killed process
+held is popped again soon.
+Upstream: impl/consumer/ConsumeMessagePopConcurrentlyService.java; postponing is ours (RocketMQ 5's proxies
+do the same for its gRPC clients: ReceiptHandleProcessor.java).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
+from libramq.client.consuming.handling.send_back import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL
+from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.pop.effect import Postpone
+from libramq.client.consuming.pop.held_message import HeldMessage, Outcome, PopDelivery
+from libramq.client.consuming.pop.settling import Settling
+from libramq.client.routing.route_table import RouteTable
+from libramq.clock import MonotonicMs
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+
+log = get_logger(__name__)
+
+#: Ours: how often to look, as a fraction of the invisible time.
+CHECKS: Final = 10
+#: Ours: when others get what a member that stops has not begun. By then its connections are closed.
+GIVE_BACK_MS: Final = 1_000
+#: ConsumeMessagePopConcurrentlyService.popDelayLevel: 10 s, 30 s, 1 min … 2 h.
+RETRY_DELAYS_MS: Final = DELAY_LEVELS_MS[FIRST_RETRY_LEVEL - 1 :]
+
+
+class Holding:
+    """The deliveries of a consumer that pops."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        routes: RouteTable,
+        settling: Settling,
+        released: Callable[[HeldMessage], None],
+        monotonic_ms: Callable[[], MonotonicMs],
+    ) -> None:
+        """released: called with messages that end without an outcome."""
+        self._settings = settings
+        self._routes = routes
+        self._settling = settling
+        self._released = released
+        self._monotonic_ms = monotonic_ms
+        self._deliveries: set[PopDelivery] = set()
+        self._kept: list[PopDelivery] = []
+        self._unused: list[HeldMessage] = []  # While closing: what no handler gets.
+        self._abandoned: set[PopDelivery] = set()
+        self._check_ms: MonotonicMs | None = None
+        self._is_closing = False
+        self.is_paused = False
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `check` is due."""
+        return self._check_ms
+
+    @property
+    def runs(self) -> bool:
+        """Return whether handlers run, or may begin."""
+        return bool(self._deliveries)
+
+    def arrived(
+        self, held: Sequence[HeldMessage], popped_ms: MonotonicMs, now_ms: MonotonicMs
+    ) -> list[PopDelivery]:
+        """Return the deliveries of popped messages that handlers get now."""
+        if self._is_closing:
+            self._unused += held
+            return []
+        size = self._settings.batch_size
+        deliveries = [
+            PopDelivery(
+                held[at : at + size],
+                popped_ms=popped_ms,
+                may_begin=not self.is_paused,
+                monotonic_ms=self._monotonic_ms,
+            )
+            for at in range(0, len(held), size)
+        ]
+        self._deliveries.update(deliveries)
+        if self._check_ms is None and deliveries:
+            self._schedule(now_ms)
+        if self.is_paused:
+            self._kept += deliveries
+            return []
+        return deliveries
+
+    def handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> list[PopDelivery]:
+        """Handle an ending; return what handlers get again."""
+        assert isinstance(delivery, PopDelivery), "nothing else is delivered here"
+        if delivery in self._abandoned:
+            self._abandoned.discard(delivery)
+            return []
+        if ending is HandlerOutcome.SKIPPED:
+            return self._not_begun(delivery, now_ms)
+        self._deliveries.discard(delivery)
+        self._settle(delivery, ending, now_ms)
+        return []
+
+    def pause(self) -> None:
+        """Begin no more handlers."""
+        self.is_paused = True
+        self._forbid()
+
+    def resume(self) -> list[PopDelivery]:
+        """Return what waited for the end of the pause."""
+        self.is_paused = False
+        kept, self._kept = self._kept, []
+        for delivery in self._deliveries:
+            delivery.may_begin = not self._is_closing
+        return kept
+
+    def close(self) -> None:
+        """Begin no more handlers."""
+        self._is_closing = True
+        self._forbid()
+        kept, self._kept = self._kept, []
+        for delivery in kept:
+            self._deliveries.discard(delivery)
+            self._unused += delivery.held
+
+    def give_back(self, now_ms: MonotonicMs) -> None:
+        """Give back what no handler got, when all else is done.
+
+        Not at once: a pop of ours that the broker still holds would take it again.
+        """
+        unused, self._unused = self._unused, []
+        for held in unused:
+            self._settling.settle(held, Outcome.POSTPONE, now_ms, delay_ms=GIVE_BACK_MS)
+
+    def check(self, now_ms: MonotonicMs) -> tuple[list[Postpone], list[PopDelivery]]:
+        """Return what to postpone, and the deliveries whose handlers are abandoned."""
+        self._check_ms = None
+        if not self._deliveries:
+            return [], []
+        self._schedule(now_ms)
+        late = self._late(now_ms)
+        for delivery in late:
+            self._abandoned.add(delivery)
+            self._deliveries.discard(delivery)
+            self._settle(delivery, HandlerOutcome.LATER, now_ms)
+        half_ms = self._settings.invisible_ms // 2
+        found = []
+        for delivery in self._deliveries:
+            if self.is_paused and not delivery.started:
+                continue  # Others may handle them meanwhile.
+            since_ms = delivery.began_ms if delivery.started else delivery.popped_ms
+            if now_ms - since_ms > self._settings.consume_timeout_ms:
+                continue
+            for held in delivery.held:
+                address = self._routes.master(held.place.broker_name)
+                if held.until_ms - now_ms <= half_ms and not held.is_pending and address is not None:
+                    held.is_pending = True
+                    invisible_ms = self._settings.invisible_ms
+                    found.append(Postpone(held, address, invisible_ms, now_ms, is_extension=True))
+        return found, late
+
+    def _schedule(self, now_ms: MonotonicMs) -> None:
+        self._check_ms = now_ms + self._settings.invisible_ms // CHECKS
+
+    def _forbid(self) -> None:
+        for delivery in self._deliveries:
+            delivery.may_begin = False
+
+    def _not_begun(self, delivery: PopDelivery, now_ms: MonotonicMs) -> list[PopDelivery]:
+        delivery.started = False
+        if now_ms >= delivery.until_ms:  # Others may have them.
+            log.warning("popped messages are dropped: their invisible time is over", count=len(delivery.held))
+            self._deliveries.discard(delivery)
+            for held in delivery.held:
+                self._released(held)
+        elif self._is_closing:
+            self._deliveries.discard(delivery)
+            self._unused += delivery.held
+        elif self.is_paused:
+            self._kept.append(delivery)
+        else:  # Paused and resumed in the meantime.
+            return [delivery]
+        return []
+
+    def _settle(self, delivery: PopDelivery, ending: Ending, now_ms: MonotonicMs) -> None:
+        by_offset = {each.message.queue_offset: each for each in delivery.held}
+        retries: Sequence[tuple[MessageExt, int | None]] = ()
+        if isinstance(ending, NotDone):
+            retries = ending.retries
+            for message in ending.rejects:
+                log.warning(
+                    "a handler rejected a message; it becomes a dead letter",
+                    topic=message.topic,
+                    message_id=message.message_id,
+                )
+                self._settling.settle(by_offset.pop(message.queue_offset), Outcome.REJECT, now_ms)
+        elif ending is not HandlerOutcome.SUCCESS:
+            retries = [(message, None) for message in delivery.messages]
+        for message, after_ms in retries:
+            self._retry(by_offset.pop(message.queue_offset), after_ms, now_ms)
+        for held in by_offset.values():
+            self._settling.settle(held, Outcome.DONE, now_ms)
+
+    def _retry(self, held: HeldMessage, after_ms: int | None, now_ms: MonotonicMs) -> None:
+        attempts = held.message.reconsume_times
+        if attempts >= self._settings.retries_max:
+            self._settling.settle(held, Outcome.REJECT, now_ms)
+            return
+        delay_ms = RETRY_DELAYS_MS[min(attempts, len(RETRY_DELAYS_MS) - 1)] if after_ms is None else after_ms
+        self._settling.settle(held, Outcome.POSTPONE, now_ms, delay_ms=delay_ms)
+
+    def _late(self, now_ms: MonotonicMs) -> list[PopDelivery]:
+        timeout_ms = self._settings.consume_timeout_ms
+        late = [each for each in self._deliveries if each.started and now_ms - each.began_ms > timeout_ms]
+        late = late[: max(0, self._settings.threads - len(self._abandoned))]
+        for delivery in late:
+            log.error(
+                "a handler does not return; its messages are popped again",
+                topic=delivery.messages[0].topic,
+                message_id=delivery.messages[0].message_id,
+                consume_timeout_ms=timeout_ms,
+            )
+        return late

@@ -1,0 +1,301 @@
+"""The core of a push consumer over POP: one method per event; each returns the effects to perform.
+
+    start ─► routes ─┬► heartbeats
+                     └► places ─► pops ─► deliveries ─► settling ─► room for pops
+
+It owns no queues: any member of the group takes the next messages of any queue, and the broker hides what one
+took from the others. Nothing is rebalanced and no offset committed. Time is an argument.
+Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlyService.java.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+
+from libramq.client.consuming import due
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, ConsumerSettings
+from libramq.client.consuming.handling.handler_result import Ending
+from libramq.client.consuming.membership.broker_contacts import BrokerContacts
+from libramq.client.consuming.membership.presence import Presence
+from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
+from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
+from libramq.client.consuming.pop.holding import Holding
+from libramq.client.consuming.pop.places import Places
+from libramq.client.consuming.pop.settling import Settling
+from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.timers import DueItems
+from libramq.client.consuming.troubles import Troubles
+from libramq.client.popping.popped import note_change
+from libramq.client.routing.route_table import RouteTable
+from libramq.clock import MonotonicMs, Now
+from libramq.errors import BrokerError, LibraError
+from libramq.filter.selector import Selector, Sql
+from libramq.formats.route import TopicRouteData
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.rpc.pop_calls import Changed
+
+log = get_logger(__name__)
+
+
+class Phase(Enum):
+    """The phases of a consumer's life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    DRAINING = "draining"
+    LEAVING = "leaving"
+    STOPPED = "stopped"
+
+
+class PopConsumerCore:
+    """Makes the decisions; its shell performs them."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
+        monotonic_ms: Callable[[], MonotonicMs],
+    ) -> None:
+        """monotonic_ms: the clock that the times of events come from; handler threads read it, too."""
+        self._subscriptions = subscriptions
+        self._invisible_ms = settings.invisible_ms
+        self.routes = RouteTable()
+        self._timers = DueItems[due.Due]()
+        self._contacts = BrokerContacts(self.routes, self._timers)
+        self._presence = Presence(settings, subscriptions, self.routes, self._contacts, self._timers)
+        self._troubles = Troubles()
+        self._places = Places(settings, subscriptions, self.routes)
+        self._settling = Settling(self.routes, self._places.release)
+        self._holding = Holding(settings, self.routes, self._settling, self._places.release, monotonic_ms)
+        self._pause_over_ms: MonotonicMs | None = None
+        self._phase = Phase.NEW
+        self._is_drained = False  # Handlers are not waited for any more.
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `tick` has to be called."""
+        due_ms = (
+            self._timers.next_ms, self._settling.next_due_ms, self._holding.next_due_ms, self._pause_over_ms
+        )  # fmt: skip
+        return min((each for each in due_ms if each is not None), default=None)
+
+    # Start and time.
+
+    def start(self, now: Now) -> list[PopEffect]:
+        """Start by fetching the routes."""
+        self._phase = Phase.RUNNING
+        return _shared(self._presence.start(now))
+
+    def tick(self, now_ms: MonotonicMs) -> list[PopEffect]:
+        """Perform everything that is due."""
+        found: list[PopEffect] = []
+        while (item := self._timers.take_due(now_ms)) is not None:
+            found += self._do(item, now_ms)
+        check_ms = self._holding.next_due_ms
+        if check_ms is not None and now_ms >= check_ms:
+            postponed, abandoned = self._holding.check(now_ms)
+            found += postponed
+            if abandoned:
+                found.append(fx.Abandon(tuple(abandoned)))
+        return found + self._settled(now_ms)
+
+    def _do(self, item: due.Due, now_ms: MonotonicMs) -> list[PopEffect]:
+        match item:
+            case due.RoutesDue():
+                return _shared(self._presence.due(now_ms))
+            case due.HeartbeatDue():
+                return _shared(self._presence.regular(now_ms))
+            case due.ReconnectDue(address):
+                return self._heartbeats([address]) if self._contacts.reconnect(address) else []
+            case due.StopDue():
+                return self._stop_now(now_ms)
+            case _:
+                raise AssertionError(f"a consumer that pops sets no {type(item).__name__}")
+
+    # Routes and heartbeats.
+
+    def routes_fetched(
+        self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle fetched routes; None for a topic that the name server does not know."""
+        if self._phase is not Phase.RUNNING or not self._presence.routes_fetched(found, now_ms):
+            return []
+        self._places.routes_changed()
+        return self._heartbeats(self._contacts.take_new()) + self._settled(now_ms)
+
+    def heartbeat_answered(self, address: str, now_ms: MonotonicMs, *, ok: bool) -> list[PopEffect]:
+        """Handle the result of a heartbeat."""
+        if self._phase is not Phase.RUNNING:
+            return []
+        if self._contacts.answered(address, now_ms, ok=ok, offers=False):
+            self._places.reachable(address, now_ms)
+        return self._settled(now_ms)
+
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> list[PopEffect]:
+        """Handle the end of a connection: the broker has dropped us, or has died."""
+        if self._phase is Phase.RUNNING:
+            self._contacts.lost(address, now_ms)
+        return []
+
+    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> list[PopEffect]:
+        """Report to the user if a request was denied."""
+        self._troubles.answered(about, outcome, keeps_out=keeps_out)
+        return _shared(self._troubles.take())
+
+    def members_changed(self, now_ms: MonotonicMs) -> list[PopEffect]:
+        """Handle a change of the group's members: it concerns nothing here."""
+        return []
+
+    def offsets_set(
+        self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle an operator's reset: the broker pops from there."""
+        return []
+
+    def process_queues(self) -> Sequence[OwnedQueue]:
+        """Return its queues: none."""
+        return []
+
+    # Messages.
+
+    def popped(
+        self, pop: Pop, outcome: LibraError | int, messages: Sequence[MessageExt], now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle the answer to a pop. outcome: how long ago the broker popped the messages."""
+        if isinstance(outcome, LibraError):
+            self._places.failed(pop, now_ms)
+            return self._settled(now_ms)
+        self._places.popped(pop, now_ms, found=bool(messages))
+        popped_ms = now_ms - min(max(0, outcome), now_ms - pop.sent_ms)
+        until_ms = popped_ms + self._invisible_ms
+        wanted = []
+        for message in messages:
+            held = HeldMessage(message, pop.place, until_ms)
+            self._places.hold(held)
+            if self._is_wanted(pop.place.topic, message):
+                wanted.append(held)
+            else:  # Brokers compare hashes of tags only, and no other member would take it.
+                self._settling.settle(held, Outcome.DONE, now_ms)
+        deliveries = self._holding.arrived(wanted, popped_ms, now_ms)
+        return [*([fx.Deliver(deliveries)] if deliveries else []), *self._settled(now_ms)]
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[PopEffect]:
+        """Handle the results of handlers."""
+        again = [
+            delivery
+            for result, ending in results
+            for delivery in self._holding.handled(result, ending, now_ms)
+        ]
+        return [*([fx.Deliver(again)] if again else []), *self._settled(now_ms)]
+
+    def acknowledged(
+        self, sent: Acknowledge, error: LibraError | None, now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle the answer to an acknowledgement."""
+        self._settling.acknowledged(sent, error, now_ms)
+        return self._settled(now_ms)
+
+    def postponed(
+        self, sent: Postpone, outcome: Changed | LibraError, now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle the answer to a change of an invisible time."""
+        held = sent.held
+        error = outcome if isinstance(outcome, LibraError) else None
+        if not isinstance(outcome, LibraError):
+            note_change(held.message, outcome)
+        if not sent.is_extension:
+            self._settling.postponed(held, error, now_ms)
+            return self._settled(now_ms)
+        if error is None:
+            held.until_ms = sent.sent_ms + sent.invisible_ms
+        elif isinstance(error, BrokerError):
+            held.until_ms = now_ms
+            log.warning("a message is visible to others while it is handled", reason=str(error))
+        self._settling.extended(held)
+        return self._settled(now_ms)
+
+    def dead_letter_made(
+        self, sent: MakeDeadLetter, error: LibraError | None, now_ms: MonotonicMs
+    ) -> list[PopEffect]:
+        """Handle the answer about a dead letter."""
+        self._settling.dead_letter_made(sent, error, now_ms)
+        return self._settled(now_ms)
+
+    def pause(self, now_ms: MonotonicMs) -> list[PopEffect]:
+        """Start no more handlers and pops."""
+        self._holding.pause()
+        return []
+
+    def resume(self, now_ms: MonotonicMs) -> list[PopEffect]:
+        """Continue."""
+        kept = self._holding.resume()
+        return [*([fx.Deliver(kept)] if kept else []), *self._settled(now_ms)]
+
+    # Stop.
+
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> list[PopEffect]:
+        """Let running handlers finish, settle, unregister; takes little longer than the timeout."""
+        if self._phase is Phase.NEW:
+            self._phase = Phase.STOPPED
+            return [fx.Stopped()]
+        if self._phase is not Phase.RUNNING:
+            return []
+        self._phase = Phase.DRAINING
+        self._timers.clear()
+        self._timers.at(now_ms + timeout_ms, due.StopDue())
+        self._holding.close()
+        return self._settled(now_ms)
+
+    def unregistered(self) -> list[PopEffect]:
+        """Handle the end of unregistering: the brokers have answered or cannot be reached."""
+        self._phase = Phase.STOPPED
+        return [fx.Stopped()]
+
+    def _stop_now(self, now_ms: MonotonicMs) -> list[PopEffect]:
+        if self._is_drained:
+            return self._unregister()
+        self._is_drained = True
+        self._timers.at(now_ms + LEAVE_TIMEOUT_MS, due.StopDue())
+        return []
+
+    def _unregister(self) -> list[PopEffect]:
+        self._phase = Phase.LEAVING
+        self._timers.clear()
+        return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
+
+    # What follows from an event.
+
+    def _settled(self, now_ms: MonotonicMs) -> list[PopEffect]:
+        if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
+            self._holding.give_back(now_ms)
+        found: list[PopEffect] = [*self._settling.requests(now_ms)]
+        if self._phase is Phase.DRAINING and not self._settling.count and self._is_idle:
+            found += self._unregister()
+        if self._phase is Phase.RUNNING and not self._holding.is_paused:
+            found += self._places.pops(now_ms)
+            self._pause_over_ms = self._places.next_due_ms(now_ms)
+        return found
+
+    @property
+    def _is_idle(self) -> bool:
+        """Return whether no handler is waited for."""
+        return self._is_drained or not self._holding.runs
+
+    def _heartbeats(self, addresses: Iterable[str]) -> list[PopEffect]:
+        return _shared(self._presence.heartbeats(addresses))
+
+    def _is_wanted(self, topic: str, message: MessageExt) -> bool:
+        selected = self._subscriptions[topic]
+        return isinstance(selected, Sql) or not selected.tags or message.tags in selected.tags
+
+
+def _shared(steps: Steps | fx.Effects) -> list[PopEffect]:
+    """Return the effects of parts that consumers of queues have, too."""
+    return [
+        step
+        for step in steps
+        if isinstance(step, fx.FetchRoutes | fx.SendHeartbeat | fx.Trouble | fx.Recovered)
+    ]

@@ -1,0 +1,219 @@
+"""The network side of a push consumer over POP: performs the effects of its core.
+
+Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeAsync.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Unpack
+
+from libramq.client.consuming import effects as fx
+from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
+from libramq.client.consuming.handling.send_back import DEAD_LETTER, send_back_header
+from libramq.client.consuming.member_network import MemberNetwork, Run, Seams, log_failure
+from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
+from libramq.client.consuming.pop.places import POP_COUNT_MAX
+from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.client.consuming.requests.broker_requests import BrokerRequests
+from libramq.client.popping.popped import batch_acks, change_header, messages_of
+from libramq.clock import Clock, MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, FilterRefused, LibraError, LocalProtocolError
+from libramq.filter.selector import Selector, kind_of
+from libramq.filter.sql import SQL92
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.remoting.command import Command
+from libramq.remoting.pop_headers import PopMessageHeader
+from libramq.rpc import broker_calls, pop_calls
+from libramq.rpc.pop_calls import Changed, PopReply
+from libramq.transport.outages import log_failed_request
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+
+log = get_logger(__name__)
+
+#: DefaultMQPushConsumerImpl: how long the broker may hold a pop, and how long we wait for it.
+HOLD_MS: Final = 15_000
+POP_TIMEOUT_MS: Final = 30_000
+#: Ours: how long other requests wait for an answer; they are repeated.
+SETTLE_TIMEOUT_MS: Final = 5_000
+#: ConsumeInitMode.java.
+_INIT_MIN: Final = 0
+_INIT_MAX: Final = 1
+_FILTER_REFUSED: Final = frozenset({
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    ResponseCode.FILTER_DATA_NOT_EXIST,
+})  # fmt: skip
+
+
+class PopNetwork(MemberNetwork[PopEffect]):
+    """The membership of a consumer that pops."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
+        *,
+        name_server_addresses: Sequence[str],
+        clock: Clock,
+        run: Run,
+        failed: Callable[[str, Exception], None] = log_failure,
+        **seams: Unpack[Seams],
+    ) -> None:
+        self.core = core = PopConsumerCore(settings, subscriptions, clock.monotonic_ms)
+        super().__init__(
+            settings,
+            core,
+            name_server_addresses=name_server_addresses,
+            clock=clock,
+            run=run,
+            failed=failed,
+            **seams,
+        )
+        self._subscriptions = subscriptions
+        self._broker_requests: BrokerRequests[PopEffect] = BrokerRequests(
+            settings,
+            subscriptions,
+            core,
+            clock,
+            name_servers=name_server_addresses,
+            perform=self._perform,
+            deliver=run.deliver,
+        )
+
+    def assignment(self) -> list[MessageQueue]:
+        """Return its queues: none."""
+        return []
+
+    def pause(self, queues: Sequence[MessageQueue] | None) -> None:
+        """Start no more handlers."""
+        _refuse(queues)
+        self._perform(self.core.pause(self._clock.monotonic_ms()))
+
+    def resume(self, queues: Sequence[MessageQueue] | None) -> None:
+        """Continue."""
+        _refuse(queues)
+        self._perform(self.core.resume(self._clock.monotonic_ms()))
+
+    def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
+        """Do nothing: no queue is revoked."""
+
+    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
+        if self._is_running:
+            self._broker_requests.handle(request, answer)
+
+    def perform_one(self, effect: PopEffect) -> None:
+        """Perform an effect."""
+        match effect:
+            case fx.Deliver(deliveries):
+                self._run.deliver(deliveries)
+            case Pop():
+                self._pop(effect)
+            case Acknowledge():
+                self._acknowledge(effect)
+            case Postpone():
+                self._postpone(effect)
+            case MakeDeadLetter():
+                self._make_dead_letter(effect)
+            case fx.Abandon(deliveries):
+                self._run.give_up(deliveries)
+            case fx.SendHeartbeat():
+                self._send_heartbeat(effect)
+            case fx.FetchRoutes():
+                self._fetch_routes(effect)
+            case fx.Trouble():
+                self._run.begin_trouble(effect)
+            case fx.Recovered():
+                self._run.end_trouble(effect)
+            case fx.Unregister():
+                self._unregister(effect)
+            case fx.Stopped():
+                self.end()
+
+    def _pop(self, effect: Pop) -> None:
+        topic, broker_name = effect.place
+        selected = self._subscriptions[topic]
+        kind = kind_of(selected)
+        header = PopMessageHeader(
+            consumer_group=self._settings.group,
+            topic=topic,
+            queue_id=-1,
+            max_msg_nums=POP_COUNT_MAX,
+            invisible_time=self._settings.invisible_ms,
+            poll_time=HOLD_MS,
+            init_mode=_INIT_MIN if self._settings.consume_from is ConsumeFrom.FIRST_OFFSET else _INIT_MAX,
+            born_time=int(self._clock.wall_ms()),
+            exp_type=kind,
+            exp=selected.expression,
+            order=False,
+        )
+
+        def answered(outcome: PopReply | LibraError, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            messages: Sequence[MessageExt] = ()
+            age_ms: int | LibraError = 0
+            if isinstance(outcome, LibraError):
+                if kind == SQL92 and isinstance(outcome, BrokerError) and _is_about_filter(outcome):
+                    outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
+                log_failed_request(log, "pop failed", outcome, topic=topic, broker=effect.address)
+                age_ms = outcome
+            elif outcome.body:
+                try:
+                    messages = messages_of(outcome, broker_name)
+                    age_ms = int(self._clock.wall_ms()) - outcome.pop_time_ms
+                except LibraError as error:
+                    log.error("a pop's answer is dropped", topic=topic, reason=str(error))
+                    age_ms = error
+            effects = self.core.popped(effect, age_ms, messages, now_ms)
+            return [*effects, *self.core.answered(f"topic {topic}", outcome)]
+
+        self.ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
+
+    def _acknowledge(self, effect: Acknowledge) -> None:
+        acks = batch_acks(self._settings.group, [held.message for held in effect.held])
+        together = [ack for of_broker in acks.values() for ack in of_broker]
+
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            if outcome is not None:
+                log_failed_request(log, "acknowledgement failed", outcome, broker=effect.address)
+            return self.core.acknowledged(effect, outcome, now_ms)
+
+        call = pop_calls.batch_ack(effect.broker_name, together)
+        self.ask(effect.address, call, answered, SETTLE_TIMEOUT_MS)
+
+    def _postpone(self, effect: Postpone) -> None:
+        def answered(outcome: Changed | LibraError, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            return self.core.postponed(effect, outcome, now_ms)
+
+        header = change_header(self._settings.group, effect.held.message, effect.invisible_ms)
+        self.ask(effect.address, pop_calls.change_invisible_time(header), answered, SETTLE_TIMEOUT_MS)
+
+    def _make_dead_letter(self, effect: MakeDeadLetter) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            if outcome is not None:
+                log.warning("a dead letter was refused", reason=str(outcome))
+            return self.core.dead_letter_made(effect, outcome, now_ms)
+
+        header = send_back_header(effect.held.message, self._settings, DEAD_LETTER)
+        self.ask(effect.address, broker_calls.send_back(header), answered, SETTLE_TIMEOUT_MS)
+
+    def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
+        def answered(
+            outcome: broker_calls.HeartbeatReply | LibraError, now_ms: MonotonicMs
+        ) -> Sequence[PopEffect]:
+            ok = not isinstance(outcome, LibraError)
+            if isinstance(outcome, LibraError):
+                log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
+            effects = self.core.heartbeat_answered(effect.address, now_ms, ok=ok)
+            return [*effects, *self.core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
+
+        call = broker_calls.heartbeat(effect.data, coordinated=False)
+        self.ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
+
+
+def _is_about_filter(error: BrokerError) -> bool:
+    return error.response_code in _FILTER_REFUSED
+
+
+def _refuse(queues: Sequence[MessageQueue] | None) -> None:
+    if queues is not None:
+        raise LocalProtocolError("a consumer that pops owns no queues: pause() and resume() without any")

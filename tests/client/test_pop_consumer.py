@@ -1,0 +1,289 @@
+"""Tests of push consumers over POP with a real broker in this process."""
+
+import asyncio
+import threading
+
+import pytest
+
+import libramq.sync
+from libramq import Message, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
+from libramq.errors import ConfigError, LocalProtocolError
+from libramq.testing import Broker
+
+TOPIC = "Popped"
+
+
+@pytest.fixture
+async def one():
+    async with Broker() as broker:
+        yield broker
+
+
+async def fill(one, *bodies, topic=TOPIC, **fields):
+    async with Producer(group="P", namesrv=one.namesrv) as producer:
+        await producer.send_batch([Message(topic, body, **fields) for body in bodies])
+
+
+class Handled:
+    """What handlers got, and a way to wait for it."""
+
+    def __init__(self):
+        self.messages = []
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def note(self, messages):
+        self.messages += messages
+        self._loop.call_soon_threadsafe(self._changed.set)
+
+    def bodies(self):
+        return [message.body for message in self.messages]
+
+    async def wait(self, count):
+        async with asyncio.timeout(60):
+            while len(self.messages) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def popping(one, handler, *, topic=TOPIC, expression="*", **options):
+    consumer = PushConsumer(
+        group="G", namesrv=one.namesrv, pop=True, **({"consume_from": "earliest"} | options)
+    )
+    consumer.subscribe(topic, expression, handler)
+    return consumer
+
+
+async def left_over(one, group="G", topic=TOPIC):
+    """Return the bodies that the group can still receive at once."""
+    async with SimpleConsumer(group=group, namesrv=one.namesrv) as consumer:
+        consumer.subscribe(topic)
+        return [message.body for message in await consumer.receive(await_ms=0)]
+
+
+NUMBERS = [b"%d" % number for number in range(100)]
+
+
+async def test_messages_are_handled_once_and_acknowledged(one):
+    """A plain and a coroutine handler of two members share a topic; after a clean stop nothing is left."""
+    await fill(one, *NUMBERS)
+    handled = Handled()
+
+    async def handle(messages):
+        handled.note(messages)
+
+    async with popping(one, handled.note), popping(one, handle):
+        await handled.wait(100)
+    assert sorted(handled.bodies()) == sorted(NUMBERS)
+    assert await left_over(one) == []
+
+
+async def test_a_blocking_program_pops_too(one):
+    await fill(one, b"job")
+    handled = Handled()
+
+    def run():
+        consumer = libramq.sync.PushConsumer(
+            group="G", namesrv=one.namesrv, pop=True, consume_from="earliest"
+        )
+        consumer.subscribe(TOPIC, "*", handled.note)
+        with consumer:
+            done.wait()
+
+    done = threading.Event()
+    running = asyncio.create_task(asyncio.to_thread(run))
+    await handled.wait(1)
+    done.set()
+    await running
+    assert handled.bodies() == [b"job"]
+
+
+async def test_a_batch_handler_names_the_messages_that_failed(one):
+    """They come again after the delay, with one attempt more; the others are done."""
+    await fill(one, *NUMBERS[:20])
+    handled = Handled()
+
+    def handle(messages):
+        handled.note(messages)
+        first = [message for message in messages if not message.reconsume_times]
+        return Retry(messages=[message for message in first if message.body == b"7"], after=0.2)
+
+    async with popping(one, handle, batch_size=32):
+        await handled.wait(21)
+    assert sorted(handled.bodies()) == sorted([*NUMBERS[:20], b"7"])
+    assert (handled.messages[-1].body, handled.messages[-1].reconsume_times) == (b"7", 1)
+    assert handled.messages[-1].topic == TOPIC
+    assert await left_over(one) == []
+
+
+async def test_an_exception_postpones_the_messages_of_a_call(one):
+    """Without a delay of the handler's it is 10 s at first, so nothing comes again at once."""
+    await fill(one, b"bad", b"good")
+    handled = Handled()
+
+    async def handle(messages):
+        handled.note(messages)
+        if messages[0].body == b"bad":
+            raise ValueError
+
+    async with popping(one, handle):
+        await handled.wait(2)
+    assert await left_over(one) == []
+
+
+async def test_a_rejected_message_is_a_dead_letter_at_once(one):
+    await fill(one, b"bad", b"good")
+    handled = Handled()
+
+    def handle(messages):
+        handled.note(messages)
+        return Reject() if messages[0].body == b"bad" else None
+
+    async with popping(one, handle):
+        await handled.wait(2)
+        dead = await wait_dead(one, 1)
+    assert dead == [b"bad"]
+    assert await left_over(one) == []
+
+
+async def test_a_message_becomes_a_dead_letter_after_the_groups_attempts(one):
+    await fill(one, b"bad")
+    handled = Handled()
+
+    def handle(messages):
+        handled.note(messages)
+        return Retry(after=0)
+
+    async with popping(one, handle, max_reconsume_times=2):
+        await handled.wait(3)
+        assert await wait_dead(one, 1) == [b"bad"]
+    assert [message.reconsume_times for message in handled.messages] == [0, 1, 2]
+
+
+async def wait_dead(one, count):
+    dead = Handled()
+    consumer = PushConsumer(
+        group="reader", namesrv=one.namesrv, consume_from="earliest", route_refresh_ms=100
+    )
+    consumer.subscribe("%DLQ%G", "*", dead.note)
+    async with consumer:
+        await dead.wait(count)
+    return dead.bodies()
+
+
+async def visible_again(one, *, after_ms):
+    """Wait until a message of another topic that was popped for so long is popped again."""
+    await fill(one, b"marker", topic="Markers")
+    async with SimpleConsumer(group="markers", namesrv=one.namesrv) as consumer:
+        consumer.subscribe("Markers")
+        (marker,) = await consumer.receive(invisible_ms=after_ms)
+        assert not marker.reconsume_times
+        while not (again := await consumer.receive()):
+            pass
+    assert again[0].reconsume_times == 1
+
+
+async def test_a_message_stays_invisible_while_its_handler_runs(one):
+    """The handler needs three times its invisible time; another member would get the message meanwhile."""
+    await fill(one, b"slow")
+    handled, running, others = Handled(), Handled(), Handled()
+    go_on = asyncio.Event()
+
+    async def handle(messages):
+        running.note(messages)
+        await go_on.wait()
+        handled.note(messages)
+
+    async with popping(one, handle, invisible_ms=1_000):
+        await running.wait(1)
+        async with popping(one, others.note):
+            await visible_again(one, after_ms=3_000)
+            go_on.set()
+            await handled.wait(1)
+    assert others.messages == []
+    assert await left_over(one) == []
+
+
+async def test_a_handler_that_does_not_return_gives_its_messages_back(one):
+    """Its coroutine is cancelled after consume_timeout_ms, and the messages are popped again after 10 s."""
+    await fill(one, b"stuck")
+    running, cancelled = Handled(), Handled()
+
+    async def handle(messages):
+        running.note(messages)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.note(messages)
+
+    async with popping(one, handle, consume_timeout_ms=200, invisible_ms=1_000):
+        await running.wait(1)
+        await cancelled.wait(1)
+
+
+async def test_what_a_stopped_member_did_not_begin_is_handled_by_others_at_once(one):
+    """Its handler blocks on the first message; the others wait behind it and are given back by the stop."""
+    await fill(one, *NUMBERS[:10])
+    running, others = Handled(), Handled()
+    go_on = asyncio.Event()
+
+    async def handle(messages):
+        running.note(messages)
+        await go_on.wait()
+
+    first = popping(one, handle, threads=1, invisible_ms=300_000)
+    await first.start()
+    await running.wait(1)
+    stopping = asyncio.create_task(first.stop())
+    await asyncio.sleep(0)
+    go_on.set()
+    await stopping
+    async with popping(one, others.note):
+        await others.wait(10 - len(running.messages))
+    assert sorted(running.bodies() + others.bodies()) == NUMBERS[:10]
+
+
+async def test_a_pause_delivers_nothing_until_it_ends(one):
+    handled = Handled()
+    async with popping(one, handled.note) as consumer:
+        await consumer.pause()
+        await fill(one, *NUMBERS[:5])
+        assert await consumer.assignment() == []
+        with pytest.raises(LocalProtocolError, match="owns no queues"):
+            await consumer.pause([])
+        await consumer.resume()
+        await handled.wait(5)
+
+
+async def test_filters_apply(one):
+    """By tags and by SQL92; what another tag's hash would let through is not handled."""
+    handled, by_sql = Handled(), Handled()
+    await fill(one, b"paid", tags="paid")
+    await fill(one, b"open", tags="open")
+    await fill(one, b"dear", topic="Sums", properties={"sum": "7"})
+    await fill(one, b"cheap", topic="Sums", properties={"sum": "1"})
+    consumer = popping(one, handled.note, expression="paid")
+    consumer.subscribe("Sums", Sql("sum > 5"), by_sql.note)
+    async with consumer:
+        await handled.wait(1)
+        await by_sql.wait(1)
+    assert (handled.bodies(), by_sql.bodies()) == ([b"paid"], [b"dear"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"orderly": True},
+        {"broadcasting": True},
+        {"instance_id": "till"},
+        {"consume_from": "timestamp"},
+        {"strategy": "AVG"},
+        {"on_revoked": print},
+        {"invisible_ms": 999},
+        {"invisible_ms": 300_001},
+        {"pop": "yes"},
+    ],
+)
+def test_options_of_queues_are_refused(options):
+    with pytest.raises(ConfigError):
+        PushConsumer(**({"group": "G", "namesrv": "localhost:1", "pop": True} | options))
