@@ -12,13 +12,15 @@ import pytest
 
 from libramq.broker.messages.durability import POLL_MS, Durability
 from libramq.clock import SystemClock
+from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.gate import Gated, Missing
 from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
-from libramq.rpc.responder import ParkedReplies
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.store import FlushDiskType, MessageStore, StoreConfig
+from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.store.stores import Disk, message
 
 TIMEOUT_S = 4  # Less than syncFlushTimeout, after which everybody is answered anyhow.
@@ -61,7 +63,7 @@ class Sender:
     address, is_open = "127.0.0.1:50000", True
 
 
-class Waiting(ParkedReplies):
+class Waiting(Gated):
     """Replies that wait for the disk, as a future."""
 
     def __init__(self) -> None:
@@ -71,7 +73,7 @@ class Waiting(ParkedReplies):
     def succeed(self) -> None:
         self.answered.set_result(True)
 
-    def fail(self) -> None:
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
         self.answered.set_result(False)
 
 
@@ -188,6 +190,70 @@ async def test_sends_that_are_ready_together_share_one_flush(tmp_path):
         async with asyncio.timeout(TIMEOUT_S):
             assert all([await sender.answered for sender in senders])
         assert disk.log_flushes == before + 1
+
+
+@pytest.mark.parametrize("only_replies", [True, False])
+def test_an_acknowledged_send_is_two_events_after_which_no_service_is_asked_when_it_is_due(
+    tmp_path, only_replies: bool
+):
+    """There were four, and after three of them every service was asked when it is due."""
+    disk, kernel, threads = LogFlushes(), Kernel(ManualClock()), ManualThreads()
+    config = StoreConfig(root=tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    store = MessageStore(config, disk, kernel.clock)
+    store.open()
+    durability = Durability(store, disk, kernel)
+    events: list[str] = []
+    engine = Engine(
+        kernel,
+        Nobody(),
+        Hooks(
+            settle=(durability.settle, lambda: events.append("settled")),
+            settle_changed=(lambda: events.append("asked"),),
+        ),
+    )
+    performer = Performer(
+        engine,
+        remotes=None,  # type: ignore[arg-type]
+        timers=ManualTimers(),
+        threads=threads,
+        monotonic_ms=kernel.clock.monotonic_ms,
+        listen=lambda listening: listening(),
+        failed=raise_it,
+    )
+    answers: list[bool] = []
+
+    class Answered(Waiting):
+        """Replies that are recorded."""
+
+        def __init__(self) -> None:
+            Gated.__init__(self, Sender())  # type: ignore[arg-type]
+
+        @property
+        def only_replies(self) -> bool:
+            return only_replies
+
+        def succeed(self) -> None:
+            answers.append(True)
+
+    def send(text: str) -> None:
+        durability.wait(Answered(), store.append_batch([message(text)])[0].end)
+        performer.follow()
+
+    send("The first one begins a file, and flushes its directory, too.")
+    threads.run_all(Thread.FLUSH)
+    before = disk.log_flushes
+    events.clear()
+    send("next")
+    threads.run_all(Thread.FLUSH)
+    assert events == (["settled", "settled"] if only_replies else ["settled", "settled", "asked"])
+    events.clear()
+    send("second")
+    send("third, while the second is flushed")
+    threads.run_all(Thread.FLUSH)
+    assert events.count("settled") == 4
+    assert disk.log_flushes == before + 3
+    assert len(answers) == 4
+    store.close()
 
 
 async def test_a_disk_that_cannot_be_flushed_keeps_nobody_busy(tmp_path):

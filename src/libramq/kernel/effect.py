@@ -90,13 +90,15 @@ class Run(msgspec.Struct, frozen=True):
     """Run `work` on a thread; `done` gets its result, or the exception that it raised.
 
     connection: whose request it serves. A connection has a bounded amount of work under way, and is not
-    served beyond it.
+    served beyond it. is_hot: the result affects when services are due only where `done` marks the kernel
+    changed, as with hot requests.
     """
 
     thread: Thread
     work: Callable[[], Any]
     done: Callable[[Any], None]
     connection: Connection | None = None
+    is_hot: bool = False
 
 
 class Room:
@@ -126,7 +128,7 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Defer(msgspec.Struct, frozen=True):
-    """Call `done` as an event of its own, after the events that are ready now."""
+    """Call `done` after the events that are ready now. It only adds effects: nothing is settled after it."""
 
     done: Callable[[], None]
 
@@ -208,9 +210,11 @@ class Effects:
         work: Callable[[], Any],
         done: Callable[[Any], None],
         connection: Connection | None = None,
+        *,
+        is_hot: bool = False,
     ) -> None:
         """Run work on a thread, for a connection's request or for none."""
-        self.add(Run(thread, work, done, connection))
+        self.add(Run(thread, work, done, connection, is_hot))
 
     def reserve(self, connection: Connection, room: Room, begin: Callable[[], None]) -> None:
         """Reserve room for a large request, and begin it then."""

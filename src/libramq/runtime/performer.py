@@ -150,6 +150,9 @@ class Performer:
             self._engine.settle()
         except Exception as error:
             self._failed(_SETTLING_FAILED, error)
+        self._finish(began_us)
+
+    def _finish(self, began_us: int | None) -> None:
         if self._effects.pending:
             self._perform()
         if self._outgoing.is_any:
@@ -288,8 +291,7 @@ class Performer:
                 for admitted in self._large.free(effect.room):
                     self._admit(admitted)
             case Defer():
-                deferred = effect.done
-                self._timers.soon(self._event(lambda _: deferred()))
+                self._timers.soon(partial(self._begin_deferred, effect.done))
             case Proceed():
                 if self._busy.add_steps(effect.connection, effect.steps):
                     self._begin_steps(effect.connection)
@@ -321,7 +323,7 @@ class Performer:
 
     def _run(self, effect: Run) -> None:
         connection = effect.connection
-        done = self._event(effect.done)
+        done = self._event(effect.done, is_hot=effect.is_hot)
         if connection is None:
             self._threads.run(effect.thread, effect.work, done)
             return
@@ -336,14 +338,21 @@ class Performer:
 
         self._threads.run(effect.thread, effect.work, ended)
 
-    def _event(self, take: Callable[[Any], None]) -> Callable[..., None]:
+    def _begin_deferred(self, deferred: Callable[[], None]) -> None:
+        if not self._is_stopped:
+            began_us = self._timers.elapsed_us()
+            self._deliver("what was deferred", deferred)
+            self._finish(began_us)
+
+    def _event(self, take: Callable[[Any], None], *, is_hot: bool = False) -> Callable[..., None]:
         """Return a callback that passes a result to the engine, and finishes the event."""
 
         def happened(result: Any = None) -> None:
             if self._is_stopped:
                 return
             began_us = self._timers.elapsed_us()
-            self._engine.mark_changed()
+            if not is_hot:
+                self._engine.mark_changed()
             try:
                 take(result)
             except Exception as error:

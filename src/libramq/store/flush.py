@@ -56,6 +56,13 @@ class FlushPlan:
     units: int = UNKNOWN
     generation: int = 0
 
+    @property
+    def is_of_log_alone(self) -> bool:
+        """Return whether it flushes files of the commit log and nothing else."""
+        return bool(self.files) and not (
+            self.paths or self.directories or self.queues or self.checkpoint is not None
+        )
+
 
 def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
     """Run a plan; may be called in a thread.

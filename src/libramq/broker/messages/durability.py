@@ -21,7 +21,7 @@ from libramq.catalog.journal_sync import JournalSync
 from libramq.clock import MonotonicMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
-from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.effect import Thread
 from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
@@ -48,7 +48,7 @@ class Lane:
         self,
         thread: Thread,
         filesystem: FileSystem,
-        effects: Effects,
+        kernel: Kernel,
         *,
         plan: Callable[[], FlushPlan | None],
         done: Callable[[FlushPlan], None],
@@ -57,11 +57,10 @@ class Lane:
     ) -> None:
         self._is_deferred = is_deferred
         self._will_begin = False
-        #: Whether this event was a deferred beginning that found nothing to flush.
-        self.was_vain = False
         self._thread = thread
         self._filesystem = filesystem
-        self._effects = effects
+        self._effects = kernel.effects
+        self._mark_changed = kernel.mark_changed
         self._plan = plan
         self._done = done
         self._failed = failed
@@ -86,7 +85,6 @@ class Lane:
     def _begin_deferred(self) -> None:
         self._will_begin = False
         self.begin_at_once()
-        self.was_vain = not self._running
 
     def begin_at_once(self) -> None:
         """Start a flush if one is due, after the flush under way and no other event."""
@@ -102,10 +100,12 @@ class Lane:
         if plan is not None:
             self._running = True
             work = partial(run_flush, self._filesystem, plan)
-            self._effects.run(self._thread, work, partial(self._ended, plan))
+            self._effects.run(self._thread, work, partial(self._ended, plan), is_hot=True)
 
     def _ended(self, plan: FlushPlan, result: object) -> None:
         self._running = False
+        if result is not None or not plan.is_of_log_alone:
+            self._mark_changed()
         if isinstance(result, SyncFailed):
             self._failed(result)
         elif isinstance(result, OSError):  # Out of descriptors, perhaps: the same plan is run again.
@@ -142,10 +142,11 @@ class Durability:
         self._journals = journals or JournalSync()
         self._journals_through = 0
         self._clock = kernel.clock
+        self._mark_changed = kernel.mark_changed
         self._purgatory = kernel.purgatory
         self._is_broken = False
         self._poll = kernel.deadlines.new(self._look)
-        lane = partial(Lane, filesystem=filesystem, effects=kernel.effects, failed=self._failed)
+        lane = partial(Lane, filesystem=filesystem, kernel=kernel, failed=self._failed)
         self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done, is_deferred=True)
         self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
         self._waiting: deque[tuple[int, Gated]] = deque()
@@ -168,11 +169,10 @@ class Durability:
         return self._log.is_running or self._queues.is_running
 
     def settle(self) -> None:
-        """Flush if something may have been stored."""
+        """Flush if something may have been stored; what a flush under way does not cover, after it."""
         store = self._store
-        was_vain, self._log.was_vain = self._log.was_vain, False
-        if (self._journals.take_wanted() or store.is_flush_wanted) and not was_vain:
-            self._log.begin()  # Each vain event would bring about the next otherwise.
+        if not self._log.is_running and (self._journals.take_wanted() or store.is_flush_wanted):
+            self._log.begin()
         if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
             pause_ms = SLICE_PAUSE_MS if store.is_writing_queues else POLL_MS
             self._poll.at(self._clock.monotonic_ms() + pause_ms)
@@ -208,6 +208,8 @@ class Durability:
         while self._waiting and self._waiting[0][0] <= flushed:
             parked = self._waiting.popleft()[1]
             if self._purgatory.release(parked):
+                if not parked.only_replies:
+                    self._mark_changed()
                 parked.succeed()
 
     def _failed(self, error: SyncFailed) -> None:
