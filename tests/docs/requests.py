@@ -94,8 +94,6 @@ REASONS: Final[dict[int, str]] = {
     513: _STATIC,
     902: _CONTAINER,
     903: _CONTAINER,
-    905: "name servers send it to brokers that may act for their masters; ours ask the name servers",
-    906: "slaves find their master by the name server",
     **dict.fromkeys(range(1001, 1014), _CONTROLLER),
     **dict.fromkeys(range(2001, 2005), _COLD),
     **dict.fromkeys(range(3001, 3011), _USERS),

@@ -77,5 +77,7 @@ ADMIN_REQUESTS: Mapping[R, tuple[h.Header | None, Any, str]] = {
         a.ConsumerStatusHeader(group="G", topic="T"), None, "Group:G Get, Topic:T Get",
     ),
     R.RESUME_CHECK_HALF_MESSAGE: (a.ResumeCheckHeader(msg_id="0" * 32), None, _CLUSTER_UPDATE),
+    R.NOTIFY_MIN_BROKER_ID_CHANGE: (a.LowestIdHeader(min_broker_id=1), None, _CLUSTER_UPDATE),
+    R.EXCHANGE_BROKER_HA_INFO: (a.HAInfoHeader(), None, _CLUSTER_UPDATE),
     R.RESET_MASTER_FLUSH_OFFSET: (a.MasterFlushOffsetHeader(master_flush_offset=1), None, _CLUSTER_UPDATE),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from libramq.auth.authorizer import Authorizer
+from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles, retention
 from libramq.broker.files.old_files import OldFiles
@@ -17,6 +18,7 @@ from libramq.broker.processor.administration.broker_options import BrokerOptions
 from libramq.broker.processor.administration.inspection import Inspection
 from libramq.broker.processor.administration.statistics import Statistics
 from libramq.broker.processor.administration.topic_admin import TopicAdministration
+from libramq.broker.processor.cluster.ha_info import HAInfoRequests
 from libramq.broker.processor.cluster.ha_status import HAStatusRequests
 from libramq.broker.processor.cluster.slave_tables import SlaveTables
 from libramq.broker.processor.groups.client_calls import ClientCalls
@@ -29,7 +31,6 @@ from libramq.clock import Clock
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
-from libramq.replication.ha_service import HAService
 from libramq.rpc.endpoint import Answered
 from libramq.rpc.responder import Responder
 from libramq.store.message_store import MessageStore
@@ -93,11 +94,12 @@ def administration_services(
     ]
 
 
-def replication_services(files: BrokerFiles, ha: HAService) -> Sequence[Any]:
+def replication_services(config: BrokerConfig, files: BrokerFiles, replication: Replication) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
     return [
         SlaveTables(files.ledger, files.tables.request_modes, files.schedule, files.pop_passed_on),
-        HAStatusRequests(files.store, ha),
+        HAStatusRequests(files.store, replication.service),
+        HAInfoRequests(config, files.store, replication.slave),
     ]
 
 

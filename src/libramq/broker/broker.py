@@ -329,7 +329,7 @@ class Broker:
             throughput=self.runtime.throughput,
             clock=self.kernel.clock,
         )
-        slaves = replication_services(self._files, self.replication.service)
+        slaves = replication_services(self.config, self._files, self.replication)
         cleaning = CleaningRequests(
             store=self.store,
             topics=self.topics,

@@ -21,6 +21,8 @@ DLQ_PREFIX: Final = "%DLQ%"
 LIGHT_PREFIX: Final = "%LMQ%"  # MixAll.LMQ_PREFIX: light queues, and the groups that read them.
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+#: TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX: by its route brokers find the others of their name.
+MEMBERS_TOPIC_PREFIX: Final = SYSTEM_TOPIC_PREFIX + "SYNC_BROKER_MEMBER_"
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"

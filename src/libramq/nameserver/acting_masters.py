@@ -4,16 +4,11 @@ Clients then lock queues and commit offsets at the slave with the lowest id, of 
 enableSlaveActingMaster. Upstream: RouteInfoManager.pickupTopicRouteData.
 """
 
-from typing import Final
-
 import msgspec
 
 from libramq.formats.route import MASTER_ID, BrokerData, TopicRouteData
 from libramq.formats.tables import PERM_WRITE
-from libramq.message.names import REBALANCE_EVENTS_TOPIC, SYSTEM_TOPIC_PREFIX
-
-#: TopicValidator.SYNC_BROKER_MEMBER_GROUP_PREFIX: brokers look there for who is really alive.
-MEMBERS_TOPIC_PREFIX: Final = SYSTEM_TOPIC_PREFIX + "SYNC_BROKER_MEMBER_"
+from libramq.message.names import MEMBERS_TOPIC_PREFIX, REBALANCE_EVENTS_TOPIC
 
 
 def with_acting_masters(topic: str, route: TopicRouteData) -> TopicRouteData:

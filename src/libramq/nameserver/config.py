@@ -42,6 +42,12 @@ class NameServerConfig:
         "While a master is gone, routes name the slave with the lowest id as the master, if it has "
         "`enableSlaveActingMaster`.",
     )
+    notify_min_broker_id_changed: bool = _option(
+        "notifyMinBrokerIdChanged",
+        False,
+        "When the lowest id among a broker and its slaves changes, those that remain are informed at once, "
+        "over connections that the name server opens to them.",
+    )
     enable_all_topic_list: bool = _option(
         "enableAllTopicList", True, "Clients may list all topics (`mqadmin topicList`)."
     )

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, MonotonicMs, SystemClock
+from libramq.codes import RequestCode
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
@@ -18,10 +19,13 @@ from libramq.nameserver.administration import NameServerAdministration, Settings
 from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.kv_config import KVConfig
+from libramq.nameserver.lowest_ids import LowestIdNotice, LowestIds
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
+from libramq.rpc.call import header_call, nothing
 from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.question import Question, signing
 from libramq.rpc.request import Processor
 from libramq.rpc.responder import Responder
 
@@ -29,20 +33,36 @@ log = get_logger(__name__)
 
 #: NamesrvConfig.scanNotActiveBrokerInterval.
 SCAN_INTERVAL_MS: Final = 5_000
+#: Ours: Apache's name server waits for no answer. A broker that is out of reach finds out by itself.
+NOTIFY_TIMEOUT_MS: Final = 3_000
 
 
 class Routes:
     """The route table, with its timers and the connections of brokers."""
 
-    def __init__(self, route_info: RouteInfo, kernel: Kernel) -> None:
+    def __init__(
+        self, route_info: RouteInfo, settings: Settings, kernel: Kernel, credentials: Credentials | None
+    ) -> None:
         self._route_info = route_info
+        self._settings = settings
+        self._lowest_ids = LowestIds(route_info.tables.brokers)
+        self._ask = signing(kernel.effects.ask, credentials)
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._scan = kernel.deadlines.new(self._expire)
         self._tidying = kernel.deadlines.new(lambda _: self._route_info.tidy())
 
     def settle(self) -> None:
-        """Schedule the expiry of silent brokers, and the clean-up of departed brokers' topics."""
+        """Schedule the expiry of silent brokers, and the clean-up of departed brokers' topics.
+
+        Brokers whose group has another lowest id are informed.
+        """
+        changed = self._route_info.tables.changed
+        if changed:
+            notices = self._lowest_ids.notices(changed)
+            changed.clear()
+            if self._settings.config.notify_min_broker_id_changed:
+                self._notify(notices)
         if self._tidying.due_ms is None and self._route_info.is_untidy:
             self._tidying.at(self._clock.monotonic_ms())
         if self._scan.due_ms is None and self._route_info.has_brokers:
@@ -53,6 +73,13 @@ class Routes:
         for key in self._route_info.owner_lost(connection):
             log.info("broker connection closed", cluster=key.cluster, address=key.address)
 
+    def _notify(self, notices: list[LowestIdNotice]) -> None:
+        for notice in notices:
+            log.info("lowest broker id changed", id=notice.header.min_broker_id, informed=notice.addresses)
+            call = header_call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, notice.header, nothing)
+            for address in notice.addresses:
+                self._ask(Question(address, call, _notified, NOTIFY_TIMEOUT_MS))
+
     def _expire(self, now_ms: MonotonicMs) -> None:
         forgotten, connections = self._route_info.expire(now_ms)
         for key in forgotten:
@@ -61,21 +88,28 @@ class Routes:
             self._effects.close(cast(Connection, connection), "its broker sent no heartbeat in time")
 
 
+def _notified(_: object) -> None:
+    """Ignore an answer."""
+
+
 def name_server_processors(config: NameServerConfig) -> frozenset[int]:
     """Return the request codes that a name server serves."""
     kernel = Kernel(SystemClock())
-    return frozenset(_processors(RouteInfo(), kernel, Responder(kernel.effects), config, KVConfig(), None)[0])
+    settings = Settings(config)
+    return frozenset(
+        _processors(RouteInfo(), kernel, Responder(kernel.effects), settings, KVConfig(), None)[0]
+    )
 
 
 def _processors(
     route_info: RouteInfo,
     kernel: Kernel,
     responder: Responder,
-    config: NameServerConfig,
+    settings: Settings,
     kv: KVConfig,
     credentials: Credentials | None,
 ) -> tuple[Mapping[int, Processor], Displacement]:
-    displacement, settings = Displacement(kernel, responder), Settings(config)
+    displacement = Displacement(kernel, responder)
     processor = NameServerProcessor(route_info, displacement, kv, settings, credentials)
     administration = NameServerAdministration(
         route_info.tables, kv, settings, effects=kernel.effects, responder=responder
@@ -94,10 +128,11 @@ def name_server_engine(
 ) -> Engine:
     """Return the engine of a name server. credentials: with which the cluster's brokers sign."""
     kernel = Kernel(clock)
-    routes = Routes(route_info, kernel)
+    settings = Settings(config or NameServerConfig())
+    routes = Routes(route_info, settings, kernel, credentials)
     responder = Responder(kernel.effects)
     processors, displacement = _processors(
-        route_info, kernel, responder, config or NameServerConfig(), kv or KVConfig(), credentials
+        route_info, kernel, responder, settings, kv or KVConfig(), credentials
     )
     endpoint = Endpoint(
         clock=clock,

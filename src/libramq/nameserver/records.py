@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from libramq.clock import MonotonicMs
 from libramq.formats.route import QueueData
-from libramq.formats.tables import DataVersion, TopicConfig
+from libramq.formats.tables import PERM_WRITE, DataVersion, TopicConfig
 
 
 @dataclass(slots=True)
@@ -38,6 +40,11 @@ class BrokerRecord:
     def lowest_id(self) -> int:
         return min(self.addresses)
 
+    def offered(self, topic: str) -> QueueData:
+        """Return the queues of a topic as routes have them: read-only where the master has left."""
+        held = self.queues[topic]
+        return msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE) if self.is_wiped else held
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingTopics:
@@ -50,11 +57,15 @@ class PendingTopics:
 
 @dataclass(frozen=True, slots=True)
 class RouteTables:
-    """The tables: broker names, the broker names of each cluster, and the broker names that have a topic."""
+    """The tables: broker names, the broker names of each cluster, and the broker names that have a topic.
+
+    changed: the names whose addresses may have changed, with the HA address of who registered last.
+    """
 
     brokers: dict[str, BrokerRecord] = field(default_factory=dict)
     clusters: dict[str, set[str]] = field(default_factory=dict)
     topics: dict[str, dict[str, None]] = field(default_factory=dict)
+    changed: dict[str, str] = field(default_factory=dict)
 
 
 class TopicsLeft(NamedTuple):

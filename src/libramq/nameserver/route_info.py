@@ -13,8 +13,6 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-import msgspec
-
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
@@ -103,8 +101,7 @@ class RouteInfo:
         self._clusters.setdefault(header.cluster_name, set()).add(header.broker_name)
         broker.acting_master = bool(header.enable_acting_master)
         broker.zone = zone
-        broker.addresses = _without(broker.addresses, header.broker_addr)
-        broker.addresses[header.broker_id] = header.broker_addr
+        self._set_address(header, broker)
         stored = self.data_version(BrokerAddress(header.cluster_name, header.broker_addr))
         liveness = self._live[header.broker_addr] = Liveness(
             cluster=header.cluster_name,
@@ -125,6 +122,11 @@ class RouteInfo:
             broker.is_wiped = broker.is_wiped and not changed  # Its new topics say what may be written.
         liveness.data_version = table.data_version
         return self._answer(header, broker, is_new=is_first)
+
+    def _set_address(self, header: RegisterBrokerHeader, broker: BrokerRecord) -> None:
+        broker.addresses = _without(broker.addresses, header.broker_addr)
+        broker.addresses[header.broker_id] = header.broker_addr
+        self.tables.changed[header.broker_name] = header.ha_server_addr
 
     def _require_place(self, header: RegisterBrokerHeader, broker: BrokerRecord, liveness: Liveness) -> None:
         """Raise BrokerError if a broker has lost its place since the last slice of its topics.
@@ -213,7 +215,7 @@ class RouteInfo:
             return None
         mappings = {name: broker.mappings[topic] for name, broker in found if topic in broker.mappings}
         return TopicRouteData(
-            queue_datas=[_offered(broker, topic) for _, broker in found],
+            queue_datas=[broker.offered(topic) for _, broker in found],
             broker_datas=[self._broker_data(name) for name, _ in found],
             topic_queue_mapping_by_broker=mappings or None,
         )
@@ -317,6 +319,7 @@ class RouteInfo:
         if broker is None:
             return
         broker.addresses = _without(broker.addresses, address)
+        self.tables.changed[broker_name] = ""
         if broker.addresses:
             if broker.acting_master and broker.lowest_id > MASTER_ID:
                 broker.is_wiped = True
@@ -387,12 +390,6 @@ def _queue_data(broker_name: str, config: TopicConfig, *, read_only: bool) -> Qu
         perm=config.perm & ~PERM_WRITE if read_only else config.perm,
         topic_sys_flag=config.topic_sys_flag,
     )
-
-
-def _offered(broker: BrokerRecord, topic: str) -> QueueData:
-    """Return a broker's queues of a topic as routes have them: read-only where its master has left."""
-    held = broker.queues[topic]
-    return msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE) if broker.is_wiped else held
 
 
 def _without(addresses: dict[int, str], address: str) -> dict[int, str]:

@@ -145,3 +145,21 @@ class MasterFlushOffsetHeader(Header):
     """RESET_MASTER_FLUSH_OFFSET."""
 
     master_flush_offset: Long | None = None
+
+
+class LowestIdHeader(Header):
+    """NOTIFY_MIN_BROKER_ID_CHANGE. offline_broker_addr: who has left; ha_broker_addr: of who has come."""
+
+    min_broker_id: Long
+    broker_name: str | None = None
+    min_broker_addr: str | None = None
+    offline_broker_addr: str | None = None
+    ha_broker_addr: str | None = None
+
+
+class HAInfoHeader(Header):
+    """EXCHANGE_BROKER_HA_INFO and its answer. A master that starts names itself; a slave sends no field."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None

@@ -109,6 +109,8 @@ _SPECS: Final = (
     RequestSpec(R.VIEW_BROKER_STATS_DATA, a.StatsDataHeader),
     RequestSpec(R.RESUME_CHECK_HALF_MESSAGE, a.ResumeCheckHeader),
     RequestSpec(R.RESET_MASTER_FLUSH_OFFSET, a.MasterFlushOffsetHeader),
+    RequestSpec(R.NOTIFY_MIN_BROKER_ID_CHANGE, a.LowestIdHeader),
+    RequestSpec(R.EXCHANGE_BROKER_HA_INFO, a.HAInfoHeader),
     RequestSpec(R.GET_BROKER_CONFIG, h.NoHeader),
     RequestSpec(R.UPDATE_BROKER_CONFIG, h.NoHeader, _CONFIG),
     RequestSpec(R.GET_CONSUMER_RUNNING_INFO, a.RunningInfoHeader),

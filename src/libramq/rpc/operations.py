@@ -263,6 +263,8 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.VIEW_BROKER_STATS_DATA: _cluster_wide(Action.GET),
     R.RESUME_CHECK_HALF_MESSAGE: _cluster_wide(Action.UPDATE),
     R.RESET_MASTER_FLUSH_OFFSET: _cluster_wide(Action.UPDATE),
+    R.NOTIFY_MIN_BROKER_ID_CHANGE: _cluster_wide(Action.UPDATE),
+    R.EXCHANGE_BROKER_HA_INFO: _cluster_wide(Action.UPDATE),
     R.GET_BROKER_CONFIG: _cluster_wide(Action.GET),
     R.UPDATE_BROKER_CONFIG: _cluster_wide(Action.UPDATE),
     R.GET_CONSUMER_RUNNING_INFO: _managed(Action.GET, _of_consumer_group),

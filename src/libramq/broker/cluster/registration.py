@@ -27,6 +27,7 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.message.names import MEMBERS_TOPIC_PREFIX
 from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call
@@ -61,6 +62,9 @@ ANNOUNCED_MS_MAX: Final = 2_000
 def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: DataVersion) -> Call[object]:
     """Return the registration: the broker's identity and topics. To be called in a thread."""
     table = {topic.topic_name: _permitted(topic, config) for topic in topics}
+    if config.enable_slave_acting_master and not config.is_slave:
+        name = MEMBERS_TOPIC_PREFIX + config.broker_name
+        table[name] = TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=PERM_INHERIT)
     wrapper = TopicConfigSerializeWrapper(data_version=version, topic_config_table=table)
     header = RegisterBrokerHeader(
         broker_name=config.broker_name,

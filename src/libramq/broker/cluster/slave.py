@@ -84,9 +84,27 @@ class Slave:
     def registered(self, name_server: str, master: Master | None) -> None:
         """Take a name server's answer to our registration: it names the master, while there is one."""
         self._has_master, self._answered_last = master is not None, name_server
-        if master is None:
-            return
-        self._name_server, self._master = name_server, master.address
+        if master is not None:
+            self._name_server = name_server
+            self._follow(master)
+
+    def ask_for_master(self) -> None:
+        """Ask the name servers at once: one of them says that the master has come or gone."""
+        if self._config.enable_slave_acting_master:
+            self._registration.announce()
+
+    def master_starts(self, master: Master) -> None:
+        """Follow a master that registers only once its slaves copy its log, as Apache's does.
+
+        Only while name servers know no master: anybody may send this.
+        """
+        is_known_gone = self._answered_last and not self._has_master and self.client.copying is None
+        if self._config.enable_slave_acting_master and is_known_gone:
+            self._name_server = self._answered_last
+            self._follow(master)
+
+    def _follow(self, master: Master) -> None:
+        self._master = master.address
         self.client.follow(self._config.ha_master_address or master.ha_address)
         self._copies.follow(master.address)
 

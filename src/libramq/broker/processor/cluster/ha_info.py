@@ -1,0 +1,80 @@
+"""The lowest broker id and the master's addresses, as name servers and brokers of its name send them.
+
+    NOTIFY_MIN_BROKER_ID_CHANGE   a name server: a master, or what acts for it, has come or gone
+    EXCHANGE_BROKER_HA_INFO       a slave asks its master, or a master that starts informs its slaves
+
+With `totalReplicas` of 2 or more Apache's brokers register only after such an exchange.
+Upstream: AdminBrokerProcessor.notifyMinBrokerIdChange, updateBrokerHaInfo, BrokerPreOnlineService.
+"""
+
+from collections.abc import Mapping
+
+from libramq.broker.cluster.slave import Slave
+from libramq.broker.config import BrokerConfig
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import ConfigError, broker_error
+from libramq.logs import get_logger
+from libramq.remoting.admin_headers import HAInfoHeader, LowestIdHeader
+from libramq.remoting.headers import decode_header, encode_header
+from libramq.rpc.name_server_calls import Master
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.store.message_store import MessageStore
+from libramq.transport.address import split_address
+
+log = get_logger(__name__)
+
+
+class HAInfoRequests:
+    """The processor of both requests. slave: None in a master."""
+
+    def __init__(self, config: BrokerConfig, store: MessageStore, slave: Slave | None) -> None:
+        self._config = config
+        self._slave = slave
+        #: MessageStore.getBrokerInitMaxOffset.
+        self._end_at_start = store.end
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.lowest_id_changed,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self.exchange,
+        }
+
+    def lowest_id_changed(self, request: Request) -> Outcome:
+        """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
+        header = decode_header(request.command, LowestIdHeader)
+        if self._slave is not None:
+            log.info("another lowest broker id", id=header.min_broker_id, offline=header.offline_broker_addr)
+            self._slave.ask_for_master()
+        return SUCCESS
+
+    def exchange(self, request: Request) -> Outcome:
+        """906: answer with the addresses of this master, or take those of the master that sends them."""
+        header = decode_header(request.command, HAInfoHeader)
+        if header.master_ha_address is not None:
+            if self._slave is not None:
+                self._slave.master_starts(_master(header))
+        elif self._slave is None:
+            return Reply(ext=encode_header(self._ours()))
+        return SUCCESS
+
+    def _ours(self) -> HAInfoHeader:
+        config = self._config
+        ha_address = f"{config.broker_ip}:{config.ha_listen_port}" if config.ha_listen_port else None
+        return HAInfoHeader(
+            master_ha_address=ha_address,
+            master_flush_offset=self._end_at_start,
+            master_address=config.address,
+        )
+
+
+def _master(header: HAInfoHeader) -> Master:
+    """Return the addresses of a master; BrokerError if they are none."""
+    master = Master(header.master_address or "", header.master_ha_address or "")
+    try:
+        for address in master:
+            split_address(address)
+    except ConfigError as error:
+        raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    return master
