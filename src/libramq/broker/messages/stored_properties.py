@@ -6,6 +6,7 @@ Upstream: SendMessageProcessor.java, MessageDecoder.java.
 import re
 from collections.abc import Sequence
 from functools import cache
+from operator import methodcaller
 from typing import Final
 
 from libramq.codes import ResponseCode
@@ -19,12 +20,14 @@ _UNIQ_KEY_BYTES: Final = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}".encode()
 _INNER_UNIQ_KEY_BYTES: Final = _END_BYTES + _UNIQ_KEY_BYTES
 _EMPTY_UNIQ_KEY_BYTES: Final = _UNIQ_KEY_BYTES + _END_BYTES
 #: What the broker refuses, replaces or takes away.
-_SPECIAL: Final = re.compile(
-    "|".join([
-        p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON,
-        "INNER_",
-    ]).encode()
+_SPECIAL: Final = tuple(
+    word.encode()
+    for word in (
+        p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON, "INNER_",
+    )
 )  # fmt: skip
+_BEGINS_WITH_KEY: Final = methodcaller("startswith", _UNIQ_KEY_BYTES)
+_IS_TERMINATED: Final = methodcaller("endswith", _END_BYTES)
 
 
 @cache
@@ -114,7 +117,7 @@ class BrokerProperties:
         """
         if (
             not properties.isascii()
-            or _SPECIAL.search(properties) is not None
+            or _has_special(properties)
             or not (properties.startswith(_UNIQ_KEY_BYTES) or _INNER_UNIQ_KEY_BYTES in properties)
             or _EMPTY_UNIQ_KEY_BYTES in properties
             or not properties.endswith(_END_BYTES)
@@ -129,12 +132,21 @@ class BrokerProperties:
         third of its time a message.
         """
         together = b"".join(properties)
-        if not together.isascii() or _SPECIAL.search(together) or _EMPTY_UNIQ_KEY_BYTES in together:
+        if (
+            not together.isascii()
+            or _has_special(together)
+            or _EMPTY_UNIQ_KEY_BYTES in together
+            or not all(map(_IS_TERMINATED, properties))
+        ):
             return None
-        suffix, completed = self._suffix_bytes, []
-        for each in properties:
-            has_key = each.startswith(_UNIQ_KEY_BYTES) or _INNER_UNIQ_KEY_BYTES in each
-            if not has_key or not each.endswith(_END_BYTES):
-                return None
-            completed.append(each + suffix)
-        return completed, _TAGS_BYTES in together
+        # Ours and Java's producers write the key first.
+        if not all(map(_BEGINS_WITH_KEY, properties)) and not all(
+            each.startswith(_UNIQ_KEY_BYTES) or _INNER_UNIQ_KEY_BYTES in each for each in properties
+        ):
+            return None
+        suffix = self._suffix_bytes
+        return [each + suffix for each in properties], _TAGS_BYTES in together
+
+
+def _has_special(properties: bytes) -> bool:
+    return any(word in properties for word in _SPECIAL)  # Half of a regular expression's time.

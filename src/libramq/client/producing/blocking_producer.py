@@ -13,7 +13,7 @@ from typing import Final, Unpack
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.options import ProducerOptions
 from libramq.client.producing import producer as asynchronous_producer
-from libramq.client.producing.producer import check_hand_over, hand_over, report_failure
+from libramq.client.producing.producer import check_hand_over, hand_over, is_full, report_failure
 from libramq.client.producing.queue_selector import QueueSelector
 from libramq.client.producing.send_pipeline import Callback
 from libramq.client.producing.send_result import SendResult
@@ -180,7 +180,7 @@ class Producer(BlockingClient):
         self._producer.check(message)
         check_hand_over(callback, queue)
         if thread.is_current:
-            if len(self._handed_over) >= TAKEN_IN_MAX or not self._producer.has_room:
+            if len(self._handed_over) >= TAKEN_IN_MAX or is_full(self._producer):
                 raise BufferFull(
                     "the send buffer is full, and a callback or selector, which runs on the "
                     "producer's own thread, cannot wait for room"

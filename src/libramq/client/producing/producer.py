@@ -314,12 +314,12 @@ class Producer:
         if (
             queue is None
             and selector is None
-            and pipeline.has_room
+            and not pipeline.is_full
             and pipeline.joins_batch(message, callback)
         ):
             return
         validate(message, self._settings.body_bytes_max)
-        if not pipeline.has_room:
+        if pipeline.is_full:
             raise BufferFull(
                 f"{pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
             )
@@ -332,7 +332,7 @@ class Producer:
 
     @property
     def has_room(self) -> bool:
-        """Return whether `send_nowait` accepts a message now."""
+        """Return whether `wait_for_room` would return at once; `send_nowait` accepts messages for longer."""
         return self._run.network.pipeline.has_room
 
     async def flush(self) -> None:
@@ -374,6 +374,11 @@ def hand_over(
     if queue is None and selector is None and pipeline.joins_batch(message, callback):
         return
     pipeline.send(message, callback, queue, selector)
+
+
+def is_full(producer: Producer) -> bool:
+    """Return whether `send_nowait` would raise BufferFull."""
+    return producer._run.network.pipeline.is_full
 
 
 def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:

@@ -40,6 +40,9 @@ log = get_logger(__name__)
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
 #: Ours: as much as a broker stores well within sendMsgTimeout.
 IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
+#: Ours: a program that sends without pause is asked to wait beyond. Answers are read and batches are sent
+#: while it waits, and the broker works on the other half meanwhile.
+ROOM_BYTES_MAX: Final = 12 * 1024 * 1024
 
 #: Kafka's max.in.flight.requests.per.connection: with as many batches of a topic under way, the next one
 #: waits for an answer or until it is full. Batches grow with the load; a quick broker gets small ones.
@@ -75,6 +78,7 @@ class SendPipeline:
         self._linger_ms = linger_ms
         self._settings = settings
         self._buffer_bytes_max = buffer_bytes_max
+        self._room_bytes_max = min(buffer_bytes_max, ROOM_BYTES_MAX)
         self._accumulator: Accumulator[Callback | None] = Accumulator()
         self._unrouted: dict[str, list[_Unrouted]] = {}
         self._timer: Timer | None = None
@@ -93,9 +97,14 @@ class SendPipeline:
         return self._buffered_bytes
 
     @property
+    def is_full(self) -> bool:
+        """Return whether the buffer takes no more messages."""
+        return self._buffered_bytes >= self._buffer_bytes_max
+
+    @property
     def has_room(self) -> bool:
-        """Return whether the buffer is not full."""
-        return self._buffered_bytes < self._buffer_bytes_max
+        """Return whether more messages are wanted now."""
+        return self._buffered_bytes < self._room_bytes_max
 
     def joins_batch(self, message: Message, callback: Callback | None) -> bool:
         """Take a body if its topic has a batch that is not full; otherwise the message is for `send`.
@@ -148,11 +157,11 @@ class SendPipeline:
 
     @property
     def is_half_full(self) -> bool:
-        """Return whether the buffer is more than half full."""
-        return self._buffered_bytes > self._buffer_bytes_max // 2
+        """Return whether more waits than half of what there is room for."""
+        return self._buffered_bytes > self._room_bytes_max // 2
 
     def when_half_empty(self, ready: Callable[[None], None]) -> None:
-        """Call back when the buffer is at most half full."""
+        """Call back when at most half of what there is room for waits."""
         if self.is_half_full:
             self._waiting_for_room.append(ready)
         else:

@@ -30,7 +30,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.groups.queue_lock import QueueLocks
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.batch import has_more_items, iterate_item_counts
+from libramq.message.batch import count_items, has_more_items
 from libramq.message.ids import born_host
 from libramq.message.recall_handle import RecallHandle
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
@@ -277,10 +277,9 @@ class SendMessage:
         A store that fails half-way has stored the first ones, as after any send without an answer.
         """
         batch = SentBatch(request, header, topic, queue_id, self._appending)
-        for _ in iterate_item_counts(request.command.body, ITEMS_COUNTED_PER_STEP):
-            yield
+        count = yield from count_items(request.command.body, ITEMS_COUNTED_PER_STEP)
         kept: list[MessageRun] = []
-        is_large = has_more_items(request.command.body, BATCH_ITEMS_KEPT_MAX)
+        is_large = count > BATCH_ITEMS_KEPT_MAX
         for run in batch:
             if not is_large:
                 kept.append(run)
