@@ -394,8 +394,11 @@ def test_a_static_member_leaves_by_its_instance(world: World):
 def test_who_may_commit(world: World):
     nobody = Beat("", None, -1)
     assert world.group.may_commit(nobody, 0) is Refusal.NONE
+    chooser = Beat("an id of librdkafka's", None, -1)
+    assert world.group.may_commit(chooser, 0) is Refusal.NONE, "it chooses its partitions, and never joins"
     world.stable("a")
     commit = world.group.may_commit
+    assert commit(chooser, world.now_ms) is Refusal.UNKNOWN_MEMBER
     assert commit(nobody, world.now_ms) is Refusal.UNKNOWN_MEMBER
     assert commit(Beat("a-id", None, 1), world.now_ms) is Refusal.NONE
     assert commit(Beat("a-id", None, 0), world.now_ms) is Refusal.ILLEGAL_GENERATION

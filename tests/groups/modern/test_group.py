@@ -358,6 +358,7 @@ def test_members_vote_for_the_assignor(world: World):
 
 def test_offsets_belong_to_members_in_their_epochs(world: World):
     assert world.group.may_use_offsets("", -1) is Refusal.NONE
+    assert world.group.may_use_offsets("x", -1) is Refusal.NONE, "it chooses its partitions, and never joins"
     world.stable("a")
     for name in ("b", "c"):
         world.join(name)

@@ -264,6 +264,20 @@ def test_all_of_a_groups_offsets_are_found(endpoint: KafkaEndpoint):
     assert {each.partition_index: each.committed_offset for each in topic.partitions} == {0: 1, 1: 0}
 
 
+def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: KafkaEndpoint):
+    """librdkafka's consumers of KIP-848 have a member id even if they never join."""
+    peer = endpoint.peer()
+    peer.produce(record())
+    endpoint.talk.advance(MEMBERS_RETURN_MS + 1)  # Until then commits count whoever sends them.
+    partitions = (CommittedPartition(partition_index=0, committed_offset=1),)
+    topics = (CommittedTopic(name="T", partitions=partitions),)
+    request = OffsetCommitRequest(
+        group_id="G", generation_id_or_member_epoch=-1, member_id="chosen", topics=topics
+    )
+    assert peer.ask(request).topics[0].partitions[0].error_code == 0
+    assert fetched(peer, (0,), 8) == [1]
+
+
 def test_rocketmqs_operators_see_a_commit_and_it_survives_a_restart(endpoint: KafkaEndpoint, tmp_path: Path):
     first, _ = pair(endpoint)
     endpoint.peer().produce(record(), record())

@@ -147,8 +147,11 @@ class ClassicGroup(ClassicRebalance):
             member.renew(now_ms)
 
     def may_commit(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
-        """Return whether offsets may be committed: by a member of this generation, or without any."""
-        if beat.generation < 0 and not beat.member_id and not self.members:
+        """Return whether offsets may be committed: by a member of this generation, or without any.
+
+        Without members a commit may name one: librdkafka's consumers have an id though they never join.
+        """
+        if beat.generation < 0 and not self.members:
             return Refusal.NONE
         refusal = self._refusal(beat)
         if refusal is Refusal.NONE:

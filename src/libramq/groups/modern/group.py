@@ -174,9 +174,10 @@ class ModernGroup(TargetAssignment):
     def may_use_offsets(self, member_id: str, epoch: int) -> Refusal:
         """Return whether offsets may be committed or fetched: by a member in its epoch, or without any.
 
-        A commit may cross the answer with its new epoch; what it lost, it gave up before that.
+        A commit may cross the answer with its new epoch; what it lost, it gave up before that. Consumers that
+        choose their partitions have no epoch, but an id of librdkafka's.
         """
-        if epoch < 0 and not member_id and not self.members:
+        if epoch < 0 and not self.members:
             return Refusal.NONE
         member = self.members.get(member_id)
         if member is None:
