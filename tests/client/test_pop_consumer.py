@@ -116,6 +116,28 @@ async def test_a_batch_handler_names_the_messages_that_failed(one):
     assert await left_over(one) == []
 
 
+async def test_messages_of_several_queues_and_of_the_retry_topic_are_told_apart(one):
+    """They come in one batch with equal offsets; each fails once, and none is taken for another."""
+    async with Producer(group="P", namesrv=one.namesrv) as producer:
+        for body in NUMBERS[:8]:
+            await producer.send(Message(TOPIC, body))
+    handled = Handled()
+
+    def handle(messages):
+        handled.note(messages)
+        return Retry(messages=[each for each in messages if not each.reconsume_times], after=0.1)
+
+    async with popping(one, handle, batch_size=32):
+        await handled.wait(8)
+        async with Producer(group="P", namesrv=one.namesrv) as producer:
+            for body in NUMBERS[8:16]:
+                await producer.send(Message(TOPIC, body))
+        await handled.wait(32)
+    assert sorted(handled.bodies()) == sorted(NUMBERS[:16] * 2)
+    assert len({each.queue_id for each in handled.messages}) > 1
+    assert await left_over(one) == []
+
+
 async def test_an_exception_postpones_the_messages_of_a_call(one):
     """Without a delay of the handler's it is 10 s at first, so nothing comes again at once."""
     await fill(one, b"bad", b"good")

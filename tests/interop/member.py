@@ -60,13 +60,10 @@ def main() -> None:
 
         return hook
 
-    consumer = PushConsumer(
-        consume_from=ConsumeFrom.FIRST_OFFSET,
-        on_assigned=tell("assigned"),
-        on_revoked=tell("revoked"),
-        on_lost=tell("lost"),
-        **options,
-    )
+    hooks = {f"on_{kind}": tell(kind) for kind in ("assigned", "revoked", "lost")}
+    if options.get("pop"):  # It owns no queues.
+        hooks = {}
+    consumer = PushConsumer(consume_from=ConsumeFrom.FIRST_OFFSET, **hooks, **options)
     handler: Handler = handle
     if dedupe is not None:
         once = idempotent(handle, store=SqliteStore(dedupe, lease_ms=LEASE_MS))

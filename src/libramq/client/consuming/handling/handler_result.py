@@ -151,8 +151,9 @@ def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt])
     return NotDone(retries=tuple(retries), rejects=tuple(rejects))
 
 
-def _place(message: MessageExt) -> tuple[str, str, int, int]:
-    return message.topic, message.broker_name, message.queue_id, message.queue_offset
+def _place(message: MessageExt) -> tuple[str, int, int, int]:
+    # In the log, too: a popped message of the retry topic may have the numbers of another one of its topic.
+    return message.broker_name, message.queue_id, message.queue_offset, message.physical_offset
 
 
 def _messages(messages: object, result: str) -> tuple[MessageExt, ...] | None:

@@ -190,7 +190,8 @@ class Holding:
         return []
 
     def _settle(self, delivery: PopDelivery, ending: Ending, now_ms: MonotonicMs) -> None:
-        by_offset = {each.message.queue_offset: each for each in delivery.held}
+        # A pop takes messages of several queues, and of the retry topic: their offsets are not unique.
+        left = {id(each.message): each for each in delivery.held}
         retries: Sequence[tuple[MessageExt, int | None]] = ()
         if isinstance(ending, NotDone):
             retries = ending.retries
@@ -200,12 +201,12 @@ class Holding:
                     topic=message.topic,
                     message_id=message.message_id,
                 )
-                self._settling.settle(by_offset.pop(message.queue_offset), Outcome.REJECT, now_ms)
+                self._settling.settle(left.pop(id(message)), Outcome.REJECT, now_ms)
         elif ending is not HandlerOutcome.SUCCESS:
             retries = [(message, None) for message in delivery.messages]
         for message, after_ms in retries:
-            self._retry(by_offset.pop(message.queue_offset), after_ms, now_ms)
-        for held in by_offset.values():
+            self._retry(left.pop(id(message)), after_ms, now_ms)
+        for held in left.values():
             self._settling.settle(held, Outcome.DONE, now_ms)
 
     def _retry(self, held: HeldMessage, after_ms: int | None, now_ms: MonotonicMs) -> None:
