@@ -316,6 +316,25 @@ def test_silent_connections_are_closed(loop):
     run_on(loop, scenario)
 
 
+@pytest.mark.parametrize("rounds", range(6))
+def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_too(loop, rounds):
+    """It is accepted in several rounds of the loop; after the last one nobody would close its socket."""
+
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            await server.close()
+            assert server.connection_count == 0
+            assert len(echo.gone) == len(echo.peers)
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+
+    run_on(loop, scenario)
+
+
 def test_a_connection_that_cannot_finish_closing_is_aborted(loop):
     """Its peer does not read, so that the data written before would be kept for ever."""
 

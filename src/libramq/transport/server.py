@@ -60,6 +60,9 @@ class Server:
         self.handler = handler
         self.monotonic_ms = monotonic_ms
         self._connections: set[ServerConnection] = set()
+        #: Those that the loop is accepting, in several of its rounds, and those that are refused.
+        self._others: set[ServerConnection] = set()
+        self._is_closing = False
         self._unfinished: UnfinishedFrames[ServerConnection] = UnfinishedFrames()
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
@@ -86,7 +89,7 @@ class Server:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: ServerConnection(self), host, port, backlog=BACKLOG, reuse_address=True
+                self._accepting, host, port, backlog=BACKLOG, reuse_address=True
             )
         except OSError as error:
             raise _listen_error(host, port, error) from None
@@ -94,9 +97,16 @@ class Server:
         bound: Any = self._server.sockets[0].getsockname()
         return int(bound[1])
 
+    def _accepting(self) -> ServerConnection:
+        connection = ServerConnection(self)
+        self._others.add(connection)
+        return connection
+
     def admit(self, connection: ServerConnection, descriptor: int) -> bool:
         """Accept a new connection within the limits; a shortage is logged once."""
         assert self._descriptors_max is not None, "the server does not listen"
+        if self._is_closing:
+            return False
         if not self._is_allowed(connection.address):
             log.warning("a connection is refused: its address is not allowed", peer=connection.address)
             return False
@@ -115,6 +125,7 @@ class Server:
         if self._refused_count and len(self._connections) < self._full_count * ROOM_SHARE:
             log.warning("connections are accepted again", refused=self._refused_count)
             self._refused_count = 0
+        self._others.discard(connection)
         self._connections.add(connection)
         self.handler.connected(connection)
         return True
@@ -161,20 +172,23 @@ class Server:
         """Handle the end of a connection."""
         self._unfinished.forget(connection)
         self.holds_none_waiting(connection)
-        if connection in self._connections:
-            self._connections.discard(connection)
-            if not self._connections:
-                self._all_closed.set()
+        self._others.discard(connection)
+        was_admitted = connection in self._connections
+        self._connections.discard(connection)
+        if not self._connections and not self._others:
+            self._all_closed.set()
+        if was_admitted:
             self.handler.closed(connection)
 
     async def close(self) -> None:
-        """Stop listening and close every connection."""
+        """Stop listening and close every connection, those too that are just being accepted."""
+        self._is_closing = True
         if self._idle_check is not None:
             self._idle_check.cancel()
         if self._stuck_check is not None:
             self._stuck_check.cancel()
         if self._server is not None:
-            self._server.close()
+            await self._stop_accepting(self._server)
         for connection in list(self._connections):
             connection.close("server stops")
         try:
@@ -187,8 +201,21 @@ class Server:
         if self._server is not None:
             await self._server.wait_closed()
 
+    @staticmethod
+    async def _stop_accepting(server: asyncio.Server) -> None:
+        """Close the listening sockets when the loop has made a protocol of every connection it has accepted.
+
+        asyncio does that one round after `accept`; where its server is closed in between, it loses the
+        connection's socket, open (Python 3.11: Server._attach).
+        """
+        loop = asyncio.get_running_loop()
+        for each in server.sockets:
+            loop.remove_reader(each.fileno())
+        await asyncio.sleep(0)
+        server.close()
+
     async def _wait_all_closed(self) -> None:
-        if self._connections:
+        if self._connections or self._others:
             self._all_closed.clear()
             await self._all_closed.wait()
 
