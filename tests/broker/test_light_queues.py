@@ -5,9 +5,11 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
+from libramq.formats.document import decode_body
 from libramq.message import decode_records
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
+from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 
@@ -120,4 +122,38 @@ def test_a_delayed_message_is_in_its_light_queue_when_it_is_delivered(tmp_path, 
     assert pulled(talk, peer, A) == []
     talk.advance(1_500)
     assert pulled(talk, peer, A) == [b"later"]
+    talk.close()
+
+
+@pytest.mark.parametrize("mode", ["PULL", "POP"])
+def test_members_are_assigned_the_queue_of_a_light_topic_here(tmp_path, mode):
+    """No name server knows a light topic: members that asked their broker for its queues got none."""
+    talk = broker(tmp_path, namesrv_addr="127.0.0.1:9876")
+    if mode == "POP":
+        body = MessageRequestModeBody(topic=A, consumer_group="G", mode="POP", pop_share_queue_num=0)
+        assert talk.ask(FakePeer(), R.SET_MESSAGE_REQUEST_MODE, None, body).code == C.SUCCESS
+    members = {name: FakePeer(f"10.0.0.{number}:1") for number, name in enumerate(("alice", "bob"), 1)}
+    for name, member in members.items():
+        talk.beat(member, name)
+    found = {}
+    for name, member in members.items():
+        body = QueryAssignmentBody(topic=A, consumer_group="G", client_id=name, strategy_name="AVG")
+        reply = talk.ask(member, R.QUERY_ASSIGNMENT, None, body)
+        assigned = decode_body(reply.body, QueryAssignmentReply).message_queue_assignments or []
+        found[name] = [
+            (each.message_queue.topic, each.message_queue.queue_id, each.mode) for each in assigned
+        ]
+    mine = [(A, 0, mode)]
+    if mode == "PULL":
+        assert found == {"alice": mine, "bob": []}
+    else:  # Both pop from the whole broker.
+        assert [topic for topic, _, _ in found["alice"] + found["bob"]] == [A, A]
+    talk.close()
+
+
+def test_a_member_of_an_unknown_strategy_is_told_which_there_are(tmp_path, peer):
+    talk = broker(tmp_path)
+    talk.beat(peer, "alice")
+    body = QueryAssignmentBody(topic=A, consumer_group="G", client_id="alice", strategy_name="NONE")
+    assert "AVG or AVG_BY_CIRCLE is allowed" in (talk.ask(peer, R.QUERY_ASSIGNMENT, None, body).remark or "")
     talk.close()

@@ -1,5 +1,6 @@
 """Light queues (LMQ): Apache's Java client sends to them and pulls from them, at both brokers."""
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker, ApacheNameServer
 from tests.interop.cluster import Cluster
 from tests.interop.libra import LibraServers
@@ -17,6 +19,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 BROKER = "broker-a"
 A, B, GROUP = "%LMQ%a", "%LMQ%b", "%LMQ%readers"
 PARENT = "Parent"
+SET_MESSAGE_REQUEST_MODE = 401
 LIGHT = {"enableLmq": "true", "enableMultiDispatch": "true"}
 #: Settings that must be equal for both brokers to use one directory.
 STORE = {
@@ -98,6 +101,62 @@ def test_javas_client_sends_to_light_queues_and_pulls_from_them(light_cluster: C
     puller.commit(A, 4)
     assert puller.ask("committed", A) == 4
     puller.finish()
+
+
+def consume(cluster: Cluster, group: str, topic: str, **properties: object) -> Program:
+    """Start Apache's push consumer on a light topic."""
+    place = {"parent": PARENT, "broker": cluster.broker_address, "brokerName": BROKER}
+    program = cluster.start("Light", {"group": group, "topic": topic, **place, **properties})
+    program.wait_event("started")
+    return program
+
+
+def handled(program: Program, *, again: bool = False) -> list[str]:
+    """Return the messages that were delivered for the first time, or again."""
+    return [each["body"] for each in program.of("message") if bool(each["reconsumeTimes"]) is again]
+
+
+def wait_handled(program: Program, expected: list[str], *, again: bool = False) -> None:
+    program.wait_until(
+        lambda: sorted(handled(program, again=again)) == expected, f"not {expected}", within_s=PATIENCE_S
+    )
+
+
+def test_javas_push_consumer_reads_a_light_topic_on(light_cluster: Cluster) -> None:
+    """It gets what is there and what comes, what it could not handle again, and goes on where it was."""
+    light_cluster.create_topic(PARENT, 1)
+    for number in range(3):
+        send(light_cluster, str(number), A, B)
+    consumer = consume(light_cluster, "pushed", A, fail="first")
+    wait_handled(consumer, ["0", "1", "2"])
+    send(light_cluster, "3", A)
+    send(light_cluster, "elsewhere", B)
+    wait_handled(consumer, ["0", "1", "2", "3"])
+    wait_handled(consumer, ["0", "1", "2", "3"], again=True)
+    consumer.finish()
+    send(light_cluster, "4", A)
+    consumer = consume(light_cluster, "pushed", A)
+    wait_handled(consumer, ["4"])
+    consumer.finish()
+
+
+def test_javas_pop_consumer_reads_a_light_topic(light_cluster: Cluster) -> None:
+    light_cluster.create_topic(PARENT, 1)
+    body = {"topic": A, "consumerGroup": "popped", "mode": "POP", "popShareQueueNum": 8}
+    made = json.dumps({"groupName": "popped"}).encode()
+    at = light_cluster.broker_address
+    assert wire.ask(at, wire.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=made).header["code"] == 0
+    answer = wire.ask(at, SET_MESSAGE_REQUEST_MODE, body=json.dumps(body).encode()).header
+    assert answer["code"] == 0, answer
+    for number in range(3):
+        send(light_cluster, str(number), B, A)
+    consumer = consume(light_cluster, "popped", A, pop="true", fail="first", invisible=10_000)
+    wait_handled(consumer, ["0", "1", "2"])
+    send(light_cluster, "3", A)
+    wait_handled(consumer, ["0", "1", "2", "3"])
+    wait_handled(consumer, ["0", "1", "2", "3"], again=True)
+    assert all(each["popped"] for each in consumer.of("message"))
+    consumer.finish()
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])

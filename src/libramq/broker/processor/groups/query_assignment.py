@@ -18,7 +18,7 @@ from libramq.errors import ConfigError
 from libramq.filter.subscription import BROADCASTING
 from libramq.formats.document import encode_body
 from libramq.formats.tables import MODE_POP
-from libramq.message.names import RETRY_PREFIX
+from libramq.message.names import RETRY_PREFIX, is_light
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import (
     MessageRequestModeBody,
@@ -76,6 +76,8 @@ class QueryAssignment:
         mode = self._modes.get(body.topic, body.consumer_group)
         if mode is not None and mode.mode == MODE_POP:
             return self._pop_share(body, group.client_ids, mode.pop_share_queue_num)
+        if is_light(body.topic):
+            return self._light_queue(body, group.client_ids)
         question = QueueQuestion(body.consumer_group, body.client_id, body.topic, body.strategy_name)
         waiter = RequestWaiter(request, self._answer, reply_with)
         self._assigner.ask(question, waiter, cost_bytes=len(request.command.body))
@@ -83,16 +85,19 @@ class QueryAssignment:
 
     def _pop_share(self, body: QueryAssignmentBody, client_ids: list[str], share: int) -> Outcome:
         """Return what a member pops from, by the members that are connected here, as Apache's broker does."""
-        queues = self._queues(body.topic)
+        is_own = is_light(body.topic)  # No name server knows the queues of a light topic elsewhere.
+        queues = self._topics.queues(body.topic) if is_own else self._queues(body.topic)
         if not queues:
             return reply_with(None)
-        allocate = _ALLOCATIONS.get(body.strategy_name)
-        if allocate is None:
-            raise ConfigError(
-                f"strategy {body.strategy_name!r} for POP; {' or '.join(_ALLOCATIONS)} is allowed"
-            )
-        shared = pop_share(body.client_id, queues, sorted(client_ids), share, allocate)
+        shared = pop_share(body.client_id, queues, sorted(client_ids), share, _allocation(body))
         return Reply(body=encode_body(QueryAssignmentReply.of(shared, MODE_POP)))
+
+    def _light_queue(self, body: QueryAssignmentBody, client_ids: list[str]) -> Outcome:
+        """Return the queue of a light topic here, if it is the member's, as Apache's broker does."""
+        queues = self._topics.queues(body.topic)
+        if not queues:
+            return reply_with(None)
+        return reply_with(_allocation(body)(body.client_id, queues, sorted(client_ids)))
 
     def set_mode(self, request: Request) -> Outcome:
         """Set how a group reads a topic; its members learn it with their next query."""
@@ -105,6 +110,14 @@ class QueryAssignment:
         self._groups.require(body.consumer_group, request.wall_ms)
         self._modes.set(body)
         return SUCCESS
+
+
+def _allocation(body: QueryAssignmentBody) -> Allocate:
+    allocate = _ALLOCATIONS.get(body.strategy_name)
+    if allocate is None:
+        allowed = " or ".join(_ALLOCATIONS)
+        raise ConfigError(f"strategy {body.strategy_name!r} for POP or a light topic; {allowed} is allowed")
+    return allocate
 
 
 def reply_with(queues: Queues) -> Reply:
