@@ -79,7 +79,7 @@ CODES: Final[dict[int, str]] = {
 }  # fmt: skip
 
 _UNUSED = "nothing of Apache's 5.3.3 sends or serves it"
-_STATIC = "static topics are passed on by the name server, and not made here"
+_STATIC = "static topics are passed on by the name server, and not made here; see [below](#static-topics)"
 _CONTROLLER = "there is no controller: a slave does not become master by itself"
 _COLD = "cold reads never hold up others here, so there is nothing to control"
 _ROCKSDB = "the store has files, not RocksDB"

@@ -106,6 +106,13 @@ def test_an_unknown_request_is_answered_in_order():
     assert served.peer.replies[1].remark == " request type 9999 not supported"
 
 
+def test_a_refusal_that_users_of_mqadmin_meet_names_its_reason():
+    """UPDATE_AND_CREATE_STATIC_TOPIC, of updateStaticTopic and remappingStaticTopic."""
+    served = Served()
+    assert served.give(513) == [(1, C.REQUEST_CODE_NOT_SUPPORTED)]
+    assert "static topics are not made here" in (served.peer.replies[0].remark or "")
+
+
 def test_a_known_request_that_this_server_does_not_serve_is_refused():
     assert Served().give(R.REGISTER_BROKER) == [(1, C.REQUEST_CODE_NOT_SUPPORTED)]
 

@@ -166,3 +166,11 @@ _SPECS: Final = (
 )
 
 REQUESTS: Final[dict[int, RequestSpec]] = {spec.code: spec for spec in _SPECS}
+
+#: UPDATE_AND_CREATE_STATIC_TOPIC.
+_STATIC_TOPIC: Final = 513
+
+#: Why a request of mqadmin's is not served: the end of the answer's remark.
+REFUSED: Final[dict[int, str]] = {
+    _STATIC_TOPIC: "static topics are not made here; updateTopic creates one whose queues are this broker's",
+}

@@ -14,7 +14,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
-from libramq.remoting.requests import REQUESTS, RequestSpec
+from libramq.remoting.requests import REFUSED, REQUESTS, RequestSpec
 from libramq.rpc.authorization import authorised, authorised_batches
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processor, Request, failure
@@ -91,7 +91,10 @@ class Endpoint:
         code = command.code
         spec = REQUESTS.get(code)
         if spec is None or (code not in self._processors and code not in self._batch_processors):
-            return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
+            reason = f": {REFUSED[code]}" if code in REFUSED else ""
+            return Reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported{reason}"
+            )
         if len(command.body) > spec.body_bytes_max:
             return Reply(ResponseCode.INVALID_PARAMETER, _too_large(spec, command))
         if spec.has_version and (remark := version_refusal(spec.code.name, command.ext)) is not None:
