@@ -1,12 +1,14 @@
 """Apache's clients of other versions than the tests' own: the oldest, one of 5.1, and the newest."""
 
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.interop.apache import CACHE, HERE, SETUP_TIMEOUT_S, SMALL_JVM
 from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraUp
 from tests.interop.process import PATIENCE_S, Event, Program
 from tests.interop.test_pop import QUEUES
 
@@ -22,15 +24,19 @@ COUNT = 8
 def version(request: pytest.FixtureRequest) -> str:
     """A version; its client has been fetched, and our program has been compiled against it."""
     chosen: str = request.param
+    fetch(chosen)
+    return chosen
+
+
+def fetch(version: str) -> None:
     done = subprocess.run(
-        [HERE / "clients" / "setup", chosen],
+        [HERE / "clients" / "setup", version],
         capture_output=True,
         text=True,
         timeout=SETUP_TIMEOUT_S,
         check=False,
     )
     assert not done.returncode, done.stdout + done.stderr
-    return chosen
 
 
 def start(cluster: Cluster, version: str, prefix: str) -> Program:
@@ -116,6 +122,36 @@ def test_a_client_of_another_version_finds_every_feature(cluster: Cluster, versi
         program.finish()
     traces = f"{prefix}_traces"
     cluster.wait_until(lambda: cluster.route(traces) is not None, f"no {traces}", within_s=PATIENCE_S)
+
+
+def test_the_newest_client_sends_priority_messages_and_pops_the_highest_first(tmp_path: Path) -> None:
+    """At our broker alone: Apache's 5.3.3 knows no priorities."""
+    fetch("5.5.0")
+    with ExitStack() as stack:
+        servers = LibraUp(tmp_path / "up")
+        stack.callback(servers.stop)
+        servers.wait_ready()
+        cluster = Cluster("libra", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        later = cluster.fresh_name("Later")
+        (popped,) = topics(cluster, later, "popped")
+        at = ("-b", cluster.broker_address)
+        cluster.admin("updateTopic", *at, "-t", popped, "-r", "4", "-w", "4", "-a", "+message.type=PRIORITY")
+        cluster.admin("updateSubGroup", *at, "-g", popped)
+        cluster.admin("setConsumeMode", *at, "-t", popped, "-g", popped, "-m", "POP", "-q", "-1")
+        priorities = [0, 2, 1, 3, 0, 7, 2]
+        with start(cluster, "5.5.0", cluster.fresh_name("Producing")) as program:
+            program.wait_event("started")
+            for number, priority in enumerate(priorities):
+                program.tell(f"prioritised {popped} {priority}-{number} {priority}")
+            sent = program.wait_count(len(priorities), "sent")
+            assert {each["status"] for each in sent} == {"SEND_OK"}
+            program.finish()
+        expected = ["3-3", "7-5", "2-1", "2-6", "1-2", "0-0", "0-4"]
+        with start(cluster, "5.5.0", later) as program:
+            wait_for(program, "popped", set(expected))
+            assert [each["body"] for each in handled(program, "popped")] == expected
+            program.finish()
 
 
 def wait_for(program: Program, kind: str, wanted: set[str]) -> None:

@@ -1,6 +1,6 @@
 """The attributes of a topic, and changes of them: `+key=value,-key`.
 
-    message.type      UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION        changes
+    message.type      UNSPECIFIED, NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY   changes
     reserve.time      -1 or milliseconds, for tiered stores                changes
     queue.type        SimpleCQ, BatchCQ                                    set at creation
     cleanup.policy    DELETE                                               set at creation
@@ -16,8 +16,9 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.formats.tables import TopicConfig
 
-#: TopicMessageType.topicMessageTypeSet.
-MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+#: TopicMessageType.topicMessageTypeSet; PRIORITY is of 5.4.
+MESSAGE_TYPES: Final = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
+MESSAGE_TYPE: Final = "message.type"
 QUEUE_TYPE: Final = "queue.type"
 SIMPLE_QUEUES: Final = "SimpleCQ"
 BATCH_QUEUES: Final = "BatchCQ"
@@ -51,7 +52,7 @@ def _reserve_time(value: str) -> None:
 ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     QUEUE_TYPE: Attribute(False, _one_of((SIMPLE_QUEUES, BATCH_QUEUES))),
     "cleanup.policy": Attribute(False, _one_of(("DELETE",))),
-    "message.type": Attribute(True, _one_of(MESSAGE_TYPES)),
+    MESSAGE_TYPE: Attribute(True, _one_of(MESSAGE_TYPES)),
     "reserve.time": Attribute(True, _reserve_time),
 }
 
@@ -123,3 +124,8 @@ def is_of_batches(topic: TopicConfig) -> bool:
 
 def _refused(remark: str) -> BrokerError:
     return broker_error(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def is_of_priorities(topic: TopicConfig) -> bool:
+    """Return whether groups pop the messages of higher queues first."""
+    return topic.attributes.get(MESSAGE_TYPE) == "PRIORITY"

@@ -31,7 +31,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * What Apache's clients of all ages have, from 4.9 on: consumers of each kind, and one producer of each, driven by lines.
  *
- * <p>Lines: "send TOPIC BODY", "batch TOPIC BODY,BODY", "delay TOPIC BODY", "ordered TOPIC BODY", "numbered TOPIC BODY NUMBER",
+ * <p>Lines: "send TOPIC BODY", "batch TOPIC BODY,BODY", "delay TOPIC BODY", "ordered TOPIC BODY", "numbered TOPIC BODY NUMBER", "prioritised TOPIC BODY PRIORITY",
  * "timer TOPIC BODY", "transaction TOPIC BODY commit|rollback|unknown", "stop". It prints {"event": "sent"} for each, with the status LACKS
  * if this version cannot, and {"event": "message"} with the kind of consumer for each delivery. "request TOPIC BODY" prints {"event": "replied"}
  * too, "pull TOPIC all" a message for each one there, and a check of a transaction {"event": "checked"}.
@@ -52,6 +52,8 @@ public final class Features {
         orderly.start();
         DefaultMQPushConsumer popped = consumer("popped");
         boolean pops = assignedByBroker(popped);
+        popped.setConsumeThreadMin(1);  // Its messages are handled in the order in which they were popped.
+        popped.setConsumeThreadMax(1);
         if (pops) {
             popped.start();
         }
@@ -101,6 +103,10 @@ public final class Features {
                 case "numbered":
                     message.putUserProperty("number", words[3]);
                     status = producer.send(message).getSendStatus().name();
+                    break;
+                case "prioritised":
+                    status = isPrioritised(message, Integer.parseInt(words[3]))
+                        ? producer.send(message).getSendStatus().name() : "LACKS";
                     break;
                 case "timer":
                     status = isTimed(message) ? producer.send(message).getSendStatus().name() : "LACKS";
@@ -216,6 +222,16 @@ public final class Features {
     private static boolean isTimed(Message message) throws Exception {
         try {
             Message.class.getMethod("setDeliverTimeMs", long.class).invoke(message, System.currentTimeMillis() + 1_500);
+            return true;
+        } catch (NoSuchMethodException old) {
+            return false;
+        }
+    }
+
+    /** Gives a message a priority; returns whether this version can. */
+    private static boolean isPrioritised(Message message, int priority) throws Exception {
+        try {
+            Message.class.getMethod("setPriority", int.class).invoke(message, priority);
             return true;
         } catch (NoSuchMethodException old) {
             return false;

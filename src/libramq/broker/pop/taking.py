@@ -3,6 +3,8 @@
     one queue, or all in turn from a random one on         the topic's
     and the retry topic: first for a fifth of the pops, for the others if there is room
 
+    of a topic of priorities (`message.type=PRIORITY`) all from the last to the first, then the retry topic
+
 Upstream: PopMessageProcessor.popMsgFromTopic, popMsgFromQueue, getInitOffset.
 """
 
@@ -17,6 +19,7 @@ import msgspec
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.pop.journal import PopJournal
 from libramq.catalog import TopicTable
+from libramq.catalog.topic_attributes import is_of_priorities
 from libramq.clock import Clock
 from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
@@ -245,11 +248,12 @@ class Taking:
         retries = [] if wanted.in_order else self.retry_topics(wanted.topic, wanted.group)
         # A reply tells retry topics apart by their version only; one of them has its turn.
         retry = self._random.choice(retries) if retries else None
-        is_first = self._random.randrange(100) < RETRY_FIRST_PERCENT
+        by_priority = config is not None and not wanted.in_order and is_of_priorities(config)
+        is_first = self._random.randrange(100) < RETRY_FIRST_PERCENT and not by_priority
         if retry is not None and is_first:
             yield from self._of(retry)
         if config is not None and wanted.queue_id < 0:
-            yield from self._of(config)
+            yield from _highest_first(config) if by_priority else self._of(config)
         elif config is not None:
             yield wanted.topic, wanted.queue_id
         if retry is not None and not is_first:
@@ -260,6 +264,10 @@ class Taking:
         first = self._random.randrange(count) if count > 1 else 0
         for index in range(count):
             yield config.topic_name, (first + index) % count
+
+
+def _highest_first(config: TopicConfig) -> Iterator[tuple[str, int]]:
+    return ((config.topic_name, queue_id) for queue_id in reversed(range(config.read_queue_nums)))
 
 
 def _offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:

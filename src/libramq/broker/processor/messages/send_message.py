@@ -13,6 +13,7 @@ from libramq.broker.messages import stored_properties as text_properties
 from libramq.broker.messages.appending import Appending
 from libramq.broker.messages.creation_rate import CreationRate
 from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.priorities import prioritised
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
@@ -217,6 +218,8 @@ class SendMessage:
             # Clients before 4.6.1 resend a transaction's committed message as prepared.
             if not is_queued(sys_flag):
                 sys_flag &= ~TRANSACTION_MASK
+        if p.PRIORITY in text:
+            queue_id, text = prioritised(text, queue_id, topic.write_queue_nums)
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
         text, unique_key = self._appending.completed(text)
