@@ -1,7 +1,7 @@
 """The simulated cluster: a name server, brokers, producers, and groups of consumers that join and leave."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ from libramq.testing.machine.process import Process
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import MemberPlan, SimulatedConsumer
 from libramq.testing.nodes.handlers import Handling
+from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
+from libramq.testing.nodes.kafka_members import KafkaMembers
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
 from libramq.testing.nodes.popper_node import SimulatedPopper
 from libramq.testing.nodes.producer_node import SimulatedProducer
@@ -35,6 +37,7 @@ from libramq.testing.scenarios.happening import Happening
 from libramq.testing.world import World
 
 HA_PORT = 10_912
+KAFKA_PORT = 9_092
 #: How soon an administrator repeats a request without an answer.
 ADMIN_AGAIN_MS = 100
 #: More queues than any topic has (operations.QUEUES_MAX).
@@ -90,6 +93,7 @@ class Cluster(Watcher):
         slave_count: int = 0,
         waits_for_slaves: bool = False,
         has_acting_slaves: bool = False,
+        kafka_groups: Sequence[KafkaGroupPlan] = (),
     ) -> None:
         self.world = world
         self.is_sync = is_sync
@@ -113,6 +117,7 @@ class Cluster(Watcher):
             SimulatedNameServer(world, number, config) for number in range(1, name_server_count + 1)
         ]
         self._addresses = [each.address for each in self.name_servers]
+        self._kafka_port = KAFKA_PORT if kafka_groups else 0
         self.brokers = {
             name: self._new_broker(name, number, has_slave=number <= slave_count)
             for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
@@ -122,6 +127,8 @@ class Cluster(Watcher):
             master.name: self._new_slave(master, number)
             for number, master in enumerate(list(self.brokers.values())[:slave_count], 1)
         }
+        kafka_addresses = [f"{each.config.broker_ip}:{KAFKA_PORT}" for each in self.brokers.values()]
+        self.kafka = KafkaMembers(world, kafka_groups, kafka_addresses)
         self._joined = 0
         self._random = world.stream("members")
         self._admin = Process("admin", world.time)
@@ -140,6 +147,7 @@ class Cluster(Watcher):
             self._addresses,
             flush_disk_type="SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH",
             ha_allowed_addresses="10.0.0.0/8",
+            kafka_listen_port=self._kafka_port,
             **(as_master if has_slave else {}),
             **(AS_SYNC_MASTER if has_slave and self.waits_for_slaves else {}),
             **(CHECKS if self.has_acting_slaves else {}),

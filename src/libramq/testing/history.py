@@ -6,7 +6,7 @@ for people, its checksum shows whether two runs were the same.
 
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from libramq.client.consuming.handling.handler_result import HandlerOutcome
@@ -21,6 +21,7 @@ from libramq.testing.scenarios.happening import Happening
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.nodes.consumer_node import SimulatedConsumer
+    from libramq.testing.nodes.kafka_facts import KafkaBeat, KafkaCommit, KafkaPartition, KafkaPartitions
 
 #: How much of the log is kept for the report of a failure.
 LINES_KEPT: Final = 60
@@ -124,6 +125,44 @@ class Watcher:
 
     def disturbed(self, what: str) -> None:
         """A fault happened, or another event after which messages may be redelivered."""
+
+    # Members of Kafka's groups.
+
+    def kafka_beat(self, beat: "KafkaBeat") -> None:
+        """A member sends a heartbeat."""
+
+    def kafka_answered(
+        self, beat: "KafkaBeat", code: int, epoch: int, assigned: "KafkaPartitions | None"
+    ) -> None:
+        """A member's heartbeat was answered. assigned: None where that is as it was."""
+
+    def kafka_owns(self, group: str, member: str, partitions: "KafkaPartitions") -> None:
+        """A member has these partitions now: since they were assigned, until it reports that it has not."""
+
+    def kafka_position(
+        self,
+        group: str,
+        member: str,
+        broker: str,
+        partition: "KafkaPartition",
+        position: int,
+        sent_ms: MonotonicMs,
+    ) -> None:
+        """A member begins to read a partition where its group has committed."""
+
+    def kafka_handled(
+        self, group: str, broker: str, partition: "KafkaPartition", begin: int, end: int
+    ) -> None:
+        """A member has read a part of a partition at its broker."""
+
+    def kafka_out_of_range(self, member: str, broker: str, partition: "KafkaPartition", offset: int) -> None:
+        """A broker has no records at the offset at which a member reads."""
+
+    def kafka_commit(self, commit: "KafkaCommit") -> None:
+        """A member commits."""
+
+    def kafka_committed(self, commit: "KafkaCommit", codes: "Mapping[KafkaPartition, int]") -> None:
+        """A member's commit was answered; codes are empty if it was not."""
 
 
 class History(Watcher):
@@ -265,6 +304,64 @@ class History(Watcher):
         for notify in self._watching("disturbed"):
             notify(what)
 
+    def kafka_beat(self, beat: "KafkaBeat") -> None:
+        owned = "" if beat.owned is None else f" with {_numbered(beat.owned)}"
+        self.note(beat.member, f"{beat.group} heartbeat {beat.epoch} to {beat.broker}{owned}")
+        for notify in self._watching("kafka_beat"):
+            notify(beat)
+
+    def kafka_answered(
+        self, beat: "KafkaBeat", code: int, epoch: int, assigned: "KafkaPartitions | None"
+    ) -> None:
+        what = "" if assigned is None else f", {_numbered(assigned)}"
+        self.note(beat.broker, f"{beat.group} answers {beat.member}: {code or epoch}{what}")
+        for notify in self._watching("kafka_answered"):
+            notify(beat, code, epoch, assigned)
+
+    def kafka_owns(self, group: str, member: str, partitions: "KafkaPartitions") -> None:
+        self.note(member, f"has {_numbered(partitions)}")
+        for notify in self._watching("kafka_owns"):
+            notify(group, member, partitions)
+
+    def kafka_position(
+        self,
+        group: str,
+        member: str,
+        broker: str,
+        partition: "KafkaPartition",
+        position: int,
+        sent_ms: MonotonicMs,
+    ) -> None:
+        self.note(member, f"reads {partition.topic}-{partition.number} from {position} on")
+        for notify in self._watching("kafka_position"):
+            notify(group, member, broker, partition, position, sent_ms)
+
+    def kafka_handled(
+        self, group: str, broker: str, partition: "KafkaPartition", begin: int, end: int
+    ) -> None:
+        self.handled_count += end - begin
+        self.note(group, f"read {partition.topic}-{partition.number}:{begin}-{end} at {broker}")
+        for notify in self._watching("kafka_handled"):
+            notify(group, broker, partition, begin, end)
+
+    def kafka_out_of_range(self, member: str, broker: str, partition: "KafkaPartition", offset: int) -> None:
+        self.note(broker, f"has nothing at {partition.topic}-{partition.number}:{offset}")
+        for notify in self._watching("kafka_out_of_range"):
+            notify(member, broker, partition, offset)
+
+    def kafka_commit(self, commit: "KafkaCommit") -> None:
+        offsets = " ".join(f"{each.topic}-{each.number}:{at}" for each, at in commit.offsets.items())
+        self.note(commit.member, f"commits {offsets} to {commit.broker} under {commit.epoch}")
+        for notify in self._watching("kafka_commit"):
+            notify(commit)
+
+    def kafka_committed(self, commit: "KafkaCommit", codes: "Mapping[KafkaPartition, int]") -> None:
+        wrong = sorted({code for code in codes.values() if code})
+        if wrong:
+            self.note(commit.broker, f"refuses the commit of {commit.member} under {commit.epoch}: {wrong}")
+        for notify in self._watching("kafka_committed"):
+            notify(commit, codes)
+
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         self.note(member, f"{what} {' '.join(_named(queue) for queue in queues)}")
         for notify in self._watching("owners_changed"):
@@ -273,3 +370,7 @@ class History(Watcher):
 
 def _named(queue: MessageQueue) -> str:
     return f"{queue.topic}@{queue.broker_name}/{queue.queue_id}"
+
+
+def _numbered(partitions: "Iterable[KafkaPartition]") -> str:
+    return " ".join(f"{each.topic}-{each.number}" for each in sorted(partitions)) or "nothing"

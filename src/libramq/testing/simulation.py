@@ -15,10 +15,10 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.testing.cluster import Cluster
 from libramq.testing.history import LINES_KEPT, Violation
-from libramq.testing.invariants import INVARIANTS, Invariant
+from libramq.testing.invariants import INVARIANTS, KAFKA_INVARIANTS, Invariant
 from libramq.testing.scenarios.faults import Faults
 from libramq.testing.scenarios.happening import Happening
-from libramq.testing.scenarios.scenario import Scenario, draw_scenario
+from libramq.testing.scenarios.scenario import KAFKA_AFTER_MS, Scenario, draw_scenario
 from libramq.testing.survey import Survey
 from libramq.testing.world import World
 
@@ -94,8 +94,10 @@ class Simulation:
             slave_count=self.scenario.slave_count,
             waits_for_slaves=self.scenario.waits_for_slaves,
             has_acting_slaves=self.scenario.has_acting_slaves,
+            kafka_groups=self.scenario.kafka_groups,
         )
-        self.invariants = [invariant(self.cluster) for invariant in INVARIANTS]
+        kinds = INVARIANTS + (KAFKA_INVARIANTS if self.scenario.kafka_groups else ())
+        self.invariants = [invariant(self.cluster) for invariant in kinds]
         self.world.history.watchers += self.invariants
         self._stepping: list[Invariant] = []
         self._survey = Survey(self.cluster)
@@ -137,6 +139,7 @@ class Simulation:
         for plan, count in zip(scenario.groups, scenario.members, strict=True):
             for _ in range(count * len(plan.topics)):
                 cluster.join(plan)
+        time.at(begin_ms + KAFKA_AFTER_MS, cluster.kafka.join_all)
         if any(plan.handling.slow_chance for plan in scenario.groups):
             self.world.history.disturbed("handlers are slower than members may be with giving up queues")
         faults = Faults(self.world, cluster, scenario.groups)

@@ -138,13 +138,14 @@ class Nodes:
     def numbering(self, topic: str) -> Numbering:
         """Return the numbering of a topic's queues, as far as they have numbers."""
         counts = self.counts(topic)
+        known = self._numberings.get(topic)
         if len(counts) == 1:
-            # A broker with all queues numbers them as it has them, also when they become fewer.
             ((name, count),) = counts.items()
-            known = self._numberings.get(topic)
-            if known is None or known.counts().keys() <= {name}:
-                return Numbering((Run(name, count),))
-        return self._numberings.get(topic, Numbering()) if counts else Numbering()
+            # What another broker has of it may not be known yet: then it waits for its numberer.
+            is_whole = self.is_alone if known is None else known.counts().get(name, 0) >= count
+            if is_whole and (known is None or known.counts().keys() <= {name}):
+                return Numbering((Run(name, count),))  # Also when the queues become fewer.
+        return known if counts and known is not None else Numbering()
 
     def is_settled(self, topic: str) -> bool:
         """Return whether all known queues of a topic have numbers."""
@@ -152,13 +153,19 @@ class Nodes:
 
     def place(self, topic: str, partition: int) -> Place | None:
         """Return a partition's queue; None if there is no such partition."""
-        if not self.known:
+        if self._numbers_itself(topic):
             return Place(self.broker_name, partition)
         return self.numbering(topic).place(partition)
 
     def partition(self, topic: str, broker_name: str, queue_id: int) -> int | None:
         """Return the partition of a queue; None if it has none."""
-        return queue_id if not self.known else self.numbering(topic).partition(broker_name, queue_id)
+        if self._numbers_itself(topic):
+            return queue_id
+        return self.numbering(topic).partition(broker_name, queue_id)
+
+    def _numbers_itself(self, topic: str) -> bool:
+        """Return whether there are no others: after a restart they may not have answered yet."""
+        return self.is_alone and topic not in self._numberings
 
     def refresh(self, done: Callable[[], None]) -> None:
         """Ask all other brokers for what has changed; `done` is called when they have answered or failed."""

@@ -11,6 +11,13 @@ from libramq.testing.invariants.consumption import (
 from libramq.testing.invariants.delays import DelayedMessagesArrive, DelayedMessagesComeOnce
 from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
 from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.kafka_groups import (
+    KafkaEpochsGoForward,
+    KafkaMovesHaveCauses,
+    KafkaPartitionsOwned,
+    OneKafkaOwner,
+)
+from libramq.testing.invariants.kafka_offsets import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import (
@@ -56,4 +63,14 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     AttemptsComeOnce,
 )
 
-__all__ = ["INVARIANTS", "Invariant"]
+#: Those of Kafka's groups, where there are any.
+KAFKA_INVARIANTS: tuple[type[Invariant], ...] = (
+    OneKafkaOwner,
+    KafkaEpochsGoForward,
+    KafkaMovesHaveCauses,
+    KafkaCommitsAreKept,
+    KafkaPartitionsOwned,
+    KafkaConsumedAtLeastOnce,
+)
+
+__all__ = ["INVARIANTS", "KAFKA_INVARIANTS", "Invariant"]

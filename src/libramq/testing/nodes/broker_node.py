@@ -8,7 +8,7 @@ start ─► running ─┬─► stop        everything is on the disk, the nam
 import contextlib
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
@@ -24,6 +24,9 @@ from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, fai
 from libramq.testing.world import SeededSecretBits, World
 from libramq.transport.server import IDLE_MS_MAX
 from libramq.transport.server_connection import Handler
+
+if TYPE_CHECKING:
+    from libramq.testing.nodes.kafka_port import KafkaPort
 
 #: How soon a broker that could not start is started again, as a supervisor would.
 START_AGAIN_MS: Final = 500
@@ -50,6 +53,8 @@ class SimulatedBroker:
         self._random = world.stream(name)
         self._broker: Broker | None = None
         self._cut_is_power = False
+        #: The port for Kafka's clients, in the current run; None: it does not listen, or not yet.
+        self.kafka: KafkaPort | None = None
 
     @property
     def address(self) -> str:
@@ -118,7 +123,7 @@ class SimulatedBroker:
             self.process.clock.reboot()
         else:
             self.disk.process_died()
-        self._broker = None
+        self._broker = self.kafka = None
         self._note_end(durable_to)
 
     def _note_end(self, durable_to: int | None) -> None:
@@ -137,11 +142,7 @@ class SimulatedBroker:
                 secret_bits=SeededSecretBits(random.Random(self._random.random())),
             )
         except (OSError, LibraError) as error:
-            world.history.note(self.name, f"does not start: {error}")
-            if not self._is_transient(error):
-                raise
-            self._end(power=False)
-            world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
+            self._cannot_start(error)
             return
         self._remotes = simulated_remotes(world.network, self.process, lost=self._lost)
         self._performer = Performer(
@@ -173,6 +174,29 @@ class SimulatedBroker:
             ha_address = f"{config.broker_ip}:{config.ha_listen_port}"
             network.listen(ha_address, self.process, slaves, reader=ReportReader)
         listening()
+        if config.kafka_listen_port:
+            self.process.after(0, self._listen_for_kafka)
+
+    def _listen_for_kafka(self) -> None:
+        """Serve Kafka's clients, as the command does once its broker listens."""
+        from libramq.testing.nodes.kafka_port import KafkaPort  # Needs the extra `kafka`.
+
+        secret_bits = SeededSecretBits(random.Random(self._random.random()))
+        try:
+            self.kafka = KafkaPort(self._running, self.config, self.disk, secret_bits)
+        except (OSError, LibraError) as error:
+            self._cannot_start(error)
+            return
+        self.kafka.listen(self._world.network, self.process, self._performer)
+        self._performer.follow()
+
+    def _cannot_start(self, error: Exception) -> None:
+        """Start again later, as a supervisor does; raises what the disk has no part in."""
+        self._world.history.note(self.name, f"does not start: {error}")
+        if not self._is_transient(error):
+            raise error
+        self._end(power=False)
+        self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
 
     def _lost(self, address: str) -> None:
         self._performer.lost(address)

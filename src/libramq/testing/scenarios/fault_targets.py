@@ -42,8 +42,9 @@ class FaultTargets:
 
     def _anybody(self) -> str:
         producers = [producer.name for producer in self._cluster.producers]
+        kafka = [each.name for each in self._cluster.kafka.alive()]
         return self._random.choice(
-            [*(m.name for m in self._cluster.alive()), *producers, *self._cluster.brokers]
+            [*(m.name for m in self._cluster.alive()), *kafka, *producers, *self._cluster.brokers]
         )
 
     def _disturb(self, what: str) -> None:

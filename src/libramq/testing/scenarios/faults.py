@@ -11,7 +11,7 @@ from libramq.testing.machine.air import Weather
 from libramq.testing.nodes.broker_node import SimulatedBroker
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.scenarios.happening import Happening
-from libramq.testing.scenarios.slave_faults import SlaveFaults
+from libramq.testing.scenarios.kafka_faults import KafkaFaults
 from libramq.testing.world import World
 
 #: How long brokers are down, members frozen, links dead.
@@ -35,7 +35,7 @@ SWING_MS_MAX: Final = 1_500
 SLEWED_MS_MAX: Final = 45
 
 
-class Faults(SlaveFaults):
+class Faults(KafkaFaults):
     """Performs faults on a cluster, one after the other; targets are drawn when they happen."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
@@ -302,6 +302,7 @@ class Faults(SlaveFaults):
         cluster, network, draw = self._cluster, self._world.network, self._splits
         brokers = draw.sample(list(cluster.brokers), len(cluster.brokers))
         others = [each.name for each in cluster.alive()]
+        others += [each.name for each in cluster.kafka.alive()]
         others += [each.name for each in cluster.producers]
         others += [each.name for each in cluster.name_servers]
         halves: tuple[list[str], list[str]] = (brokers[:1], brokers[1:2])
@@ -373,6 +374,7 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
         "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
         "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
         "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk", "end_master",
-        "end_slave", "part_slave",
+        "end_slave", "part_slave", "kafka_join", "kafka_stop", "kafka_kill", "kafka_sleep", "kafka_bounce",
+        "kafka_cut_off", "end_coordinator",
     )
 }  # fmt: skip

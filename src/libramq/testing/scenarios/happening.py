@@ -52,6 +52,16 @@ class Happening(StrEnum):
     REVIVED_ELSEWHERE = "an acting slave has another master redeliver what was popped"
     ACKNOWLEDGED_AT_SLAVE = "an acting slave takes the acknowledgement of a popped message"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
+    # Groups of Kafka's members.
+    KAFKA_GROUP = "a Kafka group"
+    KAFKA_FENCED = "a Kafka member is fenced, and joins again"
+    KAFKA_STALE_COMMIT = "a Kafka commit under an old epoch is refused"
+    KAFKA_SLEPT = "a Kafka member sleeps longer than its session"
+    KAFKA_REPLACED = "a static Kafka member is replaced"
+    KAFKA_AMID = "a coordinator ends amid a rebalance of a Kafka group"
+    KAFKA_KEPT = "a coordinator restarts, and its Kafka members keep their partitions"
+    KAFKA_TAKEN_OVER = "another broker takes a Kafka group over"
+    KAFKA_GREW = "partitions of a Kafka group's topic are added"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
     ROUTES_DIFFER = "name servers do not agree on a topic"

@@ -6,6 +6,7 @@ from typing import Final
 
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.nodes.handlers import Handling
+from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 
 #: Nothing fails in a calm scenario: members join and leave gracefully.
 CALM: Final = (
@@ -36,6 +37,22 @@ SHORT_SESSIONS_CHANCE: Final = 0.3
 SLOW_CHANCE: Final = 0.02
 SLOW_MS: Final = 1_500
 SLOW_REVOKE_MS: Final = 1_000
+#: Topics keep their queues where there are Kafka's groups.
+KAFKA_CHANCE: Final = 0.08
+KAFKA_CALM: Final = ("kafka_join", "kafka_stop", "grow")
+KAFKA_ROUGH: Final = (
+    "kafka_join", "kafka_join", "kafka_stop", "kafka_kill", "kafka_sleep", "kafka_sleep", "kafka_bounce",
+    "kafka_bounce", "kafka_cut_off", "end_coordinator", "end_coordinator", "grow",
+)  # fmt: skip
+NOT_WITH_KAFKA: Final = ("make_again", "shrink")
+#: Brokers that are apart may number new partitions differently (docs/design/kafka-cluster.md).
+PARTED: Final = ("partition", "split", "split_brokers", "split_name_servers")
+#: How much later than other members Kafka's come, and all faults: brokers know each other, and each other's
+#: topics.
+KAFKA_AFTER_MS: Final = 2_500
+#: Longer than a session of Kafka's members.
+LONG_CHANCE: Final = 0.2
+LONG_MS: Final = 65_000
 CALM_SHARE: Final = 0.25
 #: How likely a member is a stock one: groups of ours, of stock members, of both.
 STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
@@ -66,12 +83,52 @@ class Scenario:
     waits_for_slaves: bool = False
     #: Whether slaves deliver what waits while their masters are gone; then some messages wait.
     has_acting_slaves: bool = False
+    #: Groups of Kafka's members, on the same topics.
+    kafka_groups: tuple[KafkaGroupPlan, ...] = ()
 
 
-def draw_scenario(seed: int) -> Scenario:
-    """The scenario of a seed."""
+def draw_scenario(seed: int, *, has_kafka: bool = False) -> Scenario:
+    """The scenario of a seed. has_kafka: with Kafka's groups, if there are no slaves."""
     scenario = _with_splits(_with_short_sessions(_with_operations(_draw(seed), seed), seed), seed)
-    return _with_acting_slaves(_with_slaves(scenario, seed), seed)
+    scenario = _with_acting_slaves(_with_slaves(scenario, seed), seed)
+    return _with_kafka(scenario, seed, is_certain=has_kafka)
+
+
+def _with_kafka(scenario: Scenario, seed: int, *, is_certain: bool) -> Scenario:
+    """Add Kafka's groups to some scenarios without slaves."""
+    chance = random.Random(f"{seed}/groups of Kafka's clients")
+    if scenario.slave_count or (chance.random() >= KAFKA_CHANCE and not is_certain):
+        return scenario
+    is_parted = scenario.broker_count > 1 and any(each[1] in PARTED for each in scenario.actions)
+    left_out = NOT_WITH_KAFKA + (("grow",) if is_parted else ())
+    actions = [(at_ms + KAFKA_AFTER_MS, name) for at_ms, name in scenario.actions if name not in left_out]
+    is_calm = all(each[1] in CALM for each in actions)
+    duration_ms = scenario.duration_ms + KAFKA_AFTER_MS + chance.randint(2, 10) * 1_000
+    first_ms, last_ms = KAFKA_AFTER_MS + 1_000, duration_ms - 2_000
+    menu = [each for each in (KAFKA_CALM if is_calm else KAFKA_ROUGH) if each not in left_out]
+    more = [(chance.randint(first_ms, last_ms), chance.choice(menu)) for _ in range(chance.randint(2, 8))]
+    is_long = not is_calm and chance.random() < LONG_CHANCE
+    topics = tuple(scenario.topics)
+    groups = tuple(
+        KafkaGroupPlan(
+            name=f"K{number}",
+            topics=topics[: chance.randint(1, len(topics))],
+            members=chance.randint(1, 4),
+            assignor=chance.choice((None, "uniform", "range")),
+            static_chance=chance.choice((0.0, 0.0, 0.5, 1.0)),
+            rebalance_ms=chance.choice((2_000, 5_000, 60_000)),
+            revoke_ms_max=chance.choice((5, 50, 1_000)),
+            commit_ms=chance.choice((300, 1_000, 5_000)),
+        )
+        for number in range(1, chance.choice((1, 1, 1, 2)) + 1)
+    )
+    return replace(
+        scenario,
+        kafka_groups=groups,
+        duration_ms=duration_ms + (LONG_MS if is_long else 0),
+        producer_interval_ms=max(scenario.producer_interval_ms, 300 if is_long else 0),
+        actions=tuple(sorted([*actions, *more])),
+    )
 
 
 def _with_acting_slaves(scenario: Scenario, seed: int) -> Scenario:

@@ -1,0 +1,236 @@
+"""Invariants of Kafka's groups (KIP-848): owners, epochs, and moves."""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.nodes.kafka_facts import JOINS, KafkaBeat, KafkaCommit, KafkaPartition, KafkaPartitions
+from libramq.testing.scenarios.happening import Happening
+from libramq.wire.kafka.error_code import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from libramq.testing.cluster import Cluster
+    from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
+
+_FENCED: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
+
+
+class _Taken(NamedTuple):
+    """A partition that a member has was given to another one, by a coordinator at a time."""
+
+    partition: KafkaPartition
+    by: str
+    broker: str
+    at_ms: MonotonicMs
+
+
+class OneKafkaOwner(Invariant):
+    """Check that a coordinator gives a partition away only after it was given up, or its owner is out.
+
+    A coordinator may have dropped the owner, whose session is over or whose revocation takes too long; the
+    owner learns of it later. So from the moment at which another member gets the partition, no heartbeat of
+    the owner is accepted there any more, nor a commit, until it has joined again.
+    """
+
+    name = "a partition of a Kafka group has one owner, and others are fenced"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._owned: dict[str, dict[str, KafkaPartitions]] = {}
+        self._lives: dict[str, int] = {}
+        self._answering: dict[str, KafkaBeat] = {}
+        #: By member and life.
+        self._taken: dict[tuple[str, int], dict[KafkaPartition, _Taken]] = {}
+        self._expecting: set[tuple[str, int]] = set()
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None and not self.cluster.is_sync:
+            self._taken.clear()  # The last answers may be forgotten.
+
+    def kafka_beat(self, beat: KafkaBeat) -> None:
+        self._lives[beat.member] = beat.life
+
+    def kafka_answered(
+        self, beat: KafkaBeat, code: int, epoch: int, assigned: KafkaPartitions | None
+    ) -> None:
+        self._answering[beat.member] = beat
+        if code or beat.epoch == JOINS:
+            return
+        for taken in self._taken.get((beat.member, beat.life), {}).values():
+            if beat.broker == taken.broker and beat.sent_ms > taken.at_ms:
+                self._broken(beat.group, beat.member, taken, "sends heartbeats")
+
+    def kafka_owns(self, group: str, member: str, partitions: KafkaPartitions) -> None:
+        owned = self._owned.setdefault(group, {})
+        gained = partitions - owned.get(member, frozenset())
+        owned[member] = partitions
+        beat = self._answering.get(member)
+        if beat is None or self.cluster.may_have_lost(beat.broker, beat.sent_ms):
+            return  # A power cut may have taken the answer's record before the answer came.
+        for other, theirs in owned.items():
+            for each in sorted(theirs & gained) if other != member else ():
+                taken = _Taken(each, member, beat.broker, self.cluster.now_ms)
+                self._taken.setdefault((other, self._lives.get(other, 0)), {})[each] = taken
+
+    def kafka_commit(self, commit: KafkaCommit) -> None:
+        node = self.cluster.brokers[commit.broker].kafka
+        if node is None or node.expects_members:
+            self._expecting.add((commit.member, commit.number))
+
+    def kafka_committed(self, commit: KafkaCommit, codes: "Mapping[KafkaPartition, int]") -> None:
+        was_expecting = (commit.member, commit.number) in self._expecting
+        self._expecting.discard((commit.member, commit.number))
+        node = self.cluster.brokers[commit.broker].kafka
+        if was_expecting or node is None or node.expects_members:
+            return
+        accepted = [each for each, code in codes.items() if code == ErrorCode.NONE]
+        if commit.is_stale and accepted:
+            self.broken(f"{commit.member} commits under {commit.epoch}, which it left behind")
+        for each in accepted:
+            taken = self._taken.get((commit.member, commit.life), {}).get(each)
+            if taken is not None and commit.broker == taken.broker and commit.sent_ms > taken.at_ms:
+                self._broken(commit.group, commit.member, taken, "commits")
+
+    def _broken(self, group: str, member: str, taken: _Taken, what: str) -> None:
+        which = f"{taken.partition.topic}-{taken.partition.number}"
+        self.broken(f"{group}: {taken.by} got {which} from {taken.broker}, where {member} has it and {what}")
+
+
+class KafkaEpochsGoForward(Invariant):
+    """Check that no broker takes an epoch of a group back, also over its restarts.
+
+    Another coordinator begins with epochs of its own; members of the former one have to join there.
+    """
+
+    name = "the epochs of Kafka's groups go forward"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._group_epochs: dict[tuple[str, str], int] = {}
+        self._answered: dict[tuple[str, str], int] = {}
+        self._at_join: dict[tuple[str, int], int] = {}
+
+    def step(self) -> None:
+        for plan in self.cluster.kafka.plans:
+            for name, node in self.cluster.brokers.items():
+                epoch = node.kafka.group_epoch(plan.name) if node.kafka is not None else None
+                before = self._group_epochs.get((name, plan.name), 0)
+                if epoch is not None and epoch < before:
+                    self.broken(f"{plan.name} had epoch {before} at {name}, and has {epoch}")
+                self._group_epochs[name, plan.name] = epoch or before
+
+    def kafka_beat(self, beat: KafkaBeat) -> None:
+        if beat.epoch == JOINS:
+            self._at_join[beat.member, beat.life] = self._answered.get((beat.broker, beat.group), 0)
+
+    def kafka_answered(
+        self, beat: KafkaBeat, code: int, epoch: int, assigned: KafkaPartitions | None
+    ) -> None:
+        if code:
+            return
+        before = self._at_join[beat.member, beat.life] if beat.epoch == JOINS else beat.epoch
+        if epoch < before:
+            self.broken(f"{beat.group}: {beat.broker} answers {beat.member} {epoch}, after {before}")
+        key = (beat.broker, beat.group)
+        self._answered[key] = max(epoch, self._answered.get(key, 0))
+
+
+class KafkaPartitionsOwned(Invariant):
+    """Check that once faults have ended every partition has one owner, at the group's epoch."""
+
+    name = "every partition of a Kafka group is owned by one member soon after faults end"
+    #: A session (45 s), of a static member that does not return, and the next rebalance.
+    within_ms = 60_000
+
+    def is_met(self) -> bool:
+        return not any(wrong_of(self.cluster, plan) for plan in self.cluster.kafka.plans)
+
+    def finish(self) -> None:
+        for plan in self.cluster.kafka.plans:
+            wrong = wrong_of(self.cluster, plan)
+            if wrong:
+                self.broken(f"{plan.name}: {wrong}")
+
+
+class KafkaMovesHaveCauses(Invariant):
+    """Check that members of a group that is balanced keep what they have until members or topics change.
+
+    It is judged while nothing fails but members and brokers. A broker without others goes on after a restart
+    as if nothing had happened.
+    """
+
+    name = "nothing moves in a Kafka group that is balanced"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._is_judged = True
+        #: Of groups that are balanced: who was there, and how many queues topics had.
+        self._balanced: dict[str, object] = {}
+        self._restarted: set[str] = set()
+
+    def disturbed(self, what: str) -> None:
+        name, _, how = what.partition(" ")
+        is_end = how.startswith(("is killed", "loses power", "restarts"))
+        self._is_judged &= name.startswith("member-") or (
+            is_end and (name.startswith("kafka-") or name in self.cluster.brokers)
+        )
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if len(self.cluster.brokers) > 1:
+            self._is_judged = False  # Another one coordinates, and this one again when it is back.
+        elif durable_to is not None and not self.cluster.is_sync:
+            self._balanced.clear()
+        else:
+            self._restarted.update(self._balanced)
+
+    def step(self) -> None:
+        for plan in self.cluster.kafka.plans if self._is_judged else ():
+            now = self._state(plan.name)
+            if self._balanced.get(plan.name) != now:
+                self._balanced.pop(plan.name, None)
+                self._restarted.discard(plan.name)
+                if not wrong_of(self.cluster, plan):
+                    self._balanced[plan.name] = now
+
+    def kafka_answered(
+        self, beat: KafkaBeat, code: int, epoch: int, assigned: KafkaPartitions | None
+    ) -> None:
+        state = self._balanced.get(beat.group)
+        if not self._is_judged or state is None or state != self._state(beat.group):
+            return
+        member = next(each for each in self.cluster.kafka.all if each.name == beat.member)
+        if not member.is_alive or beat.epoch == JOINS:
+            return
+        if code in _FENCED:
+            self.broken(f"{beat.group}: {beat.broker} fences {beat.member}")
+        if assigned is not None and assigned != member.owned:
+            self.broken(f"{beat.group}: {beat.broker} gives {beat.member} other partitions")
+        if code == ErrorCode.NONE and beat.group in self._restarted:
+            self.cluster.world.history.happened(Happening.KAFKA_KEPT, beat.group)
+
+    def _state(self, group: str) -> object:
+        names = [each.name for each in self.cluster.kafka.alive(group)]
+        return names, dict(self.cluster.topics)
+
+
+def wrong_of(cluster: "Cluster", plan: "KafkaGroupPlan") -> str:
+    """Return what is wrong with the owners of a group's partitions, if something is."""
+    members = cluster.kafka.alive(plan.name)
+    for member in members:
+        node = cluster.brokers[member.coordinator] if member.coordinator is not None else None
+        epoch = node.kafka.group_epoch(plan.name) if node is not None and node.kafka is not None else None
+        if not member.is_in or member.epoch != epoch:
+            return f"{member.name} is in epoch {member.epoch} at {member.coordinator}, which has {epoch}"
+    owners: dict[KafkaPartition, str] = {}
+    for member in members:
+        for each in member.owned:
+            if each in owners:
+                return f"{each.topic}-{each.number} is owned by {owners[each]} and {member.name}"
+            owners[each] = member.name
+    for topic in plan.topics if members else ():
+        for number in range(cluster.topics[topic] * len(cluster.brokers)):
+            if KafkaPartition(topic, number) not in owners:
+                return f"{topic}-{number} is owned by nobody"
+    return ""
