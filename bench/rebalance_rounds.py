@@ -82,11 +82,12 @@ def play(
     frozen_s: float = 0.0,
     parked: bool = False,
     member: Path = MEMBER,
+    before_kill: Callable[[Process], None] | None = None,
 ) -> tuple[list[Cost], int]:
     """One round; what each event cost, and how many messages nobody got.
 
     frozen_s 0: no freeze. parked: all members are started before, and join when they are told "join".
-    member: the program that produces.
+    member: the program that produces. before_kill: waits until the member is to be killed.
     """
     topic = cluster.fresh_name("Rebalance")
     cluster.create_topic(topic, QUEUES)
@@ -121,6 +122,8 @@ def play(
         producer.wait_line("started", within_s=READY_S)
         time.sleep(WARM_S + randomness.random())
         for name, what in events:
+            if what == "killed" and before_kill is not None:
+                before_kill(running[name])
             times_us.append(time.time_ns() // 1000)
             acts[what](name)
             time.sleep(randomness.uniform(*spacing) + lasting_s.get(what, 0.0))
