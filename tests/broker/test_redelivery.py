@@ -165,6 +165,7 @@ def test_after_a_crash_a_level_continues_at_the_end_of_its_queue(talk, peer):
         talk.broker.store,
         talk.config.delay_levels_ms,
         {1: 500},
+        {},
         Destinations(talk.broker.topics),
         clock=talk.clock,
     )

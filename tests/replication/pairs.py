@@ -125,8 +125,9 @@ class Pair:
         self.slave.broker.registration.begin(lambda: None)
         return self.slave
 
-    def open_other(self) -> Conversation:
-        self.other = Conversation(self._root / "other", clock=self.clock, broker_name="broker-b")
+    def open_other(self, **options: object) -> Conversation:
+        named = {"broker_name": "broker-b"} | options
+        self.other = Conversation(self._root / "other", clock=self.clock, **named)
         return self.other
 
     def return_master(self, **options: object) -> None:

@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from libramq.broker.cluster import slaves_progress
+from libramq.broker.cluster import escaping_levels, slaves_progress
+from libramq.broker.messages.level_account import LevelAccount
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, ConnectionLost
 from tests.broker.brokers import Conversation
@@ -233,6 +234,92 @@ def test_who_does_not_act_escapes_nothing(tmp_path: Path) -> None:
         )
 
 
+#: More than `refusing` lets its other master take.
+LARGE = "large" * 100
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[Pair]:
+    """A pair beside a master that refuses large messages."""
+    pair = Pair(tmp_path, namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.slave.close()
+    pair.open_slave(**ACTING, enable_remote_escape=True)
+    pair.master.create_topic("T", queues=1)
+    pair.open_other(max_message_size=100).create_topic("T", queues=1)
+    pair.run(ROUND_MS)
+    yield pair
+    pair.close()
+
+
+def test_others_pass_what_another_master_refuses(refusing: Pair) -> None:
+    """A message that was refused for good held up all of its level behind it."""
+    send(refusing, "one", LARGE, "two")
+    refusing.run(100)
+    lose_master(refusing)
+    refusing.run(15 * SECONDS)
+    assert sorted(bodies(refusing.other)) == [b"one", b"two"]
+    schedule = refusing.slave.broker.schedule
+    assert (schedule.offsets, schedule.accounts) == ({2: 1}, {2: LevelAccount(until=3, waiting=(1,))})
+    return_master(refusing)
+    assert bodies(refusing.master) == [LARGE.encode()]
+    assert sorted(bodies(refusing.other)) == [b"one", b"two"]
+    for talk in (refusing.master, refusing.slave):
+        assert (talk.broker.schedule.offsets, talk.broker.schedule.accounts) == ({2: 3}, {})
+
+
+@pytest.mark.parametrize("who", ["slave", "master"])
+def test_an_account_survives_a_kill(refusing: Pair, who: str) -> None:
+    send(refusing, LARGE, *(f"{number}" for number in range(40)))
+    refusing.run(100)
+    lose_master(refusing)
+    refusing.run(15 * SECONDS)
+    if who == "slave":
+        refusing.slave.kill()
+        refusing.open_slave(**ACTING, enable_remote_escape=True)
+        refusing.run(15 * SECONDS)
+    else:
+        refusing.return_master()
+        refusing.run(1_500)
+        lose_master(refusing)
+        refusing.run(1_000)
+    return_master(refusing)
+    assert bodies(refusing.master) == [LARGE.encode()]
+    assert sorted(bodies(refusing.other)) == sorted(f"{number}".encode() for number in range(40))
+
+
+def test_what_waits_is_sent_once_another_master_has_its_topic(pair: Pair) -> None:
+    assert pair.other is not None
+    pair.other.broker.topics.delete("T", pair.clock.wall_ms())
+    texts = [f"{number:02}" for number in range(50)]
+    send(pair, *texts)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(30 * SECONDS)
+    assert len(pair.slave.broker.schedule.accounts[2].waiting) == len(texts)
+    pair.other.create_topic("T", queues=1)
+    pair.run(60 * SECONDS)
+    assert sorted(bodies(pair.other)) == [text.encode() for text in texts]
+    return_master(pair)
+    assert bodies(pair.master) == []
+
+
+def test_with_too_many_that_wait_those_behind_wait_too(
+    refusing: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(escaping_levels, "WAITING_MAX", 1)
+    send(refusing, LARGE)
+    refusing.run(5 * SECONDS)
+    send(refusing, LARGE, "one", LARGE, "two", *(f"{number}" for number in range(40)))
+    refusing.run(100)
+    lose_master(refusing)
+    refusing.run(60 * SECONDS)
+    assert len(bodies(refusing.other)) == 30  # The rest of one window.
+    assert LARGE.encode() not in bodies(refusing.other)
+    return_master(refusing)
+    found = bodies(refusing.master) + bodies(refusing.other)
+    assert len(found) == len({*found}) + 2 == 45
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happens_each_message_is_delivered_once(tmp_path: Path, seed: int) -> None:
     """Masters are killed and return, slaves are restarted, and messages of all ages wait meanwhile."""
@@ -241,13 +328,16 @@ def test_whatever_happens_each_message_is_delivered_once(tmp_path: Path, seed: i
     pair.slave.close()
     pair.open_slave(**ACTING, enable_remote_escape=True)
     pair.master.create_topic("T", queues=1)
-    pair.open_other().create_topic("T", queues=1)
+    pair.open_other(max_message_size=100).create_topic("T", queues=1)
     pair.run(ROUND_MS)
     sent: list[bytes] = []
     for _ in range(25):
         match random.choice(["send", "send", "wait", "wait", "master", "slave"]):
             case "send" if pair.is_reachable:
-                texts = [f"{len(sent) + number}" for number in range(random.randint(1, 40))]
+                texts = [
+                    f"{len(sent) + number}" + random.choice(["", "", LARGE])
+                    for number in range(random.randint(1, 40))
+                ]
                 send(pair, *texts, level=str(random.randint(1, 4)))
                 sent += [text.encode() for text in texts]
             case "wait":

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from libramq.broker.cluster.escaping import Escaping
+from libramq.broker.cluster.escaping_levels import EscapingLevels
 from libramq.broker.cluster.escaping_pops import EscapingPops
 from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
@@ -116,7 +116,11 @@ def test_a_master_that_does_not_ask_its_slave_is_caught(monkeypatch: pytest.Monk
 
 
 def test_a_slave_that_forgets_what_it_has_sent_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Escaping, "_advance", lambda self, level, offset: None)
+    def forget(self: EscapingLevels, level: int, window: Window) -> None:
+        if window.is_done:
+            self._windows.pop(level, None)
+
+    monkeypatch.setattr(EscapingLevels, "_accepted", forget)
     caught(DelayedMessagesComeOnce)
 
 

@@ -1,13 +1,13 @@
 """Escaping: an acting slave sends messages whose delay is over to other masters that have their topic.
 
-    acting? ─► confirmed by a name server, every 3 s ─► due messages of a level, 32 at once
-                  ─► sent (`other_masters.py`) ─► the level's offset
+    acting? ─► confirmed by a name server, every 3 s ─► delay levels       `escaping_levels.py`
+                                                        open transactions  `escaping_transactions.py`
+                                                        timer messages     `escaping_timers.py`
+                                                        what was popped    `escaping_pops.py`
 
-Nothing is stored here: a slave has the log of its master and nothing else. A level waits until all of its
-messages have been accepted, so nothing is lost; a send without an answer is repeated, and may then be stored
-twice. The slave with the lowest id sends, while the name server knows no master. Open transactions go the
-same way (`escaping_transactions.py`), and so do timer messages (`escaping_timers.py`) and what was popped
-(`escaping_pops.py`).
+Nothing is stored here: a slave has the log of its master and nothing else. What no other master has accepted
+waits, so nothing is lost; a send without an answer is repeated, and may then be stored twice. The slave with
+the lowest id sends, while the name server knows no master.
 
 A master that returns asks for the offsets of the levels before it delivers (`slaves_progress.py`). From then
 on nothing more is sent. Until then its own offsets, which are older, are not copied (`table_copies.py`).
@@ -16,13 +16,13 @@ Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.chang
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Final
 
+from libramq.broker.cluster.escaping_levels import SOON_MS, EscapingLevels
 from libramq.broker.cluster.escaping_pops import EscapingPops
 from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
-from libramq.broker.cluster.other_masters import AGAIN_MS, ANSWER_MS_MAX, OtherMasters, Outgoing, Window
+from libramq.broker.cluster.other_masters import AGAIN_MS, ANSWER_MS_MAX, OtherMasters
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -30,16 +30,11 @@ from libramq.broker.messages.rounds import Rounds
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.kernel.parts import Kernel
-from libramq.message import names
-from libramq.message import properties as p
-from libramq.message.message import MessageExt
 from libramq.pop.check_point import Key
 from libramq.remoting.body.route import ClusterInfo
 from libramq.rpc.name_server_calls import cluster_info
 from libramq.rpc.question import Ask, Question
 
-#: Ours: how soon a level is looked at that has more.
-SOON_MS: Final = 10
 #: Ours: for how long a name server's answer counts.
 CONFIRMED_MS: Final = 3_000
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
@@ -49,8 +44,6 @@ ASKED_MS: Final = 5_000
 #: Ours: how long what was sent, and a slot that was sent in part, are kept for a master to ask
 #: (SlavesProgress.WAIT_MS_MAX).
 KEPT_MS: Final = 30_000
-
-_DROPPED: Final = (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID, p.TRANSACTION_PREPARED, *p.TIMER_REQUESTS)
 
 
 class Escaping:
@@ -72,7 +65,6 @@ class Escaping:
         is_copying: Callable[[], bool],
     ) -> None:
         self._schedule = files.schedule
-        self._save_soon = files.save_progress_soon
         self._clock = kernel.clock
         self._name, self._id = config.broker_name, config.broker_id
         self._ask = ask
@@ -83,8 +75,14 @@ class Escaping:
         self._confirmed_until_ms = self._paused_until_ms = self._clock.monotonic_ms()
         self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
         self._is_asking = self._was_acting = self._has_sent = False
-        self._windows: dict[int, Window] = {}
         self._masters = OtherMasters(kernel, ask, name=self._name, name_server=name_server, ready=self._soon)
+        self._levels = EscapingLevels(
+            files.schedule,
+            self._masters,
+            sender=f"InnerProducerGroup_{self._name}_{self._id}",
+            moved=files.save_progress_soon,
+            ready=self._soon,
+        )
         self._transactions = EscapingTransactions(config, files.store, offsets, self._masters, kernel.clock)
         self._timers = EscapingTimers(config, files, self._masters, kernel.clock, self._soon)
         self._pops = EscapingPops(config, files, self._masters, kernel.clock, self._soon)
@@ -95,7 +93,7 @@ class Escaping:
         now_ms = self._clock.monotonic_ms()
         self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
         is_awaiting = self._transactions.is_awaiting or self._is_midway
-        self._has_sent = is_awaiting or any(each.awaited for each in self._windows.values())
+        self._has_sent = is_awaiting or self._levels.is_awaiting
         return self._has_sent
 
     def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
@@ -110,7 +108,7 @@ class Escaping:
 
     def forget(self) -> None:
         """Forget what is sent, as the log is about to be cut: its numbers may soon mean other messages."""
-        self._windows.clear()
+        self._levels.begin()
         self._transactions.begin()
         self._timers.end()
         self._pops.end()
@@ -137,7 +135,7 @@ class Escaping:
                 self._timers.end()
                 self._pops.end()
             self._was_acting = False
-            self._windows = {level: each for level, each in self._windows.items() if each.awaited}
+            self._levels.end()
             return
         self._kept_until_ms = now_ms + KEPT_MS
         if not self._was_acting:
@@ -145,15 +143,14 @@ class Escaping:
             self._transactions.begin()
             self._timers.begin()
             self._pops.begin()
-            self._windows.clear()  # Of an earlier absence of the master.
+            self._levels.begin()
             self._was_acting = self._has_sent = True
         if now_ms >= self._confirmed_until_ms:
             self._confirm()
             return
-        for level in self._schedule.levels:
-            window = self._windows.get(level) or self._open(level, now_ms)
-            if window is not None:
-                self._masters.send(window, self._outgoing, partial(self._accepted, level, window))
+        next_ms = self._levels.act(now_ms)
+        if next_ms is not None:
+            self._rounds.by(next_ms)
         if self._transactions.act():
             self._rounds.by(now_ms + SOON_MS)
         if self._has_timers and self._timers.act():
@@ -191,37 +188,3 @@ class Escaping:
         if broker is not None and min(broker.broker_addrs, default=None) == self._id:
             self._confirmed_until_ms = now_ms + CONFIRMED_MS
             self._rounds.by(now_ms)
-
-    # The delay levels.
-
-    def _open(self, level: int, now_ms: MonotonicMs) -> Window | None:
-        """Read the next due messages of a level."""
-        due = self._schedule.due(level, now_ms)
-        if due is None:
-            self._rounds.by(now_ms + SOON_MS)
-            return None
-        if due.head_due_ms is not None:
-            self._rounds.by(max(due.head_due_ms, now_ms + SOON_MS))
-        if not due.messages:
-            self._advance(level, due.next_offset)  # All of them were delivered by the master.
-            return None
-        window = self._windows[level] = Window(due.messages, due.next_offset)
-        return window
-
-    def _outgoing(self, message: MessageExt) -> Outgoing:
-        properties = {name: value for name, value in message.properties.items() if name not in _DROPPED}
-        topic = message.properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC)
-        return Outgoing(topic, properties, f"InnerProducerGroup_{self._name}_{self._id}")
-
-    def _accepted(self, level: int, window: Window) -> None:
-        if self._windows.get(level) is not window:
-            return
-        self._advance(level, window.next_offset)
-        if window.is_done:
-            del self._windows[level]
-            self._soon()
-
-    def _advance(self, level: int, offset: int) -> None:
-        if offset > self._schedule.offsets.get(level, 0):
-            self._schedule.reached(level, offset)
-            self._save_soon()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError
+from libramq.errors import BrokerError, LibraError
 from libramq.formats.route import MASTER_ID, TopicRouteData
 from libramq.formats.tables import PERM_WRITE
 from libramq.kernel.parts import Kernel
@@ -40,19 +40,26 @@ ROUTES_MAX: Final = 10_000
 class Window:
     """Messages in the order of their queue; one that was accepted is None.
 
-    awaited: the places of those under way.
+    awaited: the places of those under way. refusals: how often a broker has refused which.
     """
 
     def __init__(self, messages: list[MessageExt], end_offset: int) -> None:
         self.messages: list[MessageExt | None] = list(messages)
+        self.offsets = frozenset(each.queue_offset for each in messages)
         self.awaited: set[int] = set()
+        self.refusals: dict[int, int] = {}
         self.again_ms = MonotonicMs(0)
-        self._end_offset = end_offset
+        self.end_offset = end_offset
 
     @property
     def next_offset(self) -> int:
         """Return the offset of the first message that is not accepted."""
-        return next((each.queue_offset for each in self.messages if each is not None), self._end_offset)
+        return next((each.queue_offset for each in self.messages if each is not None), self.end_offset)
+
+    @property
+    def left(self) -> set[int]:
+        """Return the offsets of the messages that are not accepted."""
+        return {each.queue_offset for each in self.messages if each is not None}
 
     @property
     def is_done(self) -> bool:
@@ -129,8 +136,11 @@ class OtherMasters:
     ) -> None:
         window.awaited.discard(place)
         if isinstance(answer, LibraError):
-            log.warning("a message was not accepted by another master; it is sent again", reason=str(answer))
+            say = log.debug if window.refusals.get(place) else log.warning
+            say("a message was not accepted by another master; it is sent again", reason=str(answer))
             window.again_ms = self._clock.monotonic_ms() + AGAIN_MS
+            if isinstance(answer, BrokerError):
+                window.refusals[place] = window.refusals.get(place, 0) + 1
         else:
             window.messages[place] = None
             accepted()

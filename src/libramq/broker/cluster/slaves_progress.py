@@ -20,6 +20,7 @@ from libramq.broker.cluster.steps import Steps
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import DelayAnswer
+from libramq.broker.messages.level_account import LevelAccount
 from libramq.broker.transaction_parts import TransactionParts
 from libramq.broker.transactions import half
 from libramq.clock import MonotonicMs
@@ -53,12 +54,12 @@ AGAIN_MS: Final = 500
 
 
 class Delivered(NamedTuple):
-    """The offsets up to which a slave has delivered, by level; is_moving: it may be more in a moment.
+    """A slave's answer: what it has delivered, by level; is_moving: it may be more in a moment.
 
     popped: what it has passed on of POP; None of Apache's slave.
     """
 
-    offsets: dict[int, int]
+    accounts: dict[int, LevelAccount]
     is_moving: bool
     popped: PassedOn | None
 
@@ -70,7 +71,9 @@ def delivered() -> Call[Delivered]:
 
 def _delivered(reply: Command) -> Delivered:
     answer = decode_body(reply.body, DelayAnswer)
-    return Delivered(answer.offset_table, reply.ext.get(ESCAPING_FIELD) == "1", answer.passed_on)
+    accounts = {level: LevelAccount(until=offset) for level, offset in answer.offset_table.items()}
+    accounts |= answer.level_accounts
+    return Delivered(accounts, reply.ext.get(ESCAPING_FIELD) == "1", answer.passed_on)
 
 
 class SlavesProgress:
@@ -147,7 +150,7 @@ class SlavesProgress:
         elif answer.is_moving:
             self._retry()
         else:
-            slave, levels = self._slaves.pop(0), self._ahead(answer.offsets)
+            slave, levels = self._slaves.pop(0), self._ahead(answer.accounts)
             self._compare_journals(slave, answer.popped, lambda: self._compare(slave, levels))
 
     def _ask_half_messages(self, slave: str) -> None:
@@ -249,25 +252,28 @@ class SlavesProgress:
 
         self._compare_record(slave, names.TIMER_TOPIC, 0, until - 1, compared)
 
-    def _ahead(self, offsets: dict[int, int]) -> list[tuple[int, int]]:
-        """Return the levels of which a slave has delivered more, and up to where."""
-        reached = {level: min(offset, self._ends.get(level, 0)) for level, offset in offsets.items()}
-        return [each for each in reached.items() if each[1] > self._schedule.offsets.get(each[0], 0)]
+    def _ahead(self, accounts: dict[int, LevelAccount]) -> list[tuple[int, LevelAccount]]:
+        """Return the levels of which a slave has delivered more."""
+        bounded = [(level, each.bounded(self._ends.get(level, 0))) for level, each in accounts.items()]
+        return [each for each in bounded if each[1].is_ahead_of(self._schedule.account_of(each[0]))]
 
-    def _compare(self, slave: str, levels: list[tuple[int, int]]) -> None:
-        """Take over a slave's offsets, one after the other."""
+    def _compare(self, slave: str, levels: list[tuple[int, LevelAccount]]) -> None:
+        """Take over a slave's accounts, one after the other."""
         if not levels:
             self._ask_half_messages(slave)
             return
-        level, offset = levels.pop()
+        level, account = levels.pop()
 
         def compared(is_equal: bool) -> None:
             if is_equal:
-                self._schedule.reached(level, offset)
-                log.info("a slave has delivered messages meanwhile", slave=slave, level=level, up_to=offset)
+                self._schedule.passed_on(level, account)
+                log.info(
+                    "a slave has delivered messages meanwhile",
+                    slave=slave, level=level, up_to=account.until, waiting=len(account.waiting),
+                )  # fmt: skip
             self._compare(slave, levels)
 
-        self._compare_record(slave, names.SCHEDULE_TOPIC, level - 1, offset - 1, compared)
+        self._compare_record(slave, names.SCHEDULE_TOPIC, level - 1, account.until - 1, compared)
 
     def _wait_no_longer(self, _: MonotonicMs) -> None:
         if self._done is not None:

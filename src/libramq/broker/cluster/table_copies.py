@@ -300,7 +300,7 @@ class TableCopies:
 
     def _apply_delays(self, content: DelayAnswer) -> Iterator[None]:
         if not self._is_ahead_of_master():
-            self._schedule.copy_offsets(content.offset_table)
+            self._schedule.copy_offsets(content.offset_table, content.level_accounts)
             self._passed_on.journal_begins_at(content.passed_on.place if content.passed_on else -1)
         yield
 

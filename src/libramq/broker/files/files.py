@@ -126,6 +126,7 @@ class BrokerFiles:
             self.store,
             self._config.delay_levels_ms,
             loaded.offset_table if loaded else {},
+            loaded.level_accounts if loaded else {},
             self.destinations,
             clock=self._clock,
         )
@@ -195,7 +196,7 @@ class BrokerFiles:
         timers = self.timers.timers
         self.passed_on.journal_begins_at(-1)
         if self.schedule.offsets or timers.again != Again():
-            self.schedule.copy_offsets({})
+            self.schedule.copy_offsets({}, {})
             timers.copy(Again())
             self.save_progress_soon()
 
@@ -255,13 +256,14 @@ class BrokerFiles:
         version = self.schedule.version
         if version == self._schedule_saved:
             return None
-        offsets = dict(self.schedule.offsets)
+        schedule = self.schedule
+        content = ScheduleFile(offset_table=dict(schedule.offsets), level_accounts=dict(schedule.accounts))
 
         def written() -> None:
             self._schedule_saved = version
 
         return Progress(
-            write=lambda: self._schedule_file.save(ScheduleFile(offset_table=offsets)),
+            write=lambda: self._schedule_file.save(content),
             written=written,
             failed=lambda: None,
         )

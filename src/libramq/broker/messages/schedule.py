@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from libramq.broker.messages.delivered_copies import DeliveredCopies
+from libramq.broker.messages.level_account import LevelAccount
 from libramq.broker.messages.stored_moments import UNNOTICED_MS, StoredMoments
 from libramq.broker.messages.stored_records import undamaged
 from libramq.catalog.destinations import Destinations
@@ -31,6 +32,10 @@ log = get_logger(__name__)
 DELIVERED_PER_ROUND_MAX: Final = 512
 
 
+def _checked(accounts: dict[int, LevelAccount]) -> dict[int, LevelAccount]:
+    return {level: each.bounded(each.until) for level, each in accounts.items() if each.waiting}
+
+
 class Due(NamedTuple):
     """Due messages of a level; where it continues behind them; when its next message is due, if any is."""
 
@@ -47,6 +52,7 @@ class DelaySchedule:
         store: MessageStore,
         delays_ms: Sequence[int],
         offsets: dict[int, int],
+        accounts: dict[int, LevelAccount],
         destinations: Destinations,
         *,
         clock: Clock,
@@ -55,7 +61,10 @@ class DelaySchedule:
         self._destinations = destinations
         self._delays_ms = delays_ms
         self.offsets = dict(offsets)
-        #: Counts the changes of `offsets`.
+        #: Of levels of which more than that is delivered.
+        ends = {level: store.max_offset(names.SCHEDULE_TOPIC, level - 1) for level in accounts}
+        self.accounts = _checked({level: each.bounded(ends[level]) for level, each in accounts.items()})
+        #: Counts the changes of both.
         self.version = 0
         self._clock = clock
         self.copies = DeliveredCopies(store)
@@ -75,10 +84,11 @@ class DelaySchedule:
         if level not in self._head_due_ms and 1 <= level <= len(self._delays_ms):
             self._head_due_ms[level] = None
 
-    def copy_offsets(self, offsets: dict[int, int]) -> None:
-        """Take over what the master has delivered."""
-        if offsets != self.offsets:
-            self.offsets = dict(offsets)
+    def copy_offsets(self, offsets: dict[int, int], accounts: dict[int, LevelAccount]) -> None:
+        """Take over what the master has delivered, itself or by its slave."""
+        accounts = _checked(accounts)
+        if offsets != self.offsets or accounts != self.accounts:
+            self.offsets, self.accounts = dict(offsets), accounts
             self.version += 1
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
@@ -131,8 +141,9 @@ class DelaySchedule:
         queue_id, offset = level - 1, self._next_offset(level)
         delivered = 0
         while delivered < DELIVERED_PER_ROUND_MAX:
+            offset = self._first_undelivered(level, offset)
             due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
-            known = self._undelivered(due, delay_ms)
+            known = self._undelivered(due, level)
             if known is None:
                 self._head_due_ms[level] = now_ms  # There is more to read, at once.
                 return max(delivered, 1)
@@ -153,16 +164,23 @@ class DelaySchedule:
                 break
         return delivered
 
+    def _first_undelivered(self, level: int, offset: int) -> int:
+        account = self.accounts.get(level)
+        return offset if account is None else account.first_undelivered(offset)
+
     def _next_offset(self, level: int) -> int:
         """Return where a level continues: not beyond what a crash left of it (correctDelayOffset)."""
         topic, queue_id = names.SCHEDULE_TOPIC, level - 1
         offset = min(self.offsets.get(level, 0), self._store.max_offset(topic, queue_id))
         return max(offset, self._store.min_offset(topic, queue_id))
 
-    def _undelivered(self, due: Sequence[MessageExt], delay_ms: int) -> list[MessageExt] | None:
+    def _undelivered(self, due: Sequence[MessageExt], level: int) -> list[MessageExt] | None:
         """Return those of due messages that are not delivered yet; None: that is not known yet."""
         undelivered = []
+        delay_ms = self._delays_ms[level - 1]
         for message in due:
+            if self._first_undelivered(level, message.queue_offset) != message.queue_offset:
+                continue
             topic, queue_id = self._destination(message)
             has_copy = self.copies.has(message, topic, queue_id, message.store_timestamp_ms + delay_ms)
             if has_copy is None:
@@ -172,17 +190,44 @@ class DelaySchedule:
         return undelivered
 
     def due(self, level: int, now_ms: MonotonicMs) -> Due | None:
-        """Return the next due messages of a level; None: call again, there is more to read."""
+        """Return the next due messages behind a level's account; None: call again, there is more to read."""
         delay_ms = self._delays_ms[level - 1]
-        due, next_offset, head_due_ms = self._read(level - 1, self._next_offset(level), delay_ms, now_ms)
-        undelivered = self._undelivered(due, delay_ms)
+        end = self._store.max_offset(names.SCHEDULE_TOPIC, level - 1)
+        offset = max(self._next_offset(level), min(self.account_of(level).until, end))
+        due, next_offset, head_due_ms = self._read(level - 1, offset, delay_ms, now_ms)
+        undelivered = self._undelivered(due, level)
         return None if undelivered is None else Due(undelivered, next_offset, head_due_ms)
+
+    def messages_at(self, level: int, offsets: Sequence[int]) -> list[MessageExt]:
+        """Return those messages of a level that the store still has. May raise ColdRead."""
+        found: list[MessageExt] = []
+        for offset in offsets:
+            read = self._store.read(names.SCHEDULE_TOPIC, level - 1, offset, 1)
+            if read.status is ReadStatus.FOUND:
+                found += [each for each in undamaged(read.data) if each.queue_offset == offset]
+        return found
+
+    def account_of(self, level: int) -> LevelAccount:
+        """Return what is delivered of a level."""
+        return self.accounts.get(level) or LevelAccount(until=self.offsets.get(level, 0))
+
+    def passed_on(self, level: int, account: LevelAccount) -> None:
+        """Note what an acting slave has delivered of a level, beyond what was delivered before."""
+        offset = account.first_undelivered(self.offsets.get(level, 0))
+        if account.waiting and offset < account.until:
+            self.accounts[level] = account
+        else:
+            self.accounts.pop(level, None)
+        self.offsets[level] = offset
+        self.version += 1
 
     def reached(self, level: int, offset: int) -> None:
         """Note that everything of a level before an offset is delivered."""
         if offset != self.offsets.get(level, 0):
             self.offsets[level] = offset
             self.version += 1
+            if level in self.accounts and offset >= self.accounts[level].until:
+                del self.accounts[level]
 
     def _store_again(self, due: Sequence[MessageExt], level: int) -> int:
         """Store due messages again; return how many are done."""

@@ -48,8 +48,12 @@ class SlaveTables:
 
     def delay_offsets(self, request: Request) -> Outcome:
         """Return the delivered offset of each delay level, and what is done of POP."""
-        offsets = dict(self._schedule.offsets)
-        return Reply(body=encode_body(DelayAnswer(offset_table=offsets, passed_on=self._passed_on())))
+        answer = DelayAnswer(
+            offset_table=dict(self._schedule.offsets),
+            level_accounts=dict(self._schedule.accounts),
+            passed_on=self._passed_on(),
+        )
+        return Reply(body=encode_body(answer))
 
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""
