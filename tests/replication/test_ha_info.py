@@ -139,3 +139,14 @@ def test_a_forged_notification_changes_nothing(pair: Pair) -> None:
     pair.run(10)
     assert state(pair) is State.COPYING
     assert pair.master.ask(FakePeer(), R.NOTIFY_MIN_BROKER_ID_CHANGE, header).code == C.SUCCESS
+
+
+def test_a_flood_of_notifications_fills_no_log(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """Ten thousand wrote ten thousand lines; the slave asks its name servers once for those of a round."""
+    caplog.set_level("INFO")
+    header = LowestIdHeader(min_broker_id=1, offline_broker_addr="x" * 1_000)
+    for _ in range(500):
+        assert pair.slave.ask(FakePeer(), R.NOTIFY_MIN_BROKER_ID_CHANGE, header).code == C.SUCCESS
+    pair.run(100)
+    assert caplog.text.count("another lowest broker id") == 1
+    assert state(pair) is State.COPYING

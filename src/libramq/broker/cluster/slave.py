@@ -35,6 +35,8 @@ log = get_logger(__name__)
 #: Ours: how often a slave without a master registers, and so asks for one.
 SEARCH_MS: Final = 3_000
 ANSWER_MS_MAX: Final = 3_000
+#: Ours: anybody can send notifications, which are to fill no log.
+LOGGED_EVERY_MS: Final = 1_000
 
 
 class Slave:
@@ -63,6 +65,7 @@ class Slave:
         self._name_server = self._master = self._answered_last = ""
         #: Whether the name server that answered last knows a master.
         self._has_master = True
+        self._silent_until_ms = MonotonicMs(0)
         self.client = HAClient(
             self._store, kernel, compare=self._compare, may_cut=self._may_cut, was_cut=offsets.cut
         )
@@ -88,10 +91,15 @@ class Slave:
             self._name_server = name_server
             self._follow(master)
 
-    def ask_for_master(self) -> None:
+    def ask_for_master(self, lowest_id: int, offline: str | None) -> None:
         """Ask the name servers at once: one of them says that the master has come or gone."""
-        if self._config.enable_slave_acting_master:
-            self._registration.announce()
+        if not self._config.enable_slave_acting_master:
+            return
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._silent_until_ms:
+            self._silent_until_ms = now_ms + LOGGED_EVERY_MS
+            log.info("another lowest broker id", id=lowest_id, offline=offline)
+        self._registration.announce()
 
     def master_starts(self, master: Master) -> None:
         """Follow a master that registers only once its slaves copy its log, as Apache's does.

@@ -13,7 +13,6 @@ from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
-from libramq.logs import get_logger
 from libramq.remoting.admin_headers import HAInfoHeader, LowestIdHeader
 from libramq.remoting.headers import decode_header, encode_header
 from libramq.rpc.name_server_calls import Master
@@ -21,8 +20,6 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_address
-
-log = get_logger(__name__)
 
 
 class HAInfoRequests:
@@ -45,8 +42,7 @@ class HAInfoRequests:
         """905: have a slave ask its name servers at once, whose answers count; a master ignores it."""
         header = decode_header(request.command, LowestIdHeader)
         if self._slave is not None:
-            log.info("another lowest broker id", id=header.min_broker_id, offline=header.offline_broker_addr)
-            self._slave.ask_for_master()
+            self._slave.ask_for_master(header.min_broker_id, header.offline_broker_addr)
         return SUCCESS
 
     def exchange(self, request: Request) -> Outcome:
