@@ -450,7 +450,7 @@ def test_nothing_is_left_of_groups_that_other_brokers_coordinate(
     monkeypatch.setattr("libramq.protocols.kafka.modern_rebalances.READERS_MAX", 2)
     requests = endpoint.translator.modern_groups
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(KafkaNodes, "is_coordinator", lambda self, name: False)
+        elsewhere.setattr(KafkaNodes, "is_elsewhere", lambda self, name: True)
         requests.moved()
     assert (len(requests.groups), requests.groups.cost_bytes, len(requests.presence)) == (0, 0, 0)
     other = Member(endpoint, "c", group="H")

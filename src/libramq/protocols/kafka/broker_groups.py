@@ -31,7 +31,7 @@ PROTOCOL: Final = "Kafka"
 
 
 class BrokerGroups:
-    """The groups, and why a request about one is refused."""
+    """The groups, and why a request about one is refused. nodes: the brokers that coordinate them."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class BrokerGroups:
         self._topics = topics
         self._consumers = consumers
         self._coordination = coordination
-        self._nodes = nodes
+        self.nodes = nodes
         self._authorizer = authorizer
 
     def names(self) -> set[str]:
@@ -86,7 +86,7 @@ class BrokerGroups:
 
     def member_refusal(self, name: str) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused, if so."""
-        return self.refusal(name) or self._nodes.coordinator_refusal(name)
+        return self.refusal(name) or self.nodes.coordinator_refusal(name)
 
     def delete_refusal(self, name: str) -> ErrorCode | None:
         """Return why nothing of a group may be deleted, if so."""

@@ -8,7 +8,6 @@ from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
-from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.find_coordinator import (
     GROUP,
     Coordinator,
@@ -24,13 +23,11 @@ _KEYS_FROM: Final = 4
 class Coordinators:
     """Answers FindCoordinator."""
 
-    def __init__(
-        self, groups: BrokerGroups, classic: GroupRequests, modern: ModernGroupRequests, nodes: KafkaNodes
-    ) -> None:
+    def __init__(self, groups: BrokerGroups, classic: GroupRequests, modern: ModernGroupRequests) -> None:
         self._groups = groups
         self._classic = classic
         self._modern = modern
-        self._nodes = nodes
+        self._nodes = groups.nodes
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

@@ -19,7 +19,6 @@ from libramq.groups.classic.state import Member, Status
 from libramq.kernel.effect import Effects
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP, ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -59,13 +58,12 @@ class GroupAdministration:
     def __init__(
         self,
         groups: BrokerGroups,
-        nodes: KafkaNodes,
         offsets: GroupOffsets,
         removal: GroupRemoval,
         effects: Effects,
     ) -> None:
         self._groups = groups
-        self._nodes = nodes
+        self._nodes = groups.nodes
         self._offsets = offsets
         self._removal = removal
         self._effects = effects

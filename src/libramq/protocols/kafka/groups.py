@@ -22,7 +22,6 @@ from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
-from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.rebalances import Rebalances
 from libramq.secret_bits import SecretBits
@@ -59,7 +58,6 @@ class GroupRequests:
     def __init__(
         self,
         groups: BrokerGroups,
-        nodes: KafkaNodes,
         rebalances: Rebalances,
         kernel: Kernel,
         secret_bits: SecretBits,
@@ -67,7 +65,7 @@ class GroupRequests:
     ) -> None:
         self._all = groups
         self.groups = groups.classic
-        self._nodes = nodes
+        self._nodes = groups.nodes
         self._rebalances = rebalances
         self._clock = kernel.clock
         self._effects = kernel.effects
@@ -80,7 +78,7 @@ class GroupRequests:
         self.held_beats = HeldBeats(self._deadlines, self._answer_beat)
         #: What members of a group were told last: the generation, and whether it ends.
         self._announced: dict[str, tuple[int, bool]] = {}
-        nodes.observe(self.moved)
+        groups.nodes.observe(self.moved)
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

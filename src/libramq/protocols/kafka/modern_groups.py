@@ -42,7 +42,6 @@ from libramq.protocols.kafka.modern_group_messages import (
 )
 from libramq.protocols.kafka.modern_group_records import ModernGroupRecords
 from libramq.protocols.kafka.modern_rebalances import ModernRebalances
-from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.presence import Presence, Who
 from libramq.protocols.kafka.topic_patterns import TopicPatterns
 from libramq.wire.kafka.apis.consumer_group_heartbeat import (
@@ -66,7 +65,6 @@ class ModernGroupRequests:
     def __init__(
         self,
         groups: BrokerGroups,
-        nodes: KafkaNodes,
         rebalances: ModernRebalances,
         records: ModernGroupRecords,
         beats: Beats,
@@ -75,7 +73,7 @@ class ModernGroupRequests:
     ) -> None:
         self._all = groups
         self.groups = groups.modern
-        self._nodes = nodes
+        self._nodes = groups.nodes
         self._rebalances = rebalances
         self._records = records
         self._beats = beats
@@ -92,9 +90,9 @@ class ModernGroupRequests:
         self._looked_at: dict[str, int] = {}
         #: Groups that continue after a restart, and whose members were not heard since.
         self._restored: set[str] = set()
-        self._patterns = TopicPatterns(kernel, nodes, self._uses, self._fit)
+        self._patterns = TopicPatterns(kernel, groups.nodes, self._uses, self._fit)
         self._refusals = HeartbeatRefusals(groups, self._patterns)
-        nodes.observe(self.moved)
+        groups.nodes.observe(self.moved)
         self._restore()
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -196,7 +194,7 @@ class ModernGroupRequests:
         for name in self.groups.names():
             group = self.groups.get(name)
             is_outdated = has_others and name in self._restored
-            if group is None or (self._nodes.is_coordinator(name) and not is_outdated):
+            if group is None or not (is_outdated or self._nodes.is_elsewhere(name)):
                 continue
             log.info("another broker coordinates a group of Kafka's clients now", group=name)
             for member_id in group.members:
@@ -358,5 +356,4 @@ class ModernGroupRequests:
                     self._patterns.use(pattern, name, is_known=pattern in group.fitting)
             self._rebalances.restored(name, group)
             self._finish(name)
-        if not self._nodes.is_alone:
-            self.moved()
+        self.moved()

@@ -107,6 +107,10 @@ class KafkaNodes:
         """Return whether this broker coordinates a group."""
         return self._nodes.view.coordinator_of(group) == self._nodes.broker_name
 
+    def is_elsewhere(self, group: str) -> bool:
+        """Return whether another broker is known to coordinate a group."""
+        return self._nodes.view.coordinator_of(group) not in (None, self._nodes.broker_name)
+
     def coordinator_refusal(self, group: str) -> ErrorCode | None:
         """Return why requests to a group's coordinator are refused here, if so."""
         if not self._nodes.view.is_known:

@@ -14,7 +14,6 @@ from libramq.errors import BrokerError
 from libramq.groups.classic.group import ClassicGroup
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
-from libramq.protocols.kafka.node import KafkaNodes
 from libramq.wire.kafka.apis.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestTopic,
@@ -32,12 +31,12 @@ _Part = tuple[str, Sequence[int]]
 class OffsetRemovals:
     """Answers OffsetDelete."""
 
-    def __init__(self, groups: BrokerGroups, offsets: GroupOffsets, nodes: KafkaNodes) -> None:
+    def __init__(self, groups: BrokerGroups, offsets: GroupOffsets) -> None:
         self._groups = groups
         self._group_offsets = offsets
         self._committing = offsets.committing
         self._offsets = offsets.own
-        self._nodes = nodes
+        self._nodes = groups.nodes
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""

@@ -20,7 +20,6 @@ from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Results, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.groups import GroupRequests
 from libramq.protocols.kafka.modern_groups import ModernGroupRequests
-from libramq.protocols.kafka.node import KafkaNodes
 from libramq.protocols.kafka.refusals import code_for, code_of
 from libramq.wire.kafka.apis.offset_commit import (
     CommitResult,
@@ -67,7 +66,6 @@ class OffsetRequests:
         classic: GroupRequests,
         modern: ModernGroupRequests,
         offsets: GroupOffsets,
-        nodes: KafkaNodes,
         clock: Clock,
     ) -> None:
         self._groups = groups
@@ -76,7 +74,7 @@ class OffsetRequests:
         self._group_offsets = offsets
         self._committing = offsets.committing
         self._offsets = offsets.own
-        self._nodes = nodes
+        self._nodes = groups.nodes
         self._clock = clock
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:

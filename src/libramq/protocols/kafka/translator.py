@@ -118,21 +118,19 @@ class KafkaTranslator:
             broker.groups, broker.topics, broker.consumers, broker.coordination, nodes, broker.authorizer
         )
         rebalances = Rebalances(groups.classic, nodes, broker.foreign, kernel, record)
-        self.groups = GroupRequests(groups, nodes, rebalances, kernel, secret_bits, grace_ms)
+        self.groups = GroupRequests(groups, rebalances, kernel, secret_bits, grace_ms)
         modern_rebalances = ModernRebalances(groups.modern, nodes, broker.foreign, kernel, record)
         records, beats = ModernGroupRecords(broker.tables), Beats(ids, secret_bits)
-        self.modern_groups = ModernGroupRequests(
-            groups, nodes, modern_rebalances, records, beats, kernel, grace_ms
-        )
+        self.modern_groups = ModernGroupRequests(groups, modern_rebalances, records, beats, kernel, grace_ms)
         return [
             self.groups,
             self.modern_groups,
             Leaving(groups, self.groups, self.modern_groups),
             ModernGroupDescriptions(groups),
-            Coordinators(groups, self.groups, self.modern_groups, nodes),
-            OffsetRequests(groups, self.groups, self.modern_groups, offsets, nodes, kernel.clock),
-            GroupAdministration(groups, nodes, offsets, removal, kernel.effects),
-            OffsetRemovals(groups, offsets, nodes),
+            Coordinators(groups, self.groups, self.modern_groups),
+            OffsetRequests(groups, self.groups, self.modern_groups, offsets, kernel.clock),
+            GroupAdministration(groups, offsets, removal, kernel.effects),
+            OffsetRemovals(groups, offsets),
         ]
 
     def receive(self, connection: Connection, requests: Sequence[bytes], start: int) -> int:
