@@ -39,3 +39,29 @@ def test_no_module_is_longer_than_400_lines():
         name: length for name, length in lengths.items() if length > LONG_MODULES.get(name, MODULE_LINES_MAX)
     }
     assert not long
+
+
+#: Parameters of a constructor: one that needs more is two nouns, or lacks one.
+PARAMETERS_MAX = 6
+#: Classes whose constructors have more. Lower it with each that gets its noun; do not raise it.
+LONG_CONSTRUCTORS_MAX = 54
+
+
+def constructors(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield the name of every class of a file with a constructor, and how many parameters that has."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        for each in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                arguments = each.args
+                count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+                yield node.name, count - 1
+
+
+def test_constructors_with_many_parameters_become_fewer():
+    long = {
+        f"{path.relative_to(ROOT)}: {name}": count
+        for path in MODULES
+        for name, count in constructors(path)
+        if count > PARAMETERS_MAX
+    }
+    assert len(long) == LONG_CONSTRUCTORS_MAX, long

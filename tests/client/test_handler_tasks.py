@@ -18,7 +18,7 @@ async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
     clock = SystemClock()
     queue = MessageQueue("T", "broker-a", 0)
     owned = OwnedQueue(queue, 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms())
-    owned.enter(QueueState.READING)
+    owned.state = QueueState.READING
     gate, begun, reports = asyncio.Event(), asyncio.Event(), []
 
     async def handle(messages: list[MessageExt]) -> None:
@@ -32,7 +32,7 @@ async def test_deliveries_of_a_queue_that_is_not_read_any_more_get_no_task():
     deliveries = [Delivery(owned, [message(0)]) for _ in range(5)]
     tasks.put(deliveries)
     await begun.wait()
-    owned.enter(QueueState.PAUSED)
+    owned.state = QueueState.PAUSED
     gate.set()
     while len(reports) < len(deliveries):
         before = asyncio.all_tasks()
@@ -47,7 +47,7 @@ def test_a_loop_that_ends_begins_no_further_handlers():
     owned = OwnedQueue(
         MessageQueue("T", "broker-a", 0), 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
     )
-    owned.enter(QueueState.READING)
+    owned.state = QueueState.READING
 
     async def main() -> None:
         begun = asyncio.Event()

@@ -26,7 +26,7 @@ def owned_queue():
 
 def test_a_delivery_not_begun_may_be_queued_again_before_its_report_returns(owned_queue):
     """Another thread takes it at once. Neither a thread nor its place in the pool is lost."""
-    owned_queue.enter(QueueState.PAUSED)
+    owned_queue.state = QueueState.PAUSED
     delivery = Delivery(owned_queue, [])
     reports, ran_again = [], threading.Event()
 

@@ -73,6 +73,7 @@ class ConfigLedger(Generic[C]):
         self._prefix = path.name + ".journal."
         self._numbers = self._numbers_on_disk()
         self._number = max(self._numbers, default=0)
+        self._journal_path = self._journal(self._number)
         self._file: int | None = None
         self._end = 0
         self._has_changes = False
@@ -113,7 +114,7 @@ class ConfigLedger(Generic[C]):
         self._end += len(line)
         if config is None:
             self._config_file.forget(name)
-        self._journals.wrote(self._journal(self._number))
+        self._journals.wrote(self._journal_path)
 
     def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:
         """Return the fold that is due, if any; `run_fold` it, then `complete_fold` or `fail_fold`."""
@@ -154,9 +155,10 @@ class ConfigLedger(Generic[C]):
         self._filesystem.makedirs(self._path.parent)
         self._number += 1
         self._numbers.append(self._number)
-        self._file = self._filesystem.open(self._journal(self._number), write=True, create=True)
+        self._journal_path = self._journal(self._number)
+        self._file = self._filesystem.open(self._journal_path, write=True, create=True)
         self._end = 0
-        self._journals.created(self._journal(self._number))
+        self._journals.created(self._journal_path)
 
     def _close(self) -> None:
         if self._file is not None:

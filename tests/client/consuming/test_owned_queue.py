@@ -77,13 +77,13 @@ def test_no_order_of_results_commits_unfinished_messages(offsets, randomness):
 def test_a_delivery_does_not_begin_once_its_queue_is_taken_away():
     """The handler's thread checks at the last moment."""
     queue = queue_with(1, 2)
-    queue.enter(QueueState.READING)
+    queue.state = QueueState.READING
     first, second = Delivery(queue, [message(1)]), Delivery(queue, [message(2)])
     queue.work.deliveries |= {first, second}
     assert not queue.work.is_under_way
     assert first.begin()
     assert queue.work.is_under_way
-    queue.enter(QueueState.DRAINING)
+    queue.state = QueueState.DRAINING
     assert not second.begin()
     assert second.started
 

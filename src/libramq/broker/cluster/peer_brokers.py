@@ -10,6 +10,7 @@ Answers go to the callers' callbacks. Changes caused by other brokers are handle
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from libramq.broker.cluster.member_relay import MemberRelay
@@ -111,22 +112,11 @@ class PeerBrokers:
 
     def started(self, started: Started, who: str | None) -> None:
         """Report the start of a group's rebalance to all others."""
-        body = bodies.PeerStartedBody(
-            group=started.group,
-            epoch=started.epoch,
-            reason=started.reason,
-            who=who,
-            members=list(started.members),
-        )
-        self._say_to_all(peer_calls.report_rebalance_start(body))
+        self._say_to_all(partial(_start_report, started, who))
 
     def settled(self, effect: Settled) -> None:
         """Report to all others that every queue of a group is granted to its target."""
-        uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
-        body = bodies.PeerRebalanceBody(
-            group=effect.group, members=list(effect.members), uncommitted=uncommitted, is_complete=True
-        )
-        self._say_to_all(peer_calls.report_rebalance(body))
+        self._say_to_all(partial(_end_report, effect))
 
     def catch_up(self, broker_name: str, group: GroupView, grant: FenceGrant, refused: Refused) -> None:
         """Send a broker that was out of reach the state of a group: its last rebalance, and the grants.
@@ -162,12 +152,12 @@ class PeerBrokers:
         """Report to all others that a client has taken another's place in a group."""
         self._replaced.append(effect)
         body = bodies.PeerRebalanceBody(group=effect.group, replaced={effect.former: effect.client_id})
-        self._say_to_all(peer_calls.report_rebalance(body))
+        self._say_to_all(partial(peer_calls.report_rebalance, body))
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
-        self._say_to_all(peer_calls.report_removal(body))
+        self._say_to_all(partial(peer_calls.report_removal, body))
 
     # Requests of the assigner.
 
@@ -206,7 +196,7 @@ class PeerBrokers:
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all others the members' assignments."""
-        self._say_to_all(peer_calls.send_assignments(bodies.PeerAssignmentsBody.of(update)))
+        self._say_to_all(lambda: peer_calls.send_assignments(bodies.PeerAssignmentsBody.of(update)))
 
     def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
         """Send another broker the members' assignments."""
@@ -217,9 +207,12 @@ class PeerBrokers:
         """Send another broker the list of a group's members."""
         self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
 
-    def _say_to_all(self, call: Call[None]) -> None:
-        for name in self.links:
-            self._say(name, call, lambda _: None)
+    def _say_to_all(self, call: Callable[[], Call[None]]) -> None:
+        """Send all others what `call` returns, which is written for them once, and not if there are none."""
+        if self.links:
+            made = call()
+            for name in self.links:
+                self._say(name, made, lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Send a request to a broker, unless it will be sent everything anyway."""
@@ -286,3 +279,22 @@ class PeerBrokers:
             return
         del self._gatherings[gathering.group]
         gathering.gathered(gathering.group, gathering.answers, self.relay.stock(gathering.group))
+
+
+def _start_report(started: Started, who: str | None) -> Call[None]:
+    body = bodies.PeerStartedBody(
+        group=started.group,
+        epoch=started.epoch,
+        reason=started.reason,
+        who=who,
+        members=list(started.members),
+    )
+    return peer_calls.report_rebalance_start(body)
+
+
+def _end_report(settled: Settled) -> Call[None]:
+    uncommitted = [QueueGrant.of(queue, settled.epoch) for queue in settled.uncommitted]
+    body = bodies.PeerRebalanceBody(
+        group=settled.group, members=list(settled.members), uncommitted=uncommitted, is_complete=True
+    )
+    return peer_calls.report_rebalance(body)

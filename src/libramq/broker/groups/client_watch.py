@@ -61,9 +61,9 @@ class ClientWatch:
         consumers = self._consumers
         if consumers.notifications.outbox and self._sending.due_ms is None:
             self._send()
-        if consumers.notifications.is_looking:
+        if consumers.notifications.to_look_at:
             self._repeat.by(self._clock.monotonic_ms())
-        elif self._repeat.due_ms is None and consumers.notifications.has_unfinished:
+        elif self._repeat.due_ms is None and consumers.notifications.unfinished:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         is_idle = self._tick.due_ms is None and self._checking.due_ms is None
         if is_idle and (consumers.is_busy or len(self._producers)):

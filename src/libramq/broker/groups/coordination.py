@@ -18,7 +18,7 @@ from libramq.broker.groups.recorded_effects import Effect, MemberWaiter, Recorde
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.fencing import MODE_CLIENT, Claims, FenceGrant, FenceReport
+from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group import request as rq
@@ -72,6 +72,8 @@ class Coordination:
             restored=tables.group_states,
             must_gather=self._must_gather,
         )
+        self.client_of = self._coordinator.client_of
+        self.opened = self._coordinator.opened
         # Restored groups that allocate for themselves: their stock members should report soon.
         self._unreported = dict.fromkeys(
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
@@ -95,9 +97,8 @@ class Coordination:
 
     def require_here(self, group: str) -> None:
         """Raise NotCoordinator, with the right address if known, if another broker coordinates the group."""
-        address = self.address_of(group)
-        if address != self._address:
-            raise broker_error(ResponseCode.NOT_COORDINATOR, address)
+        if self._view.coordinator_of(group) != self._broker_name:
+            raise broker_error(ResponseCode.NOT_COORDINATOR, self.address_of(group))
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """Return all queues of a topic at all brokers, sorted; None while the others' are unknown."""
@@ -107,14 +108,6 @@ class Coordination:
     def group(self, name: str) -> GroupView | None:
         """Return a view of a group; None if it is not coordinated here."""
         return self._coordinator.group(name)
-
-    def client_of(self, group: str, member: str) -> str | None:
-        """Return the client id of a member of a group that is coordinated here."""
-        return self._coordinator.client_of(group, member)
-
-    def opened(self, group: str, claims: Claims) -> None:
-        """Note queues that were opened with the answer that grants them: their members have them."""
-        self._coordinator.opened(group, claims)
 
     def instances(self, group: str) -> dict[str, str]:
         """Return the names of a group's static members, by client id."""

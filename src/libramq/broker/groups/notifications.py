@@ -20,24 +20,18 @@ LOOKED_AT_PER_STEP: Final = 256
 
 
 class Notifications:
-    """The pending notifications of all groups with members here."""
+    """The pending notifications of all groups with members here.
+
+    unfinished: groups with members that may have to be notified again. to_look_at: those of them that
+    `repeat` has still to check, if that was too much for one call.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pending: dict[str, PendingNotifications[Connection]] = {}
-        self._unfinished: set[str] = set()
+        self.unfinished: set[str] = set()
         self.outbox = Outbox()
-        self._to_look_at: deque[str] = deque()
-
-    @property
-    def has_unfinished(self) -> bool:
-        """Return whether some members may have to be notified again."""
-        return bool(self._unfinished)
-
-    @property
-    def is_looking(self) -> bool:
-        """Return whether `repeat` has checked some of the groups only, and has to be called again."""
-        return bool(self._to_look_at)
+        self.to_look_at: deque[str] = deque()
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> None:
         """Notify members of a group's change now; the others are due within wait_ms.
@@ -48,7 +42,7 @@ class Notifications:
         wait_ms = wait_ms if wait_ms <= REPEAT_MS else 0
         pending = self._pending.setdefault(group.name, PendingNotifications())
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-        self._unfinished.add(group.name)
+        self.unfinished.add(group.name)
         self.outbox.change(group.name, peers)
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
@@ -60,7 +54,7 @@ class Notifications:
             wait_ms = clients.get(member.client_id)
             if wait_ms is not None:
                 pending.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-                self._unfinished.add(group.name)
+                self.unfinished.add(group.name)
 
     def looked(self, group: ConsumerGroup[Connection], peer: Connection, *, concerns_others: bool) -> None:
         """Note that a member has fetched the list; concerns_others: its way of doing so is news to them."""
@@ -70,7 +64,7 @@ class Notifications:
         now_ms = self._clock.monotonic_ms()
         if concerns_others:
             pending.changed(group.members, now_ms=now_ms, wait_ms=1)
-            self._unfinished.add(group.name)
+            self.unfinished.add(group.name)
         pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
@@ -79,28 +73,28 @@ class Notifications:
         return pending.looked_at_ms if pending is not None else None
 
     def repeat(self, allocates: Callable[[str], bool]) -> None:
-        """Notify again those that are due, of a part of the groups where there are many (`is_looking`).
+        """Notify again those that are due, of a part of the groups where there are many (`to_look_at`).
 
         allocates: whether a group's members look at all.
         """
         now_ms = self._clock.monotonic_ms()
-        if not self._to_look_at:
-            self._to_look_at.extend(sorted(self._unfinished))
+        if not self.to_look_at:
+            self.to_look_at.extend(sorted(self.unfinished))
         count = 0
-        while self._to_look_at and count < LOOKED_AT_PER_STEP:
-            name = self._to_look_at.popleft()
-            if name not in self._unfinished:
+        while self.to_look_at and count < LOOKED_AT_PER_STEP:
+            name = self.to_look_at.popleft()
+            if name not in self.unfinished:
                 continue
             pending = self._pending[name]
             count += 1 + pending.member_count
             if not allocates(name):
-                self._unfinished.discard(name)
+                self.unfinished.discard(name)
                 continue
             self.outbox.change(name, pending.due(now_ms=now_ms))
             if pending.is_current:
-                self._unfinished.discard(name)
+                self.unfinished.discard(name)
 
     def forget(self, group_name: str) -> None:
         """Remove a group without members here."""
         self._pending.pop(group_name, None)
-        self._unfinished.discard(group_name)
+        self.unfinished.discard(group_name)

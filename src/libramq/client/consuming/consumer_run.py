@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
-from libramq.client.consuming.handling.queue_listener import Change, Hooks, QueueListener
+from libramq.client.consuming.handling.queue_listener import Hooks, QueueListener
 from libramq.client.consuming.member_network import MemberNetwork
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.network_share import NetworkShare
@@ -110,6 +110,7 @@ class ConsumerRun(Generic[N]):
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
         self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._revoke_hook_done)
+        self.notify = self._listener.notify
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
 
     @property
@@ -152,10 +153,6 @@ class ConsumerRun(Generic[N]):
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
         """Free the places of handlers that do not return."""
         self._receiver.give_up(deliveries)
-
-    def notify(self, change: Change) -> None:
-        """Call the hooks."""
-        self._listener.notify(change)
 
     def refuse_in_handler(self) -> None:
         """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""

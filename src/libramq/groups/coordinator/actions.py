@@ -200,8 +200,9 @@ def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, no
 
 def _hand_over_unlisted(group: Group, member: Member, now_ms: MonotonicMs) -> None:
     """Free the revoked queues that a member no longer lists."""
-    group.balance.queues.release_unlisted(member.id, member.held)
-    group.balance.hand_over(now_ms=now_ms)
+    if not group.balance.queues.is_complete:
+        group.balance.queues.release_unlisted(member.id, member.held)
+        group.balance.hand_over(now_ms=now_ms)
 
 
 def _awaited_reported(group: Group, member: Member, now_ms: MonotonicMs) -> None:

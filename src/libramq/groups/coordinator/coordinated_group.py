@@ -84,13 +84,13 @@ class CoordinatedGroup(GroupCore[P, T]):
             publication.record(self._stored(), now_ms=now_ms)
         names = list(queues.to_notify)
         if not publication.cannot_persist:
-            publication.grant(self.mode, queues, self.balance.existing_queues)
+            publication.grant(self.mode, queues, self.topics.queues)
             names = names[:ANSWERED_AT_ONCE]
             for name in names:
                 del queues.to_notify[name]
             if queues.to_notify:
                 self.timers.wake_by(MemberKey(self.name), now_ms)
-        changed = [member for name in names if (member := self.members.get(name)) is not None]
+        changed = [member for name in names if (member := self.members.members.get(name)) is not None]
         for member in changed:
             if member.poll is not None and self._is_to_answer(member, now_ms):
                 self.answer(member, now_ms)

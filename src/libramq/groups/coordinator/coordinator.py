@@ -287,7 +287,7 @@ class Coordinator(Generic[P, T]):
             try:
                 if not key.member:
                     group.look(now_ms=now_ms)
-                elif (member := group.members.get(key.member)) is not None:
+                elif (member := group.members.members.get(key.member)) is not None:
                     group.look_at(member, now_ms=now_ms)
             except Exception:  # A fault in one group must not stop the timers of the others.
                 log.exception("a group's timer failed", group=key.group)
@@ -354,7 +354,7 @@ class Coordinator(Generic[P, T]):
     def client_of(self, group_name: str, member_id: str) -> str | None:
         """Return the client id of a member."""
         group = self._groups.get(group_name)
-        member = group.members.get(member_id) if group is not None else None
+        member = group.members.members.get(member_id) if group is not None else None
         return member.profile.client_id if member is not None else None
 
     def _begin(self, now_ms: MonotonicMs) -> None:

@@ -13,17 +13,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyTimers(Generic[K]):
-    """The timers of all keys. Times are monotonic."""
+    """The timers of all keys, by monotonic times. next_due_ms: the earliest one at which one may fire."""
 
     def __init__(self) -> None:
         self._due: dict[K, MonotonicMs] = {}
         self._heap: list[tuple[MonotonicMs, int, K]] = []
         self._sequence = 0
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return the earliest time at which a timer may fire."""
-        return self._heap[0][0] if self._heap else None
+        self.next_due_ms: MonotonicMs | None = None
 
     def wake_by(self, key: K, due_ms: MonotonicMs | None) -> None:
         """Fire at that time at the latest; None: no timer needed."""
@@ -32,6 +28,7 @@ class KeyTimers(Generic[K]):
         self._due[key] = due_ms
         self._sequence += 1
         heapq.heappush(self._heap, (due_ms, self._sequence, key))
+        self.next_due_ms = self._heap[0][0]
 
     def take_due(self, now_ms: MonotonicMs) -> list[K]:
         """Return the keys that are due, by their times, and clear their timers."""
@@ -41,4 +38,5 @@ class KeyTimers(Generic[K]):
             if self._due.get(key) == due_ms:
                 del self._due[key]
                 keys.append(key)
+        self.next_due_ms = self._heap[0][0] if self._heap else None
         return keys

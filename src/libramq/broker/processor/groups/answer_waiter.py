@@ -7,7 +7,7 @@ that could not be opened, it opens itself (OPEN_QUEUE), as a member of 0.1.0 ope
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from libramq.broker.groups.opening import Openings, QueueOpening
 from libramq.fencing import Claim
 from libramq.formats.document import encode_body
 from libramq.groups.coordinator.effect import Answer
-from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import Outcome, Reply
@@ -87,20 +86,15 @@ class AssignmentWaiter(RequestWaiter):
 def _reply(answer: Answer[Any], openings: Openings | None = None) -> Reply:
     ext = {"lbMember": answer.member} if answer.member is not None else None
     assignment = answer.assignment
-    body = encode_body(_body(assignment, openings or {})) if assignment is not None else b""
-    return Reply(answer.code, answer.remark, ext, body)
-
-
-def _body(assignment: Assignment, openings: Openings) -> bodies.GroupAssignment:
-    return bodies.GroupAssignment(
+    if assignment is None:
+        return Reply(answer.code, answer.remark, ext)
+    grant = bodies.QueueGrant.of
+    body = bodies.GroupAssignment(
         epoch=assignment.epoch,
         mode=assignment.mode,
-        queues=_grants(assignment.queues),
-        revoke=_grants(assignment.revoke),
-        opened=[bodies.QueueOpened.of(queue, opened) for queue, opened in openings.items()],
+        queues=[grant(queue, epoch) for queue, epoch in assignment.queues.items()],
+        revoke=[grant(queue, epoch) for queue, epoch in assignment.revoke.items()],
+        opened=[bodies.QueueOpened.of(queue, opened) for queue, opened in (openings or {}).items()],
         warning=assignment.warning,
     )
-
-
-def _grants(epochs: Mapping[MessageQueue, int]) -> list[bodies.QueueGrant]:
-    return [bodies.QueueGrant.of(queue, epoch) for queue, epoch in epochs.items()]
+    return Reply(answer.code, answer.remark, ext, encode_body(body))

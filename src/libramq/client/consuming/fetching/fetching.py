@@ -59,6 +59,7 @@ class Fetching:
         self._own = own
         self._rebalancing = rebalancing
         self._commits = RequestedCommits(own, commits)
+        self.settle = self._commits.settle
 
     def handle(self, request: FetchRequest, now_ms: MonotonicMs) -> Steps:
         """Handle a request; raises LocalProtocolError if it concerns a queue that is not ours."""
@@ -96,10 +97,6 @@ class Fetching:
     def commit_answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
         """Handle the result of a commit, before its queue does."""
         self._commits.answered(commit, outcome)
-
-    def settle(self) -> Steps:
-        """Send the commits that the program waits for, and report those that are done."""
-        return self._commits.settle()
 
     def _finished(self) -> list[tuple[OwnedQueue, int]]:
         found = []

@@ -40,7 +40,7 @@ class HeldBatches(HeldMessages):
         size = messages.size if isinstance(messages, PulledRecords) else sum([len(m.body) for m in messages])
         self._batches[first] = last, len(messages), size
         self._count += len(messages)
-        self._bytes += size
+        self.size += size
         self._highest = max(self._highest, last)
 
     def remove(self, messages: Sequence[MessageExt]) -> int | None:
@@ -51,7 +51,7 @@ class HeldBatches(HeldMessages):
     def _forget(self, first: int) -> None:
         _, count, size = self._batches.pop(first, (0, 0, 0))
         self._count -= count
-        self._bytes -= size
+        self.size -= size
 
     @property
     def commit_offset(self) -> int | None:

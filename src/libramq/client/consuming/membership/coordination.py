@@ -256,7 +256,7 @@ class MemberCoordination:
     def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Steps:
         if answer is None:
             return []
-        held = self._lease.holds()
+        held = self._lease.holds_at(now_ms)
         assignment = answer.assignment
         if assignment is not None:
             self._pass_on(assignment.warning)

@@ -25,14 +25,14 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
     if event.claim is not None:
         owned.claim = owned.claim.regranted(event.claim)
         if event.opened is not None:
-            owned.enter(QueueState.OPENING)
+            owned.state = QueueState.OPENING
             opened = ev.Opened(event.claim, event.opened)
             return own.announce(owned) + begin_opened(own, owned, opened, now_ms)
     if own.uses_locks:
         return _lock(owned)
     steps = own.announce(owned)
     if event.delay_ms:
-        owned.enter(QueueState.WAITING)
+        owned.state = QueueState.WAITING
         own.load_at(owned, now_ms + event.delay_ms)
         return steps
     return steps + load(own, owned, event, now_ms)
@@ -93,7 +93,7 @@ def refuse(
     if isinstance(event.error, Fenced):
         return lose(own, owned, event, now_ms)
     owned.claim = owned.claim.forgotten()
-    owned.enter(QueueState.FORGOTTEN)
+    owned.state = QueueState.FORGOTTEN
     return load(own, owned, event, now_ms)
 
 
@@ -112,7 +112,7 @@ def drop_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now_m
     owned.claim = NO_CLAIM
     if own.uses_locks:
         return _lock(owned)
-    owned.enter(QueueState.WAITING)
+    owned.state = QueueState.WAITING
     own.load_at(owned, now_ms + own.settings.takeover_delay_ms)
     return []
 
@@ -134,7 +134,7 @@ def forget_claim(own: Ownership, owned: OwnedQueue, event: ev.ClaimsDropped, now
 
 
 def _lock(owned: OwnedQueue) -> Steps:
-    owned.enter(QueueState.LOCKING)
+    owned.state = QueueState.LOCKING
     owned.lock = owned.lock.wanted()
     return [sg.LockWanted(owned.queue, owned.generation)]
 

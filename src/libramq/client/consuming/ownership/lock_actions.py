@@ -39,7 +39,7 @@ LOCK_FAILED_MS: Final = 1_000
 
 def want_lock(owned: OwnedQueue) -> Steps:
     """Begin to lock a queue."""
-    owned.enter(QueueState.LOCKING)
+    owned.state = QueueState.LOCKING
     owned.lock = owned.lock.wanted()
     return [sg.LockWanted(owned.queue, owned.generation)]
 
@@ -49,7 +49,7 @@ def begin_locked(own: Ownership, owned: OwnedQueue, event: ev.LockGranted, now_m
     owned.lock = owned.lock.granted(event.requested_ms)
     steps = own.announce(owned)
     if own.settings.orderly_takeover_ms:
-        owned.enter(QueueState.WAITING)
+        owned.state = QueueState.WAITING
         own.load_at(owned, now_ms + own.settings.orderly_takeover_ms)
         return steps
     return steps + load(own, owned, event, now_ms)
@@ -116,12 +116,12 @@ def lift_lock(own: Ownership, owned: OwnedQueue, event: ev.LocksLifted, now_ms: 
 def _doubt(owned: OwnedQueue) -> Steps:
     if owned.state in (QueueState.LOCKING, QueueState.WAITING, QueueState.OPENING):
         # Nothing was read yet: it is locked again as soon as its broker answers a heartbeat.
-        owned.enter(QueueState.LOCKING)
+        owned.state = QueueState.LOCKING
         owned.lock = owned.lock.wanted()
         return []
     owned.lock = owned.lock.doubted()
     if owned.state in (*POSITIONED, QueueState.SEARCHING):
-        owned.enter(QueueState.DOUBTED)
+        owned.state = QueueState.DOUBTED
     return []
 
 

@@ -33,7 +33,7 @@ NO_MASTER: Final = "its broker has no master now"
 def load(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
     """Query the committed offset; a granted queue is opened instead."""
     if owned.state not in POSITIONED:  # Else it is read meanwhile, as far as its state allows.
-        owned.enter(QueueState.OPENING)
+        owned.state = QueueState.OPENING
     address = own.master(owned)
     if address is None:
         return cannot_load(own, owned, NO_MASTER, now_ms)
@@ -164,7 +164,7 @@ def _look_for_newer(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms:
     address = own.master(owned)
     if address is None:
         return cannot_load(own, owned, NO_MASTER, now_ms)
-    owned.enter(QueueState.SEARCHING)
+    owned.state = QueueState.SEARCHING
     owned.corrected_offset = next_offset
     return [fx.SearchOffset(owned.queue, owned.generation, address, owned.cursor.last_stored_ms + 1)]
 
@@ -213,7 +213,7 @@ def take_anew(own: Ownership, owned: OwnedQueue, now_ms: MonotonicMs) -> Steps:
 
 
 def _move(own: Ownership, owned: OwnedQueue, next_offset: int, now_ms: MonotonicMs) -> Steps:
-    owned.enter(QueueState.MOVING)
+    owned.state = QueueState.MOVING
     own.offsets.freeze(owned.queue, next_offset)
     if own.settings.broadcasting:
         return [*own.commits.commit([owned]), *take_anew(own, owned, now_ms)]

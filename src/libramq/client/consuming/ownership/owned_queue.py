@@ -131,10 +131,6 @@ class OwnedQueue:
         self.commit_awaited = False
         self.last_commits = 0
 
-    def enter(self, state: QueueState) -> None:
-        """Change the state."""
-        self.state = state
-
     def drop_pulled(self) -> None:
         """Drop what was pulled: it is to be read from another offset."""
         for delivery in self.work.deliveries:

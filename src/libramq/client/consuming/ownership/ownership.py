@@ -154,7 +154,7 @@ class Ownership:
     def read(self, owned: OwnedQueue) -> None:
         """Let a queue be read, unless the user has paused it."""
         paused = self.table.is_paused(owned.queue)
-        owned.enter(QueueState.PAUSED if paused else QueueState.READING)
+        owned.state = QueueState.PAUSED if paused else QueueState.READING
 
     def load_at(self, owned: OwnedQueue, due_ms: MonotonicMs) -> None:
         """Query the offset of a queue at a time."""

@@ -86,7 +86,7 @@ class QueueTable:
 
     def remove(self, owned: OwnedQueue) -> None:
         """Remove a queue."""
-        owned.enter(QueueState.GONE)
+        owned.state = QueueState.GONE
         del self._queues[owned.queue]
         self._left_behind.update(delivery for delivery in owned.work.deliveries if delivery.started)
 

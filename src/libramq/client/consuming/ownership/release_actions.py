@@ -28,7 +28,7 @@ MASTER_LOOK_MS: Final = 200
 
 def revoke(own: Ownership, owned: OwnedQueue, event: ev.Revoked, now_ms: MonotonicMs) -> Steps:
     """Start no more handlers, wait for running ones, commit, release."""
-    owned.enter(QueueState.DRAINING)
+    owned.state = QueueState.DRAINING
     owned.revoked_ms = now_ms
     owned.is_wanted_again = False
     owned.work.drop_unstarted()  # After the state has changed: see Delivery.begin.
@@ -82,7 +82,7 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
         return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]
     steps: Steps = [*own.commits.commit([owned]), fx.Revoked((queue,))]
     if settings.has_revoke_hook:
-        owned.enter(QueueState.REVOKING)
+        owned.state = QueueState.REVOKING
         # The coordinator's revoke timeout covers handlers and listener together.
         since_ms = now_ms if owned.claim.granted is None else owned.revoked_ms
         own.timers.at(since_ms + settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
@@ -114,7 +114,7 @@ def stop_waiting(own: Ownership, owned: OwnedQueue, event: ev.ListenerTimedOut, 
 
 def leave(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: MonotonicMs) -> Steps:
     """Release a queue when its last commit is acknowledged."""
-    owned.enter(QueueState.LEAVING)
+    owned.state = QueueState.LEAVING
     if own.settings.broadcasting:
         return [*own.commits.commit([owned]), *complete_release(own, owned, now_ms)]
     awaited = own.commits.last(owned)

@@ -74,6 +74,7 @@ class Pulling:
         self._table = table
         self._delivering = delivering
         self._duplicates = duplicates
+        self.highest_handled = duplicates.highest
         self._limits: dict[str, PullLimits] = {}
         self._as_records = False
         self._retry_topic = retry_topic(settings.group)
@@ -85,10 +86,6 @@ class Pulling:
     def is_retry(self, queue: MessageQueue) -> bool:
         """Return whether a queue is one of the group's retry topic."""
         return queue.topic == self._retry_topic
-
-    def highest_handled(self, queue: MessageQueue) -> int:
-        """Return the highest offset of a queue that was handled here; -1 for none."""
-        return self._duplicates.highest(queue)
 
     def start(self, owned: OwnedQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool) -> Steps:
         """Start at an offset; a backlog is read no faster than the configured rate."""

@@ -64,13 +64,9 @@ class GroupBalance:
     @property
     def due_ms(self) -> MonotonicMs | None:
         """Return when something is due next."""
-        grant_at_ms = self._grant_at_ms if self.queues.has_free else None
+        grant_at_ms = self._grant_at_ms if self.queues.unheld else None
         times = (self.flush_at_ms, grant_at_ms, self.queues.overdue_at_ms)
         return min((time for time in times if time is not None), default=None)
-
-    def existing_queues(self) -> list[MessageQueue]:
-        """Return the queues that exist and can be assigned."""
-        return self._topics.queues(self.queues)
 
     def touch(self, reason: Reason | None, who: str, *, now_ms: MonotonicMs) -> CoordinatedRebalance:
         """Note a change that may need another target assignment, which is computed soon."""
@@ -139,7 +135,7 @@ class GroupBalance:
         strategy, is_another = self.strategy.choose(profiles)
         if is_another:
             self._rebalance.add(Reason.STRATEGY_CHANGED, self.strategy.name or "")
-        queues = self.existing_queues()
+        queues = self._topics.queues(self.queues)
         existing = set(queues)
         self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
         work = Assigning(
@@ -154,7 +150,9 @@ class GroupBalance:
         if work.is_large:
             self._work = work
             return [Assign(self._group, work)]
-        return [*self._aim(work.made(), now_ms=now_ms)]
+        made = work.made()
+        target = {**self._kept(profiles, existing), **made.target} if self._topics.absent else made.target
+        return [*self._aim(target, made.minimum, now_ms=now_ms)]
 
     def awaits(self, work: Assigning) -> bool:
         """Return whether the result of this work is awaited."""
@@ -172,13 +170,12 @@ class GroupBalance:
         self._work = None
         if self._is_outdated:
             self._is_outdated, self.flush_at_ms = False, now_ms
-        return self._aim(made, now_ms=now_ms)
+        return self._aim(self._current(made.target), made.minimum, now_ms=now_ms)
 
-    def _aim(self, made: Made, *, now_ms: MonotonicMs) -> list[Started]:
-        """Begin to move the queues to a new target."""
+    def _aim(self, target: Target, minimum: int | None, *, now_ms: MonotonicMs) -> list[Started]:
+        """Begin to move the queues to a new target. minimum: the fewest moves, if they were counted."""
         assert self._rebalance is not None
-        self._rebalance.minimum = made.minimum
-        target = self._current(made.target)
+        self._rebalance.minimum = minimum
         if (
             self.queues.retarget(target, self._members.revoke_timeout_ms, now_ms=now_ms)
             and not self._rebalance.causes
@@ -191,7 +188,7 @@ class GroupBalance:
 
     def _current(self, made: Target) -> Target:
         """Return a target without what has changed since: queues stay where they are instead."""
-        profiles, existing = self._members.staying, set(self.existing_queues())
+        profiles, existing = self._members.staying, set(self._topics.queues(self.queues))
         topics = {profile.member: profile.subscriptions for profile in profiles}
         target = self._kept(profiles, existing)
         for queue, member in made.items():
@@ -228,7 +225,7 @@ class GroupBalance:
                 "queue revoked by force: its member does not release it",
                 group=self._group, queue=str(queue), member=holding.member,
             )  # fmt: skip
-        if not self.queues.has_free:
+        if not self.queues.unheld:
             return
         soonest_ms = now_ms if self._granted_at_ms is None else self._granted_at_ms + COLLECT_MS
         if len(self.queues.holdings) > GRANTED_SINGLY_MAX and now_ms < soonest_ms:
@@ -243,5 +240,5 @@ class GroupBalance:
         if rebalance is None or not rebalance.is_started or not self.is_settled:
             return None
         self._rebalance = None
-        profiles, queues = self._members.staying, self.existing_queues()
+        profiles, queues = self._members.staying, self._topics.queues(self.queues)
         return rebalance.settled(self._group, profiles, queues, self.queues)

@@ -91,10 +91,6 @@ class GroupMembership(Generic[P, T]):
     def __iter__(self) -> Iterator[GroupMember[P, T]]:
         return iter(self.members.values())
 
-    def get(self, member: str) -> GroupMember[P, T] | None:
-        """Return the member of that id, or None."""
-        return self.members.get(member)
-
     def require(self, member: str) -> GroupMember[P, T]:
         """Return the member of that id; raises UnknownMember, or Fenced if another has taken its place."""
         known = self.members.get(member)

@@ -79,11 +79,11 @@ class GroupPublication(Generic[T]):
             self.cannot_persist, self.again_at_ms, self.is_changed = False, None, True
 
     def grant(
-        self, mode: str, queues: QueueHandover, existing_queues: Callable[[], Iterable[MessageQueue]]
+        self, mode: str, queues: QueueHandover, existing: Callable[[QueueHandover], Iterable[MessageQueue]]
     ) -> None:
         """Send the fences the new grants, or everything to all fences if that is due."""
         if self.to_all and (queues.granted or mode == MODE_CLIENT):
-            names = sorted({queue.broker_name for queue in (*existing_queues(), *queues.granted)})
+            names = sorted({queue.broker_name for queue in (*existing(queues), *queues.granted)})
             self.effects += [Grant(name, complete_grant(self._group, mode, queues, name)) for name in names]
             self.to_all = not names
         elif queues.granted:

@@ -20,8 +20,8 @@ from libramq.message.queue import MessageQueue
 class QueueHandover(HandoverLedger):
     """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with each target.
 
-    revoked: queues that their holder has to release, and until when. granted, to_notify: queues with a new
-    holder, and members whose queues changed.
+    revoked: queues that their holder has to release, and until when. unheld: those that have a target but no
+    holder. granted, to_notify: queues with a new holder, and members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, claims: Claims | None = None) -> None:
@@ -31,7 +31,7 @@ class QueueHandover(HandoverLedger):
         self.granted: dict[MessageQueue, None] = {}
         self.to_notify: dict[str, None] = {}
         self._overdue_at_ms: MonotonicMs | None = None
-        self._free: dict[MessageQueue, None] = {}
+        self.unheld: dict[MessageQueue, None] = {}
         self._gone: set[str] = set()
         self._committed: dict[MessageQueue, bool] = {}
         self._last: dict[MessageQueue, int] = {}
@@ -59,12 +59,7 @@ class QueueHandover(HandoverLedger):
     @property
     def is_complete(self) -> bool:
         """Return whether every queue is at its target."""
-        return not self.revoked and not self._free
-
-    @property
-    def has_free(self) -> bool:
-        """Return whether a queue has a target but no holder."""
-        return bool(self._free)
+        return not self.revoked and not self.unheld
 
     def owned(self, member: str) -> list[MessageQueue]:
         """Return a member's queues, longest held first: if some have to move, those stay."""
@@ -96,17 +91,17 @@ class QueueHandover(HandoverLedger):
                 else:
                     del self.revoked[queue]
         self._overdue_at_ms = min(self.revoked.values(), default=None)
-        self._free = dict.fromkeys(queue for queue in self.target if queue not in self.holdings)
+        self.unheld = dict.fromkeys(queue for queue in self.target if queue not in self.holdings)
         self.grant_free(now_ms=now_ms)
         return is_new
 
     def grant_free(self, *, now_ms: MonotonicMs) -> None:
         """Grant free queues to their targets."""
-        ready = [queue for queue in self._free if self.target[queue] not in self._gone]
+        ready = [queue for queue in self.unheld if self.target[queue] not in self._gone]
         if any(self._last.get(queue, self._floor) >= self.epoch for queue in ready):
             self.epoch += 1  # Released by its own target: it still needs a new grant.
         for queue in ready:
-            del self._free[queue]
+            del self.unheld[queue]
             self.hold(queue, Holding(self.target[queue], self.epoch, now_ms))
             self.granted[queue] = None
             self.to_notify[self.target[queue]] = None
@@ -227,4 +222,4 @@ class QueueHandover(HandoverLedger):
         self.drop(queue)
         self._committed[queue] = is_committed and self._committed.get(queue, True)
         if queue in self.target:
-            self._free[queue] = None
+            self.unheld[queue] = None

@@ -75,6 +75,9 @@ def target_assignment(
     owned: Owned,
 ) -> Target:
     """Return each queue's target member; queues that no member may have are left out."""
+    if strategy is BALANCED_STICKY and len(profiles) == 1:  # There is nothing to balance.
+        (only,) = profiles
+        return {queue: only.member for queue in queues if queue.topic in only.subscriptions}
     ids = _strategy_ids(profiles)
     members = [
         Member(
