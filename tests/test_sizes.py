@@ -64,4 +64,4 @@ def test_constructors_with_many_parameters_become_fewer():
         for name, count in constructors(path)
         if count > PARAMETERS_MAX
     }
-    assert len(long) == LONG_CONSTRUCTORS_MAX, long
+    assert len(long) <= LONG_CONSTRUCTORS_MAX, long

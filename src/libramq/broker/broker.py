@@ -309,7 +309,6 @@ class Broker:
             self._files,
             self._group_parts,
             self.committing,
-            self.offsets,
             self.removal,
             self.kernel,
         )

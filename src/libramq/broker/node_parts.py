@@ -10,7 +10,6 @@ from libramq.broker.group_parts import GroupParts
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.group_removal import GroupRemoval
-from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.topic_removal import TopicRemoval
 from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
 from libramq.broker.processor.cluster.peers import PeerRequests
@@ -27,7 +26,6 @@ class NodeParts:
         files: BrokerFiles,
         groups: GroupParts,
         committing: Committing,
-        offsets: OffsetCommits,
         removal: TopicRemoval,
         kernel: Kernel,
     ) -> None:
@@ -38,11 +36,11 @@ class NodeParts:
         ask = signing(kernel.effects.ask, config.credentials)
         self.nodes = Nodes(topics, peers, kernel, ask, files.filesystem, config.store_path)
         self.topics = ClusterTopics(self.nodes, topics, removal, peers, kernel.clock, ask)
-        self.group_removal = GroupRemoval(files.tables, offsets, groups.coordination, removal, kernel.clock)
-        others = OffsetExchanges(config.broker_name, peers, ask)
-        self.offsets = GroupOffsets(
-            files.tables, committing, offsets, self.group_removal, kernel.clock, others
+        self.group_removal = GroupRemoval(
+            files.tables, committing.offsets, groups.coordination, removal, kernel.clock
         )
+        others = OffsetExchanges(config.broker_name, peers, ask)
+        self.offsets = GroupOffsets(files.tables, committing, self.group_removal, kernel.clock, others)
         topics.observe(self._topic_changed)
 
     def requests(self, cluster: Cluster) -> list[PeerNodeRequests | PeerRequests]:

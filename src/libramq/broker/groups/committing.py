@@ -17,7 +17,10 @@ log = get_logger(__name__)
 
 
 class Committing:
-    """Takes and journals commits. committed: called with who commits for which group."""
+    """Takes and journals commits.
+
+    offsets: of this broker's queues. committed: called with who commits for which group.
+    """
 
     def __init__(
         self,
@@ -29,7 +32,7 @@ class Committing:
         is_slave: bool = False,
     ) -> None:
         self._is_slave = is_slave
-        self._offsets = offsets
+        self.offsets = offsets
         self._fences = fences
         self._requirements = requirements
         self._committed = committed
@@ -61,19 +64,19 @@ class Committing:
                 "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
             )
             return
-        self._offsets.commit(group, topic, queue_id, offset)
+        self.offsets.commit(group, topic, queue_id, offset)
         self._committed(connection, group)
 
     def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an operator's offset regardless of the queue's reader, whose next commit replaces it."""
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
-        self._offsets.commit(group, topic, queue_id, offset)
+        self.offsets.commit(group, topic, queue_id, offset)
 
     def write(self) -> None:
         """Journal the commits by one write; raises BrokerError if the disk refuses."""
         try:
-            self._offsets.write()
+            self.offsets.write()
         except OSError as error:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}"
@@ -81,4 +84,4 @@ class Committing:
 
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
         """Return where a group continues; None if it has committed nothing and may choose."""
-        return self._offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)
+        return self.offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.group_removal import GroupRemoval
-from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
@@ -79,13 +78,12 @@ class GroupOffsets:
         self,
         tables: Tables,
         committing: Committing,
-        own: OffsetCommits,
         removal: GroupRemoval,
         clock: Clock,
         others: Exchanges,
     ) -> None:
         self.committing = committing
-        self.own = own
+        self.own = committing.offsets
         self._name = tables.topics.broker_name
         self._groups, self._topics = tables.groups, tables.topics
         self._removal = removal
