@@ -99,6 +99,11 @@ class Nodes:
 
     # For clients.
 
+    @property
+    def is_alone(self) -> bool:
+        """Return whether no other broker has ever been seen."""
+        return not self.known and not self._peers.links
+
     def live(self) -> dict[str, tuple[str, int]]:
         """Return the addresses of the brokers that serve Kafka's clients now, by name."""
         found = {self.broker_name: (self._host, self._port)}
