@@ -86,6 +86,7 @@ class Server:
         """
         if self._descriptors_max is None:
             self._descriptors_max = for_connections()
+        self._is_closing = False  # It may have been closed before.
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
