@@ -16,8 +16,8 @@ from . import private_network
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDES = (
     "README.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md", "docs/lag.md",
-    "docs/testing.md", "docs/web-applications.md", "docs/tracing.md", "docs/from-java.md",
-    "docs/from-kafka.md", "docs/security.md", "docs/pipelines.md", "docs/laboratory.md",
+    "docs/testing.md", "docs/web-applications.md", "docs/faststream.md", "docs/tracing.md",
+    "docs/from-java.md", "docs/from-kafka.md", "docs/security.md", "docs/pipelines.md", "docs/laboratory.md",
 )  # fmt: skip
 EXAMPLES = (
     "produce", "consume", "fetch", "simple_consumer", "ordered", "idempotent_handler", "rebalance_events",

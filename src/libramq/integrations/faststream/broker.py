@@ -1,0 +1,200 @@
+"""The broker of an application: its connection, its settings, and publishing."""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final
+
+import anyio
+from fast_depends import dependency_provider
+from faststream._internal.broker import BrokerUsecase
+from faststream._internal.constants import EMPTY
+from faststream._internal.context.repository import ContextRepo
+from faststream._internal.di import FastDependsConfig
+from faststream.message import gen_cor_id
+from faststream.middlewares import AckPolicy
+from faststream.response.publish_type import PublishType
+from faststream.specification.schema import BrokerSpec
+
+from libramq.client.producing.producer import Producer
+from libramq.integrations.faststream.config import LOG_LEVEL, RocketMQBrokerConfig, make_log
+from libramq.integrations.faststream.connection import Connection
+from libramq.integrations.faststream.message import Received, RocketMQMessage
+from libramq.integrations.faststream.producer import RocketMQProducer
+from libramq.integrations.faststream.registrator import RocketMQRegistrator
+from libramq.integrations.faststream.response import RocketMQPublishCommand
+from libramq.remoting.credentials import Credentials
+from libramq.transport.tls import Tls
+
+#: The group of a broker's producer, and what the groups of its subscribers begin with.
+GROUP: Final = "faststream"
+
+
+class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, RocketMQBrokerConfig]):
+    """A broker. namesrv, credentials, tls: as of LibraMQ's clients.
+
+    group: the producer's group, and what the groups of subscribers begin with that name none.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        group: str = GROUP,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
+        ack_policy: AckPolicy = EMPTY,
+        graceful_timeout: float | None = 15.0,
+        dependencies: Sequence[Any] = (),
+        middlewares: Sequence[Any] = (),
+        routers: Iterable[RocketMQRegistrator] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        logger: Any = EMPTY,
+        log_level: int = LOG_LEVEL,
+        apply_types: bool = True,
+        serializer: Any = EMPTY,
+        provider: Any = None,
+        context: ContextRepo | None = None,
+        id_generator: Any = gen_cor_id,
+        description: str | None = None,
+        tags: Iterable[Any] = (),
+        specification_url: str | Sequence[str] | None = None,
+    ) -> None:
+        connection = Connection(group, namesrv=namesrv, credentials=credentials, tls=tls)
+        config = RocketMQBrokerConfig(
+            connection=connection,
+            producer=RocketMQProducer(connection, parser, decoder),
+            broker_middlewares=middlewares,
+            broker_parser=parser,
+            broker_decoder=decoder,
+            broker_codec=codec,
+            logger=make_log(logger=logger, log_level=log_level),
+            fd_config=FastDependsConfig(
+                use_fastdepends=apply_types,
+                serializer=serializer,
+                provider=provider or dependency_provider,
+                context=context or ContextRepo(),
+            ),
+            broker_dependencies=dependencies,
+            graceful_timeout=graceful_timeout,
+            ack_policy=ack_policy,
+            id_generator=id_generator,
+            extra_context={"broker": self},
+        )
+        url = specification_url or namesrv or "127.0.0.1:9876"
+        super().__init__(
+            routers=routers,
+            config=config,
+            specification=BrokerSpec(
+                url=[url] if isinstance(url, str) else list(url),
+                protocol="rocketmq",
+                protocol_version=None,
+                description=description,
+                tags=list(tags),
+                security=None,
+            ),
+        )
+
+    async def _connect(self) -> Producer:
+        config = self.config.broker_config
+        config.producer.connect(  # type: ignore[attr-defined]
+            config.fd_config._serializer, self.config.broker_codec
+        )
+        return await config.connection.connect()
+
+    async def start(self) -> None:
+        """Connect, and start the subscribers."""
+        await self.connect()
+        await super().start()
+
+    async def stop(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_val: BaseException | None = None,
+        exc_tb: TracebackType | None = None,
+    ) -> None:
+        """Stop the subscribers, then the connection."""
+        await super().stop(exc_type, exc_val, exc_tb)
+        await self.config.broker_config.connection.disconnect()
+        self._connection = None
+
+    async def publish(
+        self,
+        message: Any = None,
+        topic: str = "",
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        tags: str | None = None,
+        keys: str | None = None,
+        order_key: str | None = None,
+        delay_ms: int = 0,
+    ) -> Any:
+        """Publish a message, and return the send's result.
+
+        order_key: messages with one key go to one queue. delay_ms: how long after it is stored it is
+        delivered. reply_to: the topic where the handler's result is published.
+        """
+        command = RocketMQPublishCommand(
+            message,
+            topic=topic,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            reply_to=reply_to,
+            tags=tags,
+            keys=keys,
+            order_key=order_key,
+            delay_ms=delay_ms,
+            _publish_type=PublishType.PUBLISH,
+        )
+        return await self._basic_publish(command, producer=self.config.producer)
+
+    async def request(  # type: ignore[override]
+        self,
+        message: Any = None,
+        topic: str = "",
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        tags: str | None = None,
+        timeout: float | None = 30.0,
+    ) -> RocketMQMessage:
+        """Publish a request, and return the reply; TimeoutError if there is none in time (seconds)."""
+        command = RocketMQPublishCommand(
+            message,
+            topic=topic,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            tags=tags,
+            timeout=timeout,
+            _publish_type=PublishType.REQUEST,
+        )
+        reply: RocketMQMessage = await self._basic_request(command, producer=self.config.producer)
+        return reply
+
+    async def publish_batch(  # type: ignore[override]
+        self,
+        *messages: Any,
+        topic: str,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+    ) -> Any:
+        """Publish messages of one topic together."""
+        command = RocketMQPublishCommand(
+            *messages,
+            topic=topic,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            reply_to=reply_to,
+            _publish_type=PublishType.PUBLISH,
+        )
+        return await self._basic_publish_batch(command, producer=self.config.producer)
+
+    async def ping(self, timeout: float | None = 3.0) -> bool:
+        """Return whether a name server answers within the time, in seconds, and knows a broker."""
+        with anyio.move_on_after(timeout):
+            return await self.config.broker_config.connection.ping()
+        return False

@@ -1,0 +1,88 @@
+"""The producer that FastStream's publishers and `broker.publish` use."""
+
+from typing import Any
+
+from faststream._internal.endpoint.utils import ParserComposition
+from faststream._internal.parser import DefaultCodec
+from faststream._internal.producer import ProducerProto
+from faststream._internal.types import AsyncCallable, CustomCallable
+
+from libramq.client.producing.queue_selector import by_hash
+from libramq.errors import RequestTimeout
+from libramq.integrations.faststream.connection import Connection
+from libramq.integrations.faststream.message import (
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    EMPTY_BODY,
+    NO_BODY,
+    REPLY_TO,
+    Received,
+    decode,
+    parse_message,
+)
+from libramq.integrations.faststream.response import RocketMQPublishCommand
+from libramq.message.message import Message
+
+
+class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
+    """Publishes by LibraMQ's producer."""
+
+    _parser: AsyncCallable
+    _decoder: AsyncCallable
+
+    def __init__(
+        self, connection: Connection, parser: CustomCallable | None, decoder: CustomCallable | None
+    ) -> None:
+        self._connection = connection
+        self._parser = ParserComposition(parser, parse_message)
+        self._decoder = ParserComposition(decoder, decode)
+        self.serializer: Any = None
+        self.codec: Any = DefaultCodec()
+
+    def connect(self, serializer: Any, codec: Any) -> None:
+        """Take how bodies are encoded."""
+        self.serializer = serializer
+        self.codec = codec or DefaultCodec()
+
+    async def publish(self, cmd: RocketMQPublishCommand) -> Any:
+        """Send a message, or the reply to a request; return the send's result."""
+        message = await self.message_of(cmd, cmd.body)
+        producer = self._connection.producer
+        if cmd.request is not None:
+            return await producer.reply(cmd.request.message, message.body, properties=message.properties)
+        selector = None if cmd.order_key is None else by_hash(cmd.order_key)
+        return await producer.send(message, selector=selector)
+
+    async def request(self, cmd: RocketMQPublishCommand) -> Received:
+        """Send a request, and return the reply; TimeoutError if there is none in time."""
+        message = await self.message_of(cmd, cmd.body)
+        timeout_ms = None if cmd.timeout is None else max(1, int(cmd.timeout * 1000))
+        try:
+            return Received(await self._connection.producer.request(message, timeout_ms=timeout_ms))
+        except RequestTimeout as error:  # FastStream's brokers raise this one.
+            raise TimeoutError(str(error)) from error
+
+    async def publish_batch(self, cmd: RocketMQPublishCommand) -> Any:
+        """Send messages together."""
+        messages = [await self.message_of(cmd, body) for body in cmd.batch_bodies]
+        return await self._connection.producer.send_batch(messages)
+
+    async def message_of(self, cmd: RocketMQPublishCommand, body: Any) -> Message:
+        """Return the message that publishes a body."""
+        encoded, content_type = await self.codec.encode(body, self.serializer)
+        headers = {
+            CONTENT_TYPE: content_type,
+            CORRELATION_ID: cmd.correlation_id,
+            REPLY_TO: cmd.reply_to,
+            EMPTY_BODY: None if encoded else "true",
+            **cmd.headers,
+        }
+        return Message(
+            cmd.destination,
+            encoded or NO_BODY,
+            tags=cmd.tags,
+            keys=cmd.keys or (),
+            # A header without a value has no property.
+            properties={name: str(value) for name, value in headers.items() if value not in (None, "")},
+            delay_ms=cmd.delay_ms,
+        )

@@ -1,0 +1,145 @@
+"""The publishers: `@broker.publisher(topic)`, and the one that replies."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
+from faststream._internal.endpoint.publisher.fake import FakePublisher
+from faststream._internal.producer import ProducerProto
+from faststream.response import PublishCommand
+from faststream.response.publish_type import PublishType
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import Message, Operation, PublisherSpec
+
+from libramq.integrations.faststream.config import (
+    RocketMQBrokerConfig,
+    RocketMQPublisherConfig,
+    RocketMQPublisherSpecificationConfig,
+)
+from libramq.integrations.faststream.message import RocketMQMessage
+from libramq.integrations.faststream.response import RocketMQPublishCommand
+from libramq.message import properties as names
+
+
+class RocketMQPublisherSpecification(
+    PublisherSpecification[RocketMQBrokerConfig, RocketMQPublisherSpecificationConfig]
+):
+    """The documentation of a publisher."""
+
+    @property
+    def topic(self) -> str:
+        """Return the topic, with the routers' prefixes."""
+        return f"{self._outer_config.prefix}{self.config.topic}"
+
+    @property
+    def name(self) -> str:
+        """Return the key of its channel."""
+        return self.config.title_ or f"{self.topic}:Publisher"
+
+    def get_schema(self) -> dict[str, PublisherSpec]:
+        """Return its channel."""
+        payload = resolve_payloads(self.get_payloads(), "Publisher")
+        message = Message(title=f"{self.name}:Message", payload=payload)
+        return {
+            self.name: PublisherSpec(
+                address=self.topic,
+                description=self.config.description_,
+                operation=Operation(message=message, bindings=None),
+                bindings=None,
+            )
+        }
+
+
+class RocketMQTopicPublisher(PublisherUsecase):
+    """Publishes to one topic."""
+
+    def __init__(
+        self,
+        config: RocketMQPublisherConfig,
+        specification: PublisherSpecification[Any, Any],
+    ) -> None:
+        super().__init__(config, specification)
+        self._config = config
+
+    @property
+    def topic(self) -> str:
+        """Return the topic, with the routers' prefixes."""
+        return f"{self._outer_config.prefix}{self._config.topic}"
+
+    async def publish(
+        self,
+        message: Any = None,
+        topic: str = "",
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        tags: str | None = None,
+        keys: str | None = None,
+        order_key: str | None = None,
+        delay_ms: int = 0,
+    ) -> Any:
+        """Publish a message; the arguments replace the publisher's own."""
+        command = RocketMQPublishCommand(
+            message,
+            topic=topic or self.topic,
+            headers=self._config.headers | (headers or {}),
+            correlation_id=correlation_id or self._outer_config.id_generator(),
+            reply_to=reply_to or self._config.reply_to,
+            tags=tags or self._config.tags,
+            keys=keys,
+            order_key=order_key,
+            delay_ms=delay_ms,
+            _publish_type=PublishType.PUBLISH,
+        )
+        return await self._basic_publish(command, producer=self._outer_config.producer, _extra_middlewares=())
+
+    async def request(
+        self,
+        message: Any = None,
+        topic: str = "",
+        *,
+        headers: dict[str, Any] | None = None,
+        correlation_id: str | None = None,
+        tags: str | None = None,
+        timeout: float | None = 30.0,
+    ) -> RocketMQMessage:
+        """Publish a request, and return the reply."""
+        command = RocketMQPublishCommand(
+            message,
+            topic=topic or self.topic,
+            headers=self._config.headers | (headers or {}),
+            correlation_id=correlation_id or self._outer_config.id_generator(),
+            tags=tags or self._config.tags,
+            timeout=timeout,
+            _publish_type=PublishType.REQUEST,
+        )
+        reply: RocketMQMessage = await self._basic_request(command, producer=self._outer_config.producer)
+        return reply
+
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> None:
+        """Publish a handler's result."""
+        command = RocketMQPublishCommand.from_cmd(cmd)
+        command.destination = self.topic
+        command.reply_to = command.reply_to or self._config.reply_to
+        command.tags = command.tags or self._config.tags
+        command.add_headers(self._config.headers, override=False)
+        await self._basic_publish(
+            command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares
+        )
+
+
+class ReplyPublisher(FakePublisher):
+    """Publishes a handler's result as the reply to a message."""
+
+    def __init__(self, producer: ProducerProto[Any], message: Any) -> None:
+        super().__init__(producer=producer)
+        self._message = message
+
+    def patch_command(self, cmd: PublishCommand) -> RocketMQPublishCommand:
+        """Address the result to the message's reply topic, or to the client that waits for it."""
+        command = RocketMQPublishCommand.from_cmd(super().patch_command(cmd))
+        command.destination = self._message.reply_to
+        if names.REPLY_TO_CLIENT in self._message.raw_message.message.properties:
+            command.request = self._message.raw_message
+        return command

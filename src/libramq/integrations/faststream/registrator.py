@@ -1,0 +1,141 @@
+"""The registrator: `subscriber` and `publisher` of brokers and routers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.constants import EMPTY
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream.exceptions import SetupError
+from faststream.middlewares import AckPolicy
+
+from libramq.client.options import PushConsumerOptions, check_names
+from libramq.filter.selector import Sql
+from libramq.integrations.faststream.config import (
+    RocketMQBrokerConfig,
+    RocketMQPublisherConfig,
+    RocketMQPublisherSpecificationConfig,
+    RocketMQSubscriberConfig,
+    RocketMQSubscriberSpecificationConfig,
+)
+from libramq.integrations.faststream.message import Received
+from libramq.integrations.faststream.publisher import (
+    RocketMQPublisherSpecification,
+    RocketMQTopicPublisher,
+)
+from libramq.integrations.faststream.subscriber import RocketMQSubscriber, RocketMQSubscriberSpecification
+
+#: The options of PushConsumer that the broker sets, or that FastStream's own take the place of.
+_SET_BY_BROKER = frozenset({"group", "namesrv", "threads", "batch_size", "credentials", "tls"})
+
+
+class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
+    """The part that brokers and routers have in common: it takes subscribers and publishers."""
+
+    def subscriber(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        expression: str | Sql = "*",
+        max_workers: int = 1,
+        ack_policy: AckPolicy = EMPTY,
+        no_reply: bool = False,
+        dependencies: Sequence[Any] = (),
+        parser: Any = None,
+        decoder: Any = None,
+        codec: Any = None,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        include_in_schema: bool = True,
+        **options: Any,
+    ) -> RocketMQSubscriber:
+        """Subscribe handlers to a topic, as a member of a group.
+
+        group: by default the broker's group and the topic. expression: tags, or Sql by properties.
+        max_workers: how many messages are handled at once. options: those of PushConsumer, such as pop,
+        orderly, consume_from and max_reconsume_times. The others are FastStream's.
+        """
+        check_names(options, PushConsumerOptions.__annotations__.keys() - _SET_BY_BROKER, "subscriber")
+        config = RocketMQSubscriberConfig(
+            _outer_config=self.config,  # type: ignore[arg-type]
+            topic=topic,
+            group=group,
+            expression=expression,
+            max_workers=max_workers,
+            options=options,
+            no_reply=no_reply,
+            _ack_policy=ack_policy,
+        )
+        calls = CallsCollection[Received]()
+        specification = RocketMQSubscriberSpecification(
+            self.config,  # type: ignore[arg-type]
+            RocketMQSubscriberSpecificationConfig(
+                topic=topic, title_=title, description_=description, include_in_schema=include_in_schema
+            ),
+            calls,
+        )
+        subscriber = RocketMQSubscriber(config, specification, calls)
+        super().subscriber(subscriber, persistent=persistent)
+        return subscriber.add_call(
+            parser_=parser or self._parser,
+            decoder_=decoder or self._decoder,
+            codec_=codec,
+            dependencies_=dependencies,
+        )
+
+    def publisher(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        tags: str | None = None,
+        headers: dict[str, Any] | None = None,
+        reply_to: str = "",
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        schema: Any = None,
+        include_in_schema: bool = True,
+    ) -> RocketMQTopicPublisher:
+        """Return a publisher to a topic; as a decorator of a handler it publishes its results."""
+        config = RocketMQPublisherConfig(
+            _outer_config=self.config,  # type: ignore[arg-type]
+            topic=topic,
+            tags=tags,
+            headers=headers or {},
+            reply_to=reply_to,
+        )
+        specification = RocketMQPublisherSpecification(
+            self.config,  # type: ignore[arg-type]
+            RocketMQPublisherSpecificationConfig(
+                topic=topic,
+                schema_=schema,
+                title_=title,
+                description_=description,
+                include_in_schema=include_in_schema,
+            ),
+        )
+        publisher = RocketMQTopicPublisher(config, specification)
+        super().publisher(publisher, persistent=persistent)
+        return publisher
+
+    def include_router(
+        self,
+        router: Registrator[Received, Any],
+        *,
+        prefix: str = "",
+        dependencies: Sequence[Any] = (),
+        middlewares: Sequence[Any] = (),
+        include_in_schema: bool | None = None,
+    ) -> None:
+        """Include a router; SetupError for one of another broker."""
+        if not isinstance(router, RocketMQRegistrator):
+            raise SetupError(f"a router of RocketMQ's is wanted, not {type(router).__name__}")
+        super().include_router(
+            router,
+            prefix=prefix,
+            dependencies=dependencies,
+            middlewares=middlewares,
+            include_in_schema=include_in_schema,
+        )

@@ -1,0 +1,165 @@
+"""The subscriber: a push consumer whose messages FastStream's handlers get."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from faststream._internal.endpoint.publisher import PublisherProto
+from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
+from faststream._internal.endpoint.subscriber.call_item import CallsCollection
+from faststream._internal.endpoint.utils import process_msg
+from faststream.message import StreamMessage
+from faststream.specification.asyncapi.utils import resolve_payloads
+from faststream.specification.schema import Message, Operation, SubscriberSpec
+
+from libramq.client.consuming.fetching.consumer import Consumer
+from libramq.client.consuming.handling.handler_result import HandlerResult
+from libramq.client.consuming.push_consumer import PushConsumer
+from libramq.errors import LocalProtocolError
+from libramq.integrations.faststream.config import (
+    RocketMQBrokerConfig,
+    RocketMQSubscriberConfig,
+    RocketMQSubscriberSpecificationConfig,
+)
+from libramq.integrations.faststream.message import Received
+from libramq.integrations.faststream.publisher import ReplyPublisher
+from libramq.message.message import MessageExt
+
+#: Ours: how soon a topic that is not there yet is looked up again; the client's own period is 30 s.
+ROUTE_REFRESH_MS: Final = 1_000
+
+
+class RocketMQSubscriberSpecification(
+    SubscriberSpecification[RocketMQBrokerConfig, RocketMQSubscriberSpecificationConfig]
+):
+    """The documentation of a subscriber."""
+
+    @property
+    def topic(self) -> str:
+        """Return the topic, with the routers' prefixes."""
+        return f"{self._outer_config.prefix}{self.config.topic}"
+
+    @property
+    def channel_labels(self) -> list[str]:
+        """Return the topic."""
+        return [self.topic]
+
+    def get_schema(self) -> dict[str, SubscriberSpec]:
+        """Return its channel."""
+        payload = resolve_payloads(self.get_payloads())
+        message = Message(title=f"{self.name}:Message", payload=payload)
+        return {
+            self.name: SubscriberSpec(
+                address=self.topic,
+                description=self.description,
+                operation=Operation(message=message, bindings=None),
+                bindings=None,
+            )
+        }
+
+
+class RocketMQSubscriber(SubscriberUsecase[Received]):
+    """A member of a group that calls handlers."""
+
+    _outer_config: Any
+
+    def __init__(
+        self,
+        config: RocketMQSubscriberConfig,
+        specification: SubscriberSpecification[Any, Any],
+        calls: CallsCollection[Received],
+    ) -> None:
+        super().__init__(config, specification, calls)
+        self._config = config
+        self._consumer: PushConsumer | None = None
+        self._fetching: Consumer | None = None
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def topic(self) -> str:
+        """Return the topic, with the routers' prefixes."""
+        return f"{self._outer_config.prefix}{self._config.topic}"
+
+    @property
+    def group(self) -> str:
+        """Return the consumer group: one for each topic, since members of a group subscribe to the same."""
+        return self._config.group or f"{self._outer_config.connection.group}-{self.topic}"
+
+    async def start(self) -> None:
+        """Join the group."""
+        if self._consumer is not None or self._fetching is not None:
+            return
+        await super().start()
+        options = {"route_refresh_ms": ROUTE_REFRESH_MS, **self._config.options}
+        options = {"group": self.group, **self._outer_config.connection.options, **options}
+        if self.calls:
+            self._consumer = PushConsumer(threads=self._config.max_workers, **options)
+            self._consumer.subscribe(self.topic, self._config.expression, self._handle)
+            self._post_start()
+            await self._consumer.start()
+        else:
+            self._fetching = Consumer(**options)
+            self._fetching.subscribe(self.topic, self._config.expression)
+            self._post_start()
+            await self._fetching.start()
+
+    async def stop(self) -> None:
+        """Leave the group. From a handler, which it would wait for, it is done by another task."""
+        consumer, fetching = self._consumer, self._fetching
+        if consumer is not None:
+            try:
+                consumer.refuse_stop_in_handler()
+            except LocalProtocolError:
+                self.running = False
+                self._stopping = asyncio.create_task(self.stop())
+                return
+        self._consumer = self._fetching = None
+        await super().stop()
+        if consumer is not None:
+            await consumer.stop()
+        if fetching is not None:
+            await fetching.stop()
+
+    async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
+        """Return the next message; None if none came in time. Only without handlers."""
+        consumer = self._without_handlers()
+        found = await consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1)
+        for messages in found.values():
+            return await self._parsed(messages[0])
+        return None
+
+    async def __aiter__(self) -> AsyncIterator[StreamMessage[Received]]:
+        """Yield messages. Only without handlers."""
+        consumer = self._without_handlers()
+        async for message in consumer:
+            yield await self._parsed(message)
+
+    def get_log_context(self, message: StreamMessage[Received] | None) -> dict[str, str]:
+        """Return what the log's lines begin with."""
+        return {
+            "topic": self.topic,
+            "group": self.group,
+            "message_id": getattr(message, "message_id", ""),
+        }
+
+    async def _handle(self, messages: list[MessageExt]) -> HandlerResult:
+        received = Received(messages[0])
+        await self.consume(received)
+        return received.result()
+
+    def _make_response_publisher(self, message: StreamMessage[Received]) -> Sequence[PublisherProto]:
+        return (ReplyPublisher(self._outer_config.producer, message),)
+
+    def _without_handlers(self) -> Consumer:
+        assert not self.calls, "a subscriber with handlers passes its messages to them"
+        assert self._fetching is not None, "start the subscriber first"
+        return self._fetching
+
+    async def _parsed(self, message: MessageExt) -> StreamMessage[Received]:
+        received = Received(message)
+        context = self._outer_config.context
+        parser, decoder = self._get_parser_and_decoder()
+        middlewares = (each(received, context=context) for each in self._broker_middlewares)
+        parsed = await process_msg(msg=received, middlewares=middlewares, parser=parser, decoder=decoder)
+        assert parsed is not None, "it was received"
+        return parsed

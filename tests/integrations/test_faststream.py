@@ -1,0 +1,232 @@
+"""FastStream's applications on a real broker, and in memory.
+
+FastStream's own tests for brokers ran outside of the repository; docs/faststream.md says which pass.
+"""
+
+import asyncio
+
+import pytest
+from faststream import AckPolicy, Context, FastStream, TestApp
+from faststream._internal.broker.router import BrokerRouter
+from faststream._internal.configs import BrokerConfig
+from faststream.exceptions import NackMessage, RejectMessage, SetupError, SubscriberNotFound
+from pydantic import BaseModel
+
+from libramq import Sql
+from libramq.errors import ConfigError
+from libramq.integrations.faststream import (
+    RocketMQBroker,
+    RocketMQPublisher,
+    RocketMQResponse,
+    RocketMQRoute,
+    RocketMQRouter,
+    TestRocketMQBroker,
+)
+from libramq.testing import Broker
+
+PATIENCE_S = 60
+
+
+class Order(BaseModel):
+    """What is sent."""
+
+    number: int
+
+
+@pytest.fixture
+async def one():
+    async with Broker() as broker:
+        yield broker
+
+
+class Calls:
+    """The calls of handlers, and a way to wait for them."""
+
+    def __init__(self):
+        self.all = []
+        self._changed = asyncio.Event()
+
+    def __call__(self, *call):
+        self.all.append(call)
+        self._changed.set()
+
+    async def wait(self, count):
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.all) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def test_a_handlers_result_is_published(one):
+    """Bodies are validated, headers and the correlation id travel, and an empty result is one, too."""
+    calls = Calls()
+    broker = RocketMQBroker(one.namesrv)
+
+    @broker.subscriber("Orders", consume_from="earliest")
+    @broker.publisher("Invoices", headers={"currency": "EUR"})
+    async def invoice(order: Order):
+        return Order(number=order.number + 1) if order.number else None
+
+    @broker.subscriber("Invoices", consume_from="earliest")
+    async def file(body: Order | bytes, currency: str = Context("message.headers.currency")):
+        calls(body, currency)
+
+    async with broker:
+        await broker.start()
+        await broker.publish(Order(number=6), "Orders")
+        await calls.wait(1)
+        await broker.publish(Order(number=0), "Orders")
+        await calls.wait(2)
+    assert calls.all == [(Order(number=7), "EUR"), (b"", "EUR")]
+
+
+async def test_a_failed_message_comes_again_and_a_rejected_one_is_a_dead_letter(one):
+    calls, dead = Calls(), Calls()
+    broker = RocketMQBroker(one.namesrv)
+
+    @broker.subscriber("Orders", group="kitchen", consume_from="earliest", pop=True)
+    async def handle(body: str, attempts: int = Context("message.raw_message.message.reconsume_times")):
+        calls(body, attempts)
+        if body == "bad":
+            raise RejectMessage
+        if not attempts:
+            raise NackMessage(delay=0.1)
+
+    @broker.subscriber("%DLQ%kitchen", group="reader", consume_from="earliest")
+    async def bury(body: str):
+        dead(body)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("good", "Orders")
+        await broker.publish("bad", "Orders")
+        await calls.wait(3)
+        await dead.wait(1)
+    assert sorted(calls.all) == [("bad", 0), ("good", 0), ("good", 1)]
+    assert dead.all == [("bad",)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempts"), [(AckPolicy.ACK_FIRST, 1), (AckPolicy.ACK, 1), (AckPolicy.NACK_ON_ERROR, 2)]
+)
+async def test_the_policy_decides_about_a_handler_that_raises(one, policy, attempts):
+    """What is not acknowledged comes again."""
+    calls = Calls()
+    broker = RocketMQBroker(one.namesrv, ack_policy=policy)
+
+    @broker.subscriber("Orders", consume_from="earliest", orderly=True, suspend_ms=10)
+    async def handle(body: str):
+        calls(body)
+        if len(calls.all) == 1:
+            raise ValueError
+
+    async with broker:
+        await broker.start()
+        await broker.publish("first", "Orders", order_key="k")
+        await calls.wait(1)
+        await broker.publish("last", "Orders", order_key="k")
+        await calls.wait(attempts + 1)
+    assert calls.all == [("first",)] * attempts + [("last",)]
+
+
+async def test_a_request_is_answered_with_the_result(one):
+    """By RocketMQ's request and reply; another one is answered on a topic."""
+    calls = Calls()
+    broker = RocketMQBroker(one.namesrv)
+
+    @broker.subscriber("Sums", consume_from="earliest")
+    async def double(number: int):
+        return RocketMQResponse(number * 2, headers={"unit": "EUR"})
+
+    @broker.subscriber("Answers", consume_from="earliest")
+    async def answered(number: int):
+        calls(number)
+
+    async with broker:
+        await broker.start()
+        assert await broker.ping()
+        reply = await broker.request(21, "Sums", timeout=PATIENCE_S)
+        assert (await reply.decode(), reply.headers["unit"]) == (42, "EUR")
+        with pytest.raises(TimeoutError):
+            await broker.request(21, "Unread", timeout=0.1)
+        await broker.publish(4, "Sums", reply_to="Answers")
+        await calls.wait(1)
+    assert calls.all == [(8,)]
+    assert not await broker.ping(timeout=0.1)
+
+
+async def test_routers_filters_and_batches(one):
+    calls = Calls()
+    router = RocketMQRouter(prefix="shop-")
+
+    @router.subscriber("Orders", consume_from="earliest", expression="paid")
+    async def paid(body: str):
+        calls("paid", body)
+
+    @router.subscriber("Orders", group="sums", consume_from="earliest", expression=Sql("TAGS = 'open'"))
+    async def unpaid(body: str):
+        calls("open", body)
+
+    async def forward(body: str):
+        return body + "!"
+
+    async def last(body: str):
+        calls("last", body)
+
+    route = RocketMQRoute(forward, "In", publishers=[RocketMQPublisher("shop-Out")], consume_from="earliest")
+    broker = RocketMQBroker(one.namesrv, routers=[router, RocketMQRouter(handlers=[route])])
+    broker.subscriber("shop-Out", consume_from="earliest")(last)
+    async with broker:
+        await broker.start()
+        await broker.publish("a", "shop-Orders", tags="paid")
+        await broker.publish("b", "shop-Orders", tags="open")
+        await broker.publish_batch("c", "d", topic="In")
+        await calls.wait(4)
+    assert sorted(calls.all) == [("last", "c!"), ("last", "d!"), ("open", "b"), ("paid", "a")]
+
+
+async def test_a_subscriber_without_handlers_is_read(one):
+    broker = RocketMQBroker(one.namesrv)
+    subscriber = broker.subscriber("Orders", consume_from="earliest")
+    async with broker:
+        await broker.publish("a", "Orders")
+        await broker.publish("b", "Orders")
+        await broker.start()
+        first = await subscriber.get_one(timeout=PATIENCE_S)
+        assert first is not None
+        found = {await first.decode()}
+        async for message in subscriber:
+            found.add(await message.decode())
+            break
+    assert found == {"a", "b"}
+
+
+async def test_an_application_runs_in_memory():
+    """No server is there; handlers, publishers and requests are called at once."""
+    broker = RocketMQBroker("127.0.0.1:9")
+    published = broker.publisher("Invoices")
+
+    @broker.subscriber("Orders")
+    @published
+    async def invoice(order: Order) -> Order:
+        return Order(number=order.number + 1)
+
+    async with TestRocketMQBroker(broker) as tested, TestApp(FastStream(broker)):
+        await tested.publish(Order(number=1), "Orders")
+        invoice.mock.assert_called_once_with({"number": 1})
+        published.mock.assert_called_once_with({"number": 2})
+        reply = await tested.request(Order(number=2), "Orders")
+        assert await reply.decode() == {"number": 3}
+        with pytest.raises(SubscriberNotFound):
+            await tested.request(1, "Nowhere")
+
+
+def test_what_is_not_rocketmqs_is_refused():
+    broker = RocketMQBroker("127.0.0.1:9")
+    other = BrokerRouter(config=BrokerConfig(), handlers=(), routers=())
+    with pytest.raises(SetupError, match="not BrokerRouter"):
+        broker.include_router(other)
+    with pytest.raises(ConfigError, match="did you mean consume_from"):
+        broker.subscriber("Orders", consume_form="earliest")
+    with pytest.raises(ConfigError, match="threads"):
+        broker.subscriber("Orders", threads=2)
