@@ -8,7 +8,7 @@ import pytest
 
 from libramq.broker.cluster.nodes import FILE_NAME, REFRESH_MS, Nodes
 from libramq.broker.cluster.peer_link import PeerLink
-from libramq.catalog.numbering import Numbering, Run
+from libramq.catalog.numbering import Numbering, Place, Run
 from libramq.errors import ConnectFailed
 from libramq.formats.tables import TopicConfig
 from libramq.kernel.effect import Thread
@@ -54,6 +54,26 @@ def test_numbers_of_partitions_that_could_not_be_saved_are_saved_later(
     talk.advance(REFRESH_MS)
     talk.threads.run_all(Thread.DISK)
     assert file.exists()
+
+
+def test_partitions_are_not_all_ours_after_a_restart(talk: Conversation, nodes: Nodes):
+    """Until others answered, partition 1 was taken for our queue 1, and got its commits."""
+    config = TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
+    talk.broker.topics.put(config, talk.clock.wall_ms())
+    nodes.adopt("T", Numbering((Run("broker-b", 1), Run("broker-a", 2)), 7))
+    assert nodes.place("T", 0) == Place("broker-b", 0)
+    assert nodes.place("T", 1) == Place("broker-a", 0)
+    assert nodes.partition("T", "broker-a", 1) == 2
+
+
+def test_a_new_topic_waits_for_its_numberer_where_there_are_others(talk: Conversation, nodes: Nodes):
+    """Another broker may have queues of it, which come first: ours were partitions from 0 on meanwhile."""
+    config = TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)
+    talk.broker.topics.put(config, talk.clock.wall_ms())
+    assert nodes.numbering("T").runs == (Run("broker-a", 2),)
+    nodes._peers.links["broker-b"] = PeerLink("broker-b", "127.0.0.1:10921", talk.clock.monotonic_ms())
+    assert nodes.place("T", 0) is None
+    assert not nodes.is_settled("T")
 
 
 def take(nodes: Nodes, name: str, answer: PeerNode) -> None:

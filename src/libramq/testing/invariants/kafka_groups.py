@@ -111,6 +111,12 @@ class KafkaEpochsGoForward(Invariant):
         self._group_epochs: dict[tuple[str, str], int] = {}
         self._answered: dict[tuple[str, str], int] = {}
         self._at_join: dict[tuple[str, int], int] = {}
+        self._died_ms: dict[str, MonotonicMs] = {}
+        #: The last answer in each life of a member: from whom, and when.
+        self._last: dict[tuple[str, int], tuple[str, MonotonicMs]] = {}
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._died_ms[name] = self.cluster.now_ms
 
     def step(self) -> None:
         for plan in self.cluster.kafka.plans:
@@ -135,6 +141,18 @@ class KafkaEpochsGoForward(Invariant):
             self.broken(f"{beat.group}: {beat.broker} answers {beat.member} {epoch}, after {before}")
         key = (beat.broker, beat.group)
         self._answered[key] = max(epoch, self._answered.get(key, 0))
+        self._note_coordinator(beat)
+
+    def _note_coordinator(self, beat: KafkaBeat) -> None:
+        """Count restarts that members outlive, and other coordinators that they find."""
+        life = (beat.member, beat.life)
+        broker, since_ms = self._last.get(life, (beat.broker, self.cluster.now_ms))
+        if broker == beat.broker and since_ms < self._died_ms.get(broker, MonotonicMs(0)):
+            self.cluster.world.history.happened(Happening.KAFKA_KEPT, beat.group)
+        before = self._last.get((beat.member, beat.life - 1))
+        if beat.epoch == JOINS and before is not None and before[0] != beat.broker:
+            self.cluster.world.history.happened(Happening.KAFKA_TAKEN_OVER, beat.group)
+        self._last[life] = (beat.broker, self.cluster.now_ms)
 
 
 class KafkaPartitionsOwned(Invariant):
@@ -168,7 +186,6 @@ class KafkaMovesHaveCauses(Invariant):
         self._is_judged = True
         #: Of groups that are balanced: who was there, and how many queues topics had.
         self._balanced: dict[str, object] = {}
-        self._restarted: set[str] = set()
 
     def disturbed(self, what: str) -> None:
         name, _, how = what.partition(" ")
@@ -182,15 +199,12 @@ class KafkaMovesHaveCauses(Invariant):
             self._is_judged = False  # Another one coordinates, and this one again when it is back.
         elif durable_to is not None and not self.cluster.is_sync:
             self._balanced.clear()
-        else:
-            self._restarted.update(self._balanced)
 
     def step(self) -> None:
         for plan in self.cluster.kafka.plans if self._is_judged else ():
             now = self._state(plan.name)
             if self._balanced.get(plan.name) != now:
                 self._balanced.pop(plan.name, None)
-                self._restarted.discard(plan.name)
                 if not wrong_of(self.cluster, plan):
                     self._balanced[plan.name] = now
 
@@ -207,8 +221,6 @@ class KafkaMovesHaveCauses(Invariant):
             self.broken(f"{beat.group}: {beat.broker} fences {beat.member}")
         if assigned is not None and assigned != member.owned:
             self.broken(f"{beat.group}: {beat.broker} gives {beat.member} other partitions")
-        if code == ErrorCode.NONE and beat.group in self._restarted:
-            self.cluster.world.history.happened(Happening.KAFKA_KEPT, beat.group)
 
     def _state(self, group: str) -> object:
         names = [each.name for each in self.cluster.kafka.alive(group)]

@@ -375,6 +375,6 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
         "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
         "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk", "end_master",
         "end_slave", "part_slave", "kafka_join", "kafka_stop", "kafka_kill", "kafka_sleep", "kafka_bounce",
-        "kafka_cut_off", "end_coordinator",
+        "kafka_oversleep", "kafka_cut_off", "end_coordinator",
     )
 }  # fmt: skip

@@ -61,7 +61,6 @@ class Happening(StrEnum):
     KAFKA_AMID = "a coordinator ends amid a rebalance of a Kafka group"
     KAFKA_KEPT = "a coordinator restarts, and its Kafka members keep their partitions"
     KAFKA_TAKEN_OVER = "another broker takes a Kafka group over"
-    KAFKA_GREW = "partitions of a Kafka group's topic are added"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
     ROUTES_DIFFER = "name servers do not agree on a topic"

@@ -59,9 +59,15 @@ class KafkaFaults(SlaveFaults):
 
     def kafka_sleep(self) -> None:
         """Freeze a member for a while; its connections stay."""
+        self._freeze(self._kafka_random.randint(10, self._kafka_random.choice(SLEEP_MS_MAX)))
+
+    def kafka_oversleep(self) -> None:
+        """Freeze a member for longer than its session."""
+        self._freeze(SESSION_MS + self._kafka_random.randint(1_000, 10_000))
+
+    def _freeze(self, sleep_ms: int) -> None:
         member = self._kafka_member()
         if member is not None:
-            sleep_ms = self._kafka_random.randint(10, self._kafka_random.choice(SLEEP_MS_MAX))
             self._disturb(f"{member.name} freezes for {sleep_ms} ms")
             member.process.pause()
             self._later(sleep_ms, partial(self._wake, member, sleep_ms))

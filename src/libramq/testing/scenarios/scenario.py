@@ -51,7 +51,7 @@ PARTED: Final = ("partition", "split", "split_brokers", "split_name_servers")
 #: topics.
 KAFKA_AFTER_MS: Final = 2_500
 #: Longer than a session of Kafka's members.
-LONG_CHANCE: Final = 0.2
+LONG_CHANCE: Final = 0.3
 LONG_MS: Final = 65_000
 CALM_SHARE: Final = 0.25
 #: How likely a member is a stock one: groups of ours, of stock members, of both.
@@ -108,6 +108,8 @@ def _with_kafka(scenario: Scenario, seed: int, *, is_certain: bool) -> Scenario:
     menu = [each for each in (KAFKA_CALM if is_calm else KAFKA_ROUGH) if each not in left_out]
     more = [(chance.randint(first_ms, last_ms), chance.choice(menu)) for _ in range(chance.randint(2, 8))]
     is_long = not is_calm and chance.random() < LONG_CHANCE
+    if is_long:
+        more.append((first_ms, "kafka_oversleep"))
     topics = tuple(scenario.topics)
     groups = tuple(
         KafkaGroupPlan(
