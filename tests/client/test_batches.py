@@ -14,7 +14,6 @@ from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.pulling import pulled_records
 from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
 from libramq.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from libramq.message.message import add_to_each
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, encode_record
 
@@ -171,7 +170,8 @@ def test_pulled_records_are_a_sequence_of_the_same_messages():
         PulledRecords.of(data[:-1], "a")
     assert (len(pulled), len(pulled[1:3]), pulled.size) == (5, 2, len(data))
     schema = schema_of(None)
-    add_to_each(messages, {"MIN_OFFSET": "0", "MAX_OFFSET": "5"})
+    for message in messages:
+        message.add_properties({"MIN_OFFSET": "0", "MAX_OFFSET": "5"})
     assert record_batch(T0, pulled[1:3], schema) == record_batch(T0, messages[1:3], schema)
     whole = PulledRecords.of_messages(messages, "a")
     assert [whole._records.record(row) for row in range(5)] == [

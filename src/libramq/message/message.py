@@ -376,14 +376,3 @@ class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
 
 
 MessageExt.__new__ = _constructor  # type: ignore[method-assign]
-
-
-def add_to_each(messages: Iterable[MessageExt], added: Mapping[str, str]) -> None:
-    """Add properties that the receiver knows to messages. The mapping is kept, and must not change."""
-    for message in messages:
-        if (
-            message._properties is None and not message._added
-        ):  # Nearly always; a call would cost twice as much.
-            message._added = added
-        else:
-            message.properties.update(added)

@@ -186,13 +186,19 @@ def decode_record(
 
 
 def decode_records(
-    data: bytes, *, decompress: bool = True, check_crc: bool = False, broker_name: str = ""
+    data: bytes,
+    *,
+    decompress: bool = True,
+    check_crc: bool = False,
+    broker_name: str = "",
+    added: Mapping[str, str] = NONE_ADDED,
 ) -> list[MessageExt]:
     """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
 
-    check_crc: raise BodyDamaged for the first body that does not match its checksum.
-    Any producer can send one. If the reply could not be decoded for its sake, its queue would be read by
-    nobody any more; so handlers have to deal with it, and those that cannot let it become a dead letter.
+    added: properties that the receiver knows; the mapping is kept. check_crc: raise BodyDamaged for the
+    first body that does not match its checksum.
+    Any producer can send one that is no compressed body. If the reply were refused for its sake, nobody would
+    read its queue any more; so handlers have to deal with it, and what they cannot becomes a dead letter.
     """
     data = bytes(data)
     messages: list[MessageExt] = []
@@ -230,13 +236,14 @@ def decode_records(
                         raise _damaged(topic, int.from_bytes(data[start + 12 : start + 16]), queue_offset)
                     messages.append(Received(
                         topic, queue_offset, reconsume_times, body, broker_name, data[start:body_start],
-                        data[properties_start:end], NONE_ADDED,
+                        data[properties_start:end], added,
                     ))  # fmt: skip
                     start = end
                     continue
         message, start = _decode_any(
             data, start, decompress=decompress, check_crc=check_crc, broker_name=broker_name
         )
+        message.add_properties(added)
         messages.append(message)
     return messages
 

@@ -122,14 +122,6 @@ def test_tags_are_compared_exactly():
     assert talk.deliveries() == []
 
 
-def test_messages_carry_the_bounds_of_their_queue():
-    """Programs that measure lag use MIN_OFFSET and MAX_OFFSET."""
-    talk = Conversation().pulling()
-    talk.pulled(q(0), found(0))
-    properties = talk.deliveries()[0].messages[0].properties
-    assert (properties["MIN_OFFSET"], properties["MAX_OFFSET"]) == ("0", "100")
-
-
 def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
     """Here it holds more than 1000 messages."""
     talk = Conversation(batch_size=1000).pulling()

@@ -35,7 +35,7 @@ from libramq.filter.selector import Selector
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.message import properties as names
-from libramq.message.message import MessageExt, add_to_each
+from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import PullReply
@@ -158,7 +158,7 @@ class Pulling:
         cursor.next_offset = outcome.next_offset
         if messages:
             cursor.last_stored_ms = messages[-1].store_timestamp_ms
-        wanted = self._accept(queue.topic, messages, outcome) if messages else ()
+        wanted = self._accept(queue.topic, messages) if messages else ()
         found: Steps = []
         if wanted:
             self._duplicates.arrived(wanted, cursor.handled_before)
@@ -250,7 +250,7 @@ class Pulling:
         owned.cursor.due_ms = now_ms + delay_ms
         self._timers.at(owned.cursor.due_ms, PullDue(owned.queue, owned.generation))
 
-    def _accept(self, topic: str, messages: Sequence[MessageExt], reply: PullReply) -> Sequence[MessageExt]:
+    def _accept(self, topic: str, messages: Sequence[MessageExt]) -> Sequence[MessageExt]:
         """Return the messages of our subscription, under the topic they were sent to."""
         selector = self._subscriptions[topic]
         tags = selector.tags if isinstance(selector, TagFilter) else None
@@ -258,8 +258,6 @@ class Pulling:
             return messages.with_tags(tags) if tags else messages
         if tags:  # Brokers compare hashes only.
             messages = [message for message in messages if message.tags in tags]
-        bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
-        add_to_each(messages, bounds)
         for message in messages:
             if message.reconsume_times < 0:  # As a producer sent it: it would be tried 2^31 times.
                 message.reconsume_times = 0

@@ -21,6 +21,7 @@ from libramq.filter.selector import Selector, kind_of
 from libramq.filter.sql import SQL92
 from libramq.filter.tag import EVERYTHING
 from libramq.logs import get_logger
+from libramq.message import properties as names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import damaged_records, decode_records
@@ -48,13 +49,13 @@ _FILTER_REFUSED: Final = frozenset({
 LOCK_TIMEOUT_MS: Final = 1_000
 
 
-def _decoded(effect: fx.Pull, body: bytes) -> Sequence[MessageExt]:
-    """Return the messages of a reply.
+def decoded_messages(effect: fx.Pull, reply: calls.PullReply) -> Sequence[MessageExt]:
+    """Return the messages of a reply, with the properties that Java's client adds: the queue's bounds.
 
     Those whose bodies are stored damaged are delivered all the same, as by Java's client: if the reply were
     refused for their sake, nobody would read their queue any more.
     """
-    queue, check_crc = effect.queue, not effect.accepts_damaged
+    queue, body, check_crc = effect.queue, reply.body, not effect.accepts_damaged
     if not check_crc:
         for head in damaged_records(body):
             log.error(
@@ -64,7 +65,8 @@ def _decoded(effect: fx.Pull, body: bytes) -> Sequence[MessageExt]:
             )
     if effect.as_records:
         return PulledRecords.of(body, queue.broker_name, check_crc=check_crc)
-    return decode_records(body, check_crc=check_crc, broker_name=queue.broker_name)
+    bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
+    return decode_records(body, check_crc=check_crc, broker_name=queue.broker_name, added=bounds)
 
 
 class ConsumerRequests:
@@ -182,7 +184,7 @@ class ConsumerRequests:
             messages: Sequence[MessageExt] = ()
             if not isinstance(outcome, LibraError) and outcome.code == ResponseCode.SUCCESS:
                 try:
-                    messages = _decoded(effect, outcome.body)
+                    messages = decoded_messages(effect, outcome)
                 except LibraError as error:
                     outcome = error
             elif is_by_sql and isinstance(outcome, BrokerError) and outcome.response_code in _FILTER_REFUSED:
