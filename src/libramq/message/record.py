@@ -196,9 +196,8 @@ def decode_records(
     """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
 
     added: properties that the receiver knows; the mapping is kept. check_crc: raise BodyDamaged for the
-    first body that does not match its checksum.
-    Any producer can send one that is no compressed body. If the reply were refused for its sake, nobody would
-    read its queue any more; so handlers have to deal with it, and what they cannot becomes a dead letter.
+    first body that does not match its checksum. One that is not what its flag says any producer can send: if
+    the reply were refused for its sake, nobody would read its queue any more. So handlers deal with it.
     """
     data = bytes(data)
     messages: list[MessageExt] = []
@@ -208,8 +207,8 @@ def decode_records(
     topic, stored_topic, topic_bytes = "", b"\x00", 1  # Nearly always the topic is that of the record before.
     while start < length:
         if length - start >= RECORD_BYTES_MIN:
-            # Most records have IPv4 hosts and a short topic. Each check is one of `_bounds` and `_tail`: what
-            # does not pass all of them is left to these, which also name the fault.
+            # Most records have IPv4 hosts and a short topic. What does not pass all checks is left to
+            # `_bounds` and `_tail`, which make the same ones, and name the fault.
             size, magic, body_crc, queue_offset, sys_flag, reconsume_times, body_bytes = unpack(data, start)
             end = start + size
             body_start = start + _HEAD_V4_BYTES
