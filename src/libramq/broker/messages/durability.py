@@ -64,19 +64,14 @@ class Lane:
         self._plan = plan
         self._done = done
         self._failed = failed
-        self._running = self._is_wanted = self._is_postponed = False
+        self.is_running = self._is_wanted = self._is_postponed = False
         self._unfinished: FlushPlan | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Return whether a thread flushes."""
-        return self._running
 
     def begin(self) -> None:
         """Start a flush if one is due, after the flush under way."""
         if self._is_postponed:  # The poll tries again, not each event that the failure brings about.
             return
-        if self._running or not self._is_deferred:
+        if self.is_running or not self._is_deferred:
             self.begin_at_once()
         elif not self._will_begin:
             self._will_begin = True
@@ -88,7 +83,7 @@ class Lane:
 
     def begin_at_once(self) -> None:
         """Start a flush if one is due, after the flush under way and no other event."""
-        if self._running:
+        if self.is_running:
             self._is_wanted = True
             return
         plan = self._unfinished
@@ -98,12 +93,12 @@ class Lane:
             except OSError as error:
                 self._postpone(error)
         if plan is not None:
-            self._running = True
+            self.is_running = True
             work = partial(run_flush, self._filesystem, plan)
             self._effects.run(self._thread, work, partial(self._ended, plan), is_hot=True)
 
     def _ended(self, plan: FlushPlan, result: object) -> None:
-        self._running = False
+        self.is_running = False
         if result is not None or not plan.is_of_log_alone:
             self._mark_changed()
         if isinstance(result, SyncFailed):
