@@ -553,3 +553,30 @@ def test_no_partition_has_two_owners_whatever_members_do(
     world.settle()
     read = world.owned["x"] | world.owned["y"]
     assert len(read) == world.counts["T"] + 3
+
+
+def test_a_member_that_another_coordinator_had_meanwhile_is_fenced():
+    """Both may have counted from 1 on, so its epoch does not tell: it would be given what others read."""
+    world = World()
+    world.stable("a", "b")
+    had = world.owned["a"]
+    world.restart()
+    assert world.beat("a", owned=of(0, 1, 2, 3)) is Refusal.FENCED_EPOCH
+    assert world.join("a") is Refusal.NONE
+    world.round("b")
+    world.settle()
+    assert world.owned["a"] | world.owned["b"] == of(0, 1, 2, 3)
+    assert not world.owned["a"] & world.owned["b"]
+    assert len(world.owned["a"]) == len(had) == 2
+
+
+def test_a_member_that_returns_after_a_restart_with_what_it_had_keeps_it():
+    """Once it was heard, what it says that it has may be more for a moment, as between any two answers."""
+    world = World()
+    world.stable("a", "b")
+    had = dict(world.owned)
+    world.restart()
+    world.round("a", "b")
+    world.settle()
+    assert world.owned == had
+    assert world.beat("a", owned=of(0, 1, 2, 3)) is Refusal.NONE

@@ -229,6 +229,7 @@ class ModernGroup(TargetAssignment):
             is_static = member.instance_id is not None
             member.expires_ms = now_ms + (SESSION_MS if is_static else RETURN_MS)
             member.is_lost = is_static  # Another one may take its place.
+            member.is_awaited = True
             if member.revoking:
                 member.revoke_by_ms = now_ms + member.rebalance_ms
                 self._due_by(member.revoke_by_ms)
@@ -273,7 +274,11 @@ class ModernGroup(TargetAssignment):
         member = self.members.get(beat.member_id)
         if member is None:
             return Refusal.UNKNOWN_MEMBER
-        if beat.epoch < 0 or beat.epoch == member.epoch:
+        if beat.epoch < 0:
+            return Refusal.NONE
+        if member.is_awaited and not (beat.owned or NO_PARTITIONS) <= member.holds:
+            return Refusal.FENCED_EPOCH  # From another coordinator, whose epochs may be the same numbers.
+        if beat.epoch == member.epoch:
             return Refusal.NONE
         # The answer with its new epoch may have been lost.
         is_last = beat.epoch == member.previous_epoch and beat.owned is not None

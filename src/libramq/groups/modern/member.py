@@ -37,7 +37,7 @@ class Member:
 
     __slots__ = (
         "assigned", "assignor", "client_host", "client_id", "epoch", "expires_ms", "instance_id",
-        "is_lost", "member_id", "named", "pattern", "previous_epoch", "rack_id", "rebalance_ms",
+        "is_awaited", "is_lost", "member_id", "named", "pattern", "previous_epoch", "rack_id", "rebalance_ms",
         "revoke_by_ms", "revoking", "sent", "topics",
     )  # fmt: skip
 
@@ -59,6 +59,8 @@ class Member:
         self.revoke_by_ms: MonotonicMs | None = None
         #: Whether its connection has ended, and it was not heard since.
         self.is_lost = False
+        #: Whether it was recorded before a restart, and was not heard since.
+        self.is_awaited = False
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ class Member:
     def renew(self, now_ms: MonotonicMs) -> None:
         """Expect the next sign of life within a session."""
         self.expires_ms = now_ms + SESSION_MS
-        self.is_lost = False
+        self.is_lost = self.is_awaited = False
 
     def subscribe(self, fitting: Mapping[str, frozenset[str]]) -> None:
         """Have it read what it names, and what fits its pattern. fitting: the topics that fit patterns.
