@@ -37,7 +37,7 @@ class KafkaClients:
         settings = {"servers": servers} | {
             f"producer.{name}": value for name, value in (producer or {}).items()
         }
-        command = _java("KafkaClients", home=home, version=version, properties=settings)
+        command = java_command("KafkaClients", home=home, version=version, properties=settings)
         self.program = Program(f"kafka-clients {version}", command, directory=home)
         assert self.program.wait_event("started")["version"] == version
 
@@ -118,7 +118,7 @@ class KafkaClients:
 
 def tool(main: str, *arguments: str, home: Path) -> str:
     """Run one of Kafka's tools; return its output. The tools exit with 0 even after a failure."""
-    command = [*_java(f"org.apache.kafka.tools.{main}", home=home), *arguments]
+    command = [*java_command(f"org.apache.kafka.tools.{main}", home=home), *arguments]
     done = subprocess.run(
         command, cwd=home, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
     )
@@ -126,9 +126,10 @@ def tool(main: str, *arguments: str, home: Path) -> str:
     return done.stdout
 
 
-def _java(
+def java_command(
     main: str, *, home: Path, version: str = VERSIONS[0], properties: Mapping[str, object] | None = None
 ) -> list[str]:
+    """Return the command of a Java program with this version of Kafka's clients."""
     settings = {"user.home": home, "java.io.tmpdir": home, **(properties or {})}
     # Java loads a class from the first jar that has it.
     path = [f"{CACHE}/classes", f"{CACHE}/kafka/older/kafka-clients-{version}.jar", f"{CACHE}/kafka/*"]
