@@ -99,7 +99,7 @@ class OneKafkaOwner(Invariant):
 
 
 class KafkaEpochsGoForward(Invariant):
-    """Check that no broker takes an epoch of a group back, also over its restarts.
+    """Check that no broker takes an epoch of a group back, also over its restarts; not after lost records.
 
     Another coordinator begins with epochs of its own; members of the former one have to join there.
     """
@@ -117,6 +117,11 @@ class KafkaEpochsGoForward(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._died_ms[name] = self.cluster.now_ms
+        if (
+            durable_to is not None and not self.cluster.is_sync
+        ):  # A group that had just begun is gone as a whole.
+            self._group_epochs = {key: epoch for key, epoch in self._group_epochs.items() if key[0] != name}
+            self._answered = {key: epoch for key, epoch in self._answered.items() if key[0] != name}
 
     def step(self) -> None:
         for plan in self.cluster.kafka.plans:
