@@ -87,6 +87,20 @@ def test_a_topic_that_was_deleted_meanwhile_keeps_nothing_from_being_flushed(tmp
     assert sorted(disk.opened) == [path.name for path in paths]
 
 
+class Deleting(LocalFileSystem):
+    """A disk where the event loop deletes a topic just before the thread opens one of its directories."""
+
+    def sync_directory(self, path: Path) -> None:
+        path.rename(path.with_name("libra.removed"))
+        super().sync_directory(path)
+
+
+def test_a_topic_deleted_while_its_directory_is_flushed_does_not_end_the_store(tmp_path: Path):
+    (directory := tmp_path / "T").mkdir()
+    run_flush(Deleting(), FlushPlan(directories=(directory,)))
+    assert not directory.exists()
+
+
 @pytest.mark.parametrize("count", [PATHS_MIN - 1, 4 * PATHS_MIN])
 def test_a_failed_flush_is_final_even_where_another_file_could_not_be_opened(tmp_path: Path, count: int):
     """The kernel reports the failure only once: if the plan were run again, it would seem to succeed."""

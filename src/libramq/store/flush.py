@@ -103,8 +103,9 @@ def _sync_path(filesystem: FileSystem, path: Path) -> None:
 
 def _sync_directory(filesystem: FileSystem, directory: Path) -> None:
     try:
-        if filesystem.exists(directory):
-            filesystem.sync_directory(directory)
+        filesystem.sync_directory(directory)
+    except FileNotFoundError:  # Its topic was deleted meanwhile.
+        return
     except OSError as failed:
         if failed.errno in NO_DESCRIPTORS:
             raise
