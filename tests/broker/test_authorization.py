@@ -8,6 +8,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
 from libramq.remoting import headers as h
+from libramq.remoting.pop_headers import PopMessageHeader
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -61,3 +62,27 @@ def test_nothing_of_a_denied_heartbeat_is_registered(talk: Conversation, guard: 
     guard.denied = {"Topic:T"}
     assert talk.beat(FakePeer(), "alice").code == C.NO_PERMISSION
     assert talk.broker.consumers.group("G") is None
+
+
+def test_what_a_group_popped_is_not_in_the_retry_topic_of_another_group(talk: Conversation, guard: Guard):
+    """Readers of the group "G_open" need no permission for G or for the topic to read `%RETRY%G_open`."""
+    talk.send(FakePeer(), "open")
+    header = PopMessageHeader(
+        consumer_group="G",
+        topic="open",
+        queue_id=-1,
+        max_msg_nums=1,
+        invisible_time=10_000,
+        poll_time=0,
+        born_time=int(talk.clock.wall_ms()),
+        init_mode=0,
+    )
+    popped = talk.ask(FakePeer(), R.POP_MESSAGE, header)
+    assert len(decode_records(popped.body)) == 1
+    talk.advance(10_000)
+    assert "%RETRY%G_open" not in talk.broker.topics
+    assert len(talk.messages("%RETRY%G+open")) == 1
+    guard.denied = {"Group:G"}
+    read = talk.pull(FakePeer(), "G_open", "%RETRY%G+open")
+    assert read is not None
+    assert read.code == C.NO_PERMISSION

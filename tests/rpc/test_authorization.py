@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from libramq.auth.operation import resources
 from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -314,6 +316,12 @@ def test_a_request_is_refused_when_one_of_its_resources_is_denied(code: R, denie
     assert guarded.give(request(code)) == [C.NO_PERMISSION]
     assert denied in (guarded.peer.replies[0].remark or "")
     assert guarded.served == []
+
+
+def test_a_retry_topic_whose_name_only_begins_with_the_groups_is_another_groups():
+    header = msgspec.structs.replace(_ACK, topic="%RETRY%Gold")
+    operation = OPERATIONS[R.ACK_MESSAGE].operation(ANONYMOUS, header, None)
+    assert [str(resource) for resource, _ in resources(operation)] == ["Group:G", "Group:Gold"]
 
 
 def test_a_denied_part_of_a_batch_leaves_the_others_alone():

@@ -68,12 +68,14 @@ def resources(operation: Operation) -> Iterator[tuple[Resource, Action]]:
     """Yield every resource that an operation touches, with the action on it.
 
     A retry topic is its group's: a principal that may consume as that group may write and read it
-    (DefaultAuthorizationContextBuilder.java).
+    (DefaultAuthorizationContextBuilder.java). `%RETRY%G+T` is G's, with what G popped of T. `%RETRY%G_T` is
+    taken for that of a group "G_T": a broker with an authorizer gives no other topic such a name.
     """
     for resource, action in _named(operation):
         if resource.kind is ResourceKind.TOPIC and resource.name.startswith(RETRY_PREFIX):
             of_group = Action.SUB if action is Action.PUB else action
-            yield group(resource.name.removeprefix(RETRY_PREFIX)), of_group
+            owner, _, _ = resource.name.removeprefix(RETRY_PREFIX).partition("+")
+            yield group(owner), of_group
         else:
             yield resource, action
 

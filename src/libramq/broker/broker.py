@@ -12,6 +12,7 @@ Nothing here uses sockets, tasks or threads: a performer runs the engine, on rea
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -100,6 +101,9 @@ class Broker:
         recorded: Callable[[RebalanceEvent], None] | None = None,
         fetch_name_servers: Fetch | None = None,
     ) -> None:
+        if not authorizer.permits_everything:
+            # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
+            config = replace(config, enable_retry_topic_v2=True)
         self.config = config
         self.authorizer = authorizer
         self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
@@ -305,12 +309,7 @@ class Broker:
             self.topics, self.store, self.offsets, self.coordination, self.held, self.kernel
         )
         self.other_nodes = NodeParts(
-            self.config,
-            self._files,
-            self._group_parts,
-            self.committing,
-            self.removal,
-            self.kernel,
+            self.config, self._files, self._group_parts, self.committing, self.removal, self.kernel
         )
         if self.cluster is not None:  # A broker without name servers is alone.
             services += self.other_nodes.requests(self.cluster)

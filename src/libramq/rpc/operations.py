@@ -13,7 +13,7 @@ from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource, cluster, group, topic
 from libramq.codes import RequestCode as R
 from libramq.formats.tables import SubscriptionGroupConfig
-from libramq.message.names import retry_topic
+from libramq.message.names import popped_topic, retry_topic
 from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers as pop
@@ -62,8 +62,9 @@ def _consume(
 
 def _popped(principal: Principal, header: pop.AckMessageHeader, _: None) -> Operation:
     """Return the operation on a popped message; one of the group's own retry topic needs the group only."""
-    is_own = header.topic.startswith(retry_topic(header.consumer_group))
-    return Consume(principal, header.consumer_group, () if is_own else (header.topic,))
+    name, of_group = header.topic, header.consumer_group
+    is_own = name == retry_topic(of_group) or popped_topic(name, of_group) != name
+    return Consume(principal, of_group, () if is_own else (name,))
 
 
 def _popped_batch(principal: Principal, _: h.NoHeader, body: BatchAckBody) -> Operation:
