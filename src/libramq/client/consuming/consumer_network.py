@@ -4,7 +4,7 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.j
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar, Unpack, assert_never
+from typing import TypeVar, Unpack, get_args
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
@@ -12,7 +12,6 @@ from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
 from libramq.client.consuming.member_network import MemberNetwork, Run, Seams, log_failure
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.requests.broker_requests import BrokerRequests
 from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
@@ -22,7 +21,6 @@ from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.command import Command
 from libramq.rpc.call import Call
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
@@ -48,6 +46,7 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
         self.core = core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
         super().__init__(
             settings,
+            subscriptions,
             core,
             name_server_addresses=name_server_addresses,
             clock=clock,
@@ -55,19 +54,18 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
             failed=failed,
             **seams,
         )
-        self._subscriptions = subscriptions
         self._local_offsets = stored_offsets
-        self._requests = ConsumerRequests(settings, subscriptions, core, clock, self.ask)
-        self._member_requests = MemberRequests(settings.group, core, self.ask)
-        self._broker_requests = BrokerRequests(
-            settings,
-            subscriptions,
-            core,
-            clock,
-            name_servers=name_server_addresses,
-            perform=self._perform,
-            deliver=run.deliver,
-        )
+        self._performers |= {
+            **ConsumerRequests(settings, subscriptions, core, clock, self.ask).performers(),
+            **MemberRequests(settings.group, core, self.ask).performers(),
+            fx.Assigned: run.notify,
+            fx.Revoked: run.notify,
+            fx.Lost: run.notify,
+            fx.CommitsEnded: _end_commits,
+            fx.ReadOffset: self._read_offset,
+            fx.StoreOffsets: self._store_offsets,
+        }
+        assert self._performers.keys() == set(get_args(fx.Effect)), "each effect has a performer"
 
     def start(self, started: Callable[[LibraError | None], None]) -> None:
         """Fetch the routes and start; after NameServerUnavailable everything is closed."""
@@ -142,59 +140,20 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
 
         self.ask(address, call, passed_on, REQUEST_TIMEOUT_MS)
 
-    # What others do.
-
-    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """Handle a broker's request; one that cannot be answered yet gets no answer."""
-        if self._is_running:
-            self._broker_requests.handle(request, answer)
-
     # Effects.
-
-    def perform_one(self, effect: fx.Effect) -> None:
-        """Perform an effect."""
-        match effect:
-            case fx.Deliver(deliveries):
-                self._run.deliver(deliveries)
-            case (
-                fx.Pull() | fx.CommitOffset() | fx.SendBack() | fx.SendCopy() | fx.SendHeartbeat()
-                | fx.FetchConsumerList() | fx.QueryOffset() | fx.MaxOffset() | fx.SearchOffset()
-                | fx.LockQueues() | fx.UnlockQueues()
-            ):  # fmt: skip
-                self._requests.send(effect)
-            case (
-                fx.PollGroup() | fx.OpenQueue() | fx.ReleaseQueues()
-                | fx.FindGroup() | fx.JoinGroup() | fx.LeaveGroup()
-            ):  # fmt: skip
-                self._member_requests.send(effect)
-            case fx.Assigned() | fx.Revoked() | fx.Lost():
-                self._run.notify(effect)
-            case fx.Abandon(deliveries):
-                self._run.give_up(deliveries)
-            case fx.CommitsEnded(ended, error):
-                ended(error)
-            case fx.ReadOffset():
-                self._read_offset(effect)
-            case fx.StoreOffsets(offsets):
-                self._stored_offsets().write(offsets)
-            case fx.FetchRoutes():
-                self._fetch_routes(effect)
-            case fx.Trouble():
-                self._run.begin_trouble(effect)
-            case fx.Recovered():
-                self._run.end_trouble(effect)
-            case fx.Unregister():
-                self._unregister(effect)
-            case fx.Stopped():
-                self.end()
-            case _:
-                assert_never(effect)
 
     def _read_offset(self, effect: fx.ReadOffset) -> None:
         offset = self._stored_offsets().read(effect.queue)
         now_ms = self._clock.monotonic_ms()
         self._perform(self.core.committed_offset_answered(effect.queue, effect.generation, offset, now_ms))
 
+    def _store_offsets(self, effect: fx.StoreOffsets) -> None:
+        self._stored_offsets().write(effect.offsets)
+
     def _stored_offsets(self) -> LocalOffsetStore:
         assert self._local_offsets is not None, "a broadcasting consumer has a local offset store"
         return self._local_offsets
+
+
+def _end_commits(effect: fx.CommitsEnded) -> None:
+    effect.ended(effect.error)

@@ -106,11 +106,11 @@ class ConsumerRun(Generic[N]):
         self.ended: Future[None] = Future()
         self._kept_out: Future[None] = Future()  # Holds the reason while there is one.
         self._dialer = SocketDialer(tls)
-        self._network = network(self, self._dialer)
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
         self._listener = QueueListener(hooks, loop=self._loop, hook_done=self._revoke_hook_done)
         self.notify = self._listener.notify
+        self._network = network(self, self._dialer)
         self._receiver = receiver(loop=self._loop, report=self._report, loop_closed=self.loop_closed)
 
     @property

@@ -296,7 +296,7 @@ class Stopped:
     """Report the end: no further effects will come."""
 
 
-#: Requests to brokers. In these unions the frequent ones come first: performers match in this order.
+#: Requests to brokers.
 BrokerRequest = (
     Pull
     | CommitOffset

@@ -17,9 +17,12 @@ from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS, Consume
 from libramq.client.consuming.handling.direct_delivery import DirectDelivery
 from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.ownership.owned_queue import Delivery
+from libramq.client.consuming.requests.ask import Performers
+from libramq.client.consuming.requests.broker_requests import BrokerRequests, Served
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.errors import LibraError, NameServerUnavailable
+from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -66,7 +69,7 @@ def log_failure(what: str, error: Exception) -> None:
     log.error(what, exc_info=error)
 
 
-class Core(Protocol[E_co]):
+class Core(Served[E_co], Protocol[E_co]):
     """The core: one method for each event; each returns the effects to perform."""
 
     @property
@@ -115,6 +118,7 @@ class MemberNetwork(ABC, Generic[E]):
     def __init__(
         self,
         settings: ConsumerSettings,
+        subscriptions: Mapping[str, Selector],
         core: Core[E],
         *,
         name_server_addresses: Sequence[str],
@@ -142,15 +146,30 @@ class MemberNetwork(ABC, Generic[E]):
             outages=Outages(clock.monotonic_ms),
         )
         self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self._broker_requests: BrokerRequests[E] = BrokerRequests(
+            settings,
+            subscriptions,
+            core,
+            clock,
+            name_servers=name_server_addresses,
+            perform=self._perform,
+            deliver=run.deliver,
+        )
+        #: Networks add the performers of what only their core has.
+        self._performers: Performers = {
+            fx.Deliver: self._deliver,
+            fx.Abandon: self._abandon,
+            fx.FetchRoutes: self._fetch_routes,
+            fx.Trouble: run.begin_trouble,
+            fx.Recovered: run.end_trouble,
+            fx.Unregister: self._unregister,
+            fx.Stopped: self._end,
+        }
         self._timer: Timer | None = None
         self._timer_due_ms = MonotonicMs(0)
         self._is_running = False
         self._stopped: Callable[[None], None] | None = None
         self._stop_timer: Timer | None = None
-
-    @abstractmethod
-    def perform_one(self, effect: E) -> None:
-        """Perform an effect."""
 
     @abstractmethod
     def assignment(self) -> list[MessageQueue]:
@@ -167,10 +186,6 @@ class MemberNetwork(ABC, Generic[E]):
     @abstractmethod
     def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
         """Note that the listener has finished with revoked queues."""
-
-    @abstractmethod
-    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """Handle a broker's request; one that cannot be answered yet gets no answer."""
 
     # Start and stop.
 
@@ -231,6 +246,11 @@ class MemberNetwork(ABC, Generic[E]):
                 of_queues.append((delivery, ending))
         self._perform(self._core.handled(of_queues, self._clock.monotonic_ms()))
 
+    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
+        """Handle a broker's request; one that cannot be answered yet gets no answer."""
+        if self._is_running:
+            self._broker_requests.handle(request, answer)
+
     def _lost(self, address: str) -> None:
         if self._is_running:
             self._perform(self._core.connection_lost(address, self._clock.monotonic_ms()))
@@ -249,6 +269,19 @@ class MemberNetwork(ABC, Generic[E]):
             except Exception as error:  # A failed effect must not prevent the others.
                 self._failed(f"the effect {type(effect).__name__} failed", error)
         self._arm()
+
+    def perform_one(self, effect: E) -> None:
+        """Perform an effect."""
+        self._performers[type(effect)](effect)
+
+    def _deliver(self, effect: fx.Deliver) -> None:
+        self._run.deliver(effect.deliveries)
+
+    def _abandon(self, effect: fx.Abandon) -> None:
+        self._run.give_up(effect.deliveries)
+
+    def _end(self, _: fx.Stopped) -> None:
+        self.end()
 
     def _arm(self) -> None:
         """Set the timer to the core's next due time."""

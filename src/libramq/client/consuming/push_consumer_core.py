@@ -8,7 +8,6 @@ Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceServic
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import assert_never
 
 from libramq.client.consuming import due
@@ -21,6 +20,7 @@ from libramq.client.consuming.handling.orderly_consumption import OrderlyConsump
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts
+from libramq.client.consuming.phase import Phase
 from libramq.client.consuming.signal_routing import SignalRouting
 from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs, Now
@@ -33,16 +33,6 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupAssignment
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
-
-
-class Phase(Enum):
-    """The phases of a consumer's life."""
-
-    NEW = "new"
-    RUNNING = "running"
-    DRAINING = "draining"
-    LEAVING = "leaving"
-    STOPPED = "stopped"
 
 
 class PushConsumerCore:

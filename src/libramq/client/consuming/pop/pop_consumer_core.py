@@ -9,7 +9,6 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlySer
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
@@ -18,6 +17,7 @@ from libramq.client.consuming.handling.handler_result import Ending
 from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.membership.presence import Presence
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
+from libramq.client.consuming.phase import Phase
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.held_message import HeldMessage, Outcome
 from libramq.client.consuming.pop.holding import Holding
@@ -38,16 +38,6 @@ from libramq.message.queue import MessageQueue
 from libramq.rpc.pop_calls import Changed
 
 log = get_logger(__name__)
-
-
-class Phase(Enum):
-    """The phases of a consumer's life."""
-
-    NEW = "new"
-    RUNNING = "running"
-    DRAINING = "draining"
-    LEAVING = "leaving"
-    STOPPED = "stopped"
 
 
 class PopConsumerCore:

@@ -4,7 +4,7 @@ Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeA
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Unpack
+from typing import Final, Unpack, get_args
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
@@ -13,7 +13,6 @@ from libramq.client.consuming.member_network import MemberNetwork, Run, Seams, l
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.places import POP_COUNT_MAX
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
-from libramq.client.consuming.requests.broker_requests import BrokerRequests
 from libramq.client.popping.popped import batch_acks, change_header, messages_of
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
@@ -23,7 +22,6 @@ from libramq.filter.sql import SQL92
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.remoting.command import Command
 from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc import broker_calls, pop_calls
 from libramq.rpc.pop_calls import Changed, PopReply
@@ -63,6 +61,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
         self.core = core = PopConsumerCore(settings, subscriptions, clock.monotonic_ms)
         super().__init__(
             settings,
+            subscriptions,
             core,
             name_server_addresses=name_server_addresses,
             clock=clock,
@@ -71,15 +70,14 @@ class PopNetwork(MemberNetwork[PopEffect]):
             **seams,
         )
         self._subscriptions = subscriptions
-        self._broker_requests: BrokerRequests[PopEffect] = BrokerRequests(
-            settings,
-            subscriptions,
-            core,
-            clock,
-            name_servers=name_server_addresses,
-            perform=self._perform,
-            deliver=run.deliver,
-        )
+        self._performers |= {
+            Pop: self._pop,
+            Acknowledge: self._acknowledge,
+            Postpone: self._postpone,
+            MakeDeadLetter: self._make_dead_letter,
+            fx.SendHeartbeat: self._send_heartbeat,
+        }
+        assert self._performers.keys() == set(get_args(PopEffect)), "each effect has a performer"
 
     def assignment(self) -> list[MessageQueue]:
         """Return its queues: none."""
@@ -97,38 +95,6 @@ class PopNetwork(MemberNetwork[PopEffect]):
 
     def revoke_hook_done(self, queues: Sequence[MessageQueue]) -> None:
         """Do nothing: no queue is revoked."""
-
-    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        if self._is_running:
-            self._broker_requests.handle(request, answer)
-
-    def perform_one(self, effect: PopEffect) -> None:
-        """Perform an effect."""
-        match effect:
-            case fx.Deliver(deliveries):
-                self._run.deliver(deliveries)
-            case Pop():
-                self._pop(effect)
-            case Acknowledge():
-                self._acknowledge(effect)
-            case Postpone():
-                self._postpone(effect)
-            case MakeDeadLetter():
-                self._make_dead_letter(effect)
-            case fx.Abandon(deliveries):
-                self._run.give_up(deliveries)
-            case fx.SendHeartbeat():
-                self._send_heartbeat(effect)
-            case fx.FetchRoutes():
-                self._fetch_routes(effect)
-            case fx.Trouble():
-                self._run.begin_trouble(effect)
-            case fx.Recovered():
-                self._run.end_trouble(effect)
-            case fx.Unregister():
-                self._unregister(effect)
-            case fx.Stopped():
-                self.end()
 
     def _pop(self, effect: Pop) -> None:
         topic, broker_name = effect.place

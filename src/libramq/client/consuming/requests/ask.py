@@ -1,7 +1,7 @@
 """The seam by which requests are made for a client's core."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from libramq.client.consuming.effects import Effect
 from libramq.clock import MonotonicMs
@@ -9,6 +9,8 @@ from libramq.errors import LibraError
 from libramq.rpc.call import Call
 
 T = TypeVar("T")
+#: The functions that perform effects, by the type of the effect that each takes.
+Performers = dict[type[Any], Callable[[Any], None]]
 
 
 class Ask(Protocol):

@@ -5,14 +5,14 @@ Upstream: impl/MQClientAPIImpl.java.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, assert_never
+from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.handling.send_back import INNER_PRODUCER, retry_copy, send_back_header
 from libramq.client.consuming.pulling.pulled_records import PulledRecords
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.requests.ask import Ask
+from libramq.client.consuming.requests.ask import Ask, Performers
 from libramq.client.producing.send_request import send_call
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
@@ -86,33 +86,21 @@ class ConsumerRequests:
         self._clock = clock
         self._ask = ask
 
-    def send(self, effect: fx.BrokerRequest) -> None:
-        """Send a request."""
-        match effect:
-            case fx.Pull():
-                self._pull(effect)
-            case fx.CommitOffset():
-                self._commit_offset(effect)
-            case fx.SendBack():
-                self._send_back(effect)
-            case fx.SendCopy():
-                self._send_copy(effect)
-            case fx.SendHeartbeat():
-                self._send_heartbeat(effect)
-            case fx.FetchConsumerList():
-                self._fetch_consumer_list(effect)
-            case fx.QueryOffset():
-                self._query_offset(effect)
-            case fx.MaxOffset(queue):
-                self._ask_start(effect, calls.max_offset(queue))
-            case fx.SearchOffset(queue):
-                self._ask_start(effect, calls.search_offset(queue, effect.timestamp_ms))
-            case fx.LockQueues():
-                self._lock_queues(effect)
-            case fx.UnlockQueues():
-                self._unlock_queues(effect)
-            case _:
-                assert_never(effect)
+    def performers(self) -> Performers:
+        """Return the method that sends the request of each effect."""
+        return {
+            fx.Pull: self._pull,
+            fx.CommitOffset: self._commit_offset,
+            fx.SendBack: self._send_back,
+            fx.SendCopy: self._send_copy,
+            fx.SendHeartbeat: self._send_heartbeat,
+            fx.FetchConsumerList: self._fetch_consumer_list,
+            fx.QueryOffset: self._query_offset,
+            fx.MaxOffset: self._max_offset,
+            fx.SearchOffset: self._search_offset,
+            fx.LockQueues: self._lock_queues,
+            fx.UnlockQueues: self._unlock_queues,
+        }
 
     def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
         def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
@@ -144,6 +132,12 @@ class ConsumerRequests:
             ),
             OFFSET_TIMEOUT_MS,
         )
+
+    def _max_offset(self, effect: fx.MaxOffset) -> None:
+        self._ask_start(effect, calls.max_offset(effect.queue))
+
+    def _search_offset(self, effect: fx.SearchOffset) -> None:
+        self._ask_start(effect, calls.search_offset(effect.queue, effect.timestamp_ms))
 
     def _ask_start(self, effect: fx.MaxOffset | fx.SearchOffset, call: Call[int]) -> None:
         self._ask(

@@ -4,12 +4,12 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import Final
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import LEAVE_TIMEOUT_MS
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
-from libramq.client.consuming.requests.ask import Ask
+from libramq.client.consuming.requests.ask import Ask, Performers
 from libramq.client.consuming.requests.consumer_requests import OFFSET_TIMEOUT_MS
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
@@ -31,23 +31,16 @@ class MemberRequests:
         self._core = core
         self._ask = ask
 
-    def send(self, effect: fx.MemberRequest) -> None:
-        """Send a request."""
-        match effect:
-            case fx.PollGroup():
-                self._poll(effect)
-            case fx.OpenQueue():
-                self._open(effect)
-            case fx.ReleaseQueues():
-                self._release(effect)
-            case fx.FindGroup():
-                self._find(effect)
-            case fx.JoinGroup():
-                self._join(effect)
-            case fx.LeaveGroup():
-                self._leave(effect)
-            case _:
-                assert_never(effect)
+    def performers(self) -> Performers:
+        """Return the method that sends the request of each effect."""
+        return {
+            fx.PollGroup: self._poll,
+            fx.OpenQueue: self._open,
+            fx.ReleaseQueues: self._release,
+            fx.FindGroup: self._find,
+            fx.JoinGroup: self._join,
+            fx.LeaveGroup: self._leave,
+        }
 
     def _find(self, effect: fx.FindGroup) -> None:
         self._ask(
