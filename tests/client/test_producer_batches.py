@@ -8,7 +8,7 @@ import pytest
 from libramq.client import Producer
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import MessageIllegal
+from libramq.errors import InvalidMessage, MessageIllegal
 from libramq.message import Message, MessageQueue
 from libramq.message.record import decode_records
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
@@ -119,6 +119,24 @@ async def test_a_refused_message_fails_alone(fastidious):
     assert [n for n in range(20) if isinstance(heard[n], MessageIllegal)] == [7]
     assert len(bodies(broker)) == 38
     assert b"bad" not in bodies(broker)
+
+
+async def test_a_message_that_cannot_be_encoded_fails_alone(namesrv, broker):
+    """Others of its turn, of any topic, are sent: one that was changed after `send` had stopped them all."""
+    broker.topics["U"] = 4
+    properties = {"p": "x"}
+    async with producer(namesrv) as sender:
+        for topic in ("T", "U"):
+            await sender.publish_queues(topic)
+        sends = [
+            asyncio.create_task(sender.send(Message("T", b"x", properties=properties))),
+            asyncio.create_task(sender.send(Message("T", b"T"))),
+            asyncio.create_task(sender.send(Message("U", b"U"))),
+        ]
+        asyncio.get_running_loop().call_soon(properties.update, {"p": "x" * 40_000})
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert isinstance(outcomes[0], InvalidMessage)
+    assert [each.queue.topic for each in outcomes[1:]] == ["T", "U"]
 
 
 async def test_a_batch_too_large_for_the_broker_is_halved_in_order(fastidious):

@@ -6,8 +6,8 @@ byte form is the record in the commit log and in pull replies.
 Upstream: common/message/Message.java, MessageExt.java; client/Validators.java for the bounds.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -23,6 +23,8 @@ from libramq.message.sys_flag import COMPRESSED
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
+#: Ours: room for what clients and brokers add to the properties: id, WAIT, delay, a request's correlation.
+ADDED_BYTES: Final = 512
 DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker treats a higher one as 18.
 
 
@@ -82,12 +84,13 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         validate_topic(message.topic)
     if not isinstance(message.body, bytes | bytearray | memoryview):
         raise InvalidMessage(f"the body must be bytes, not {type(message.body).__name__}")
-    if not 0 < len(message.body) <= body_bytes_max:
-        raise InvalidMessage(f"a body has between 1 and {body_bytes_max} bytes, not {len(message.body)}")
+    body_bytes = message.body.nbytes if isinstance(message.body, memoryview) else len(message.body)
+    if not 0 < body_bytes <= body_bytes_max:
+        raise InvalidMessage(f"a body has between 1 and {body_bytes_max} bytes, not {body_bytes}")
     if not isinstance(message.flag, int) or not isinstance(message.delay_level, int):
         raise InvalidMessage("flag and delay_level are whole numbers")
-    if not isinstance(message.properties, dict) or not isinstance(message.keys, Iterable):
-        raise InvalidMessage("properties is a dict of texts, and keys a text or several")
+    if not isinstance(message.properties, dict) or not isinstance(message.keys, Collection):
+        raise InvalidMessage("properties is a dict of texts, and keys a text or a list of texts")
     if not -(1 << 31) <= message.flag < 1 << 31:
         raise InvalidMessage(f"the flag {message.flag} does not fit in 32 bits")
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
@@ -96,6 +99,14 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         _validate_delay(message)
     if message.properties or message.keys or message.tags is not None:
         _validate_texts(message)
+
+
+def snapshot(message: Message) -> Message:
+    """Return a valid message that stays as it is whatever happens to its body, keys and properties."""
+    if isinstance(message.body, bytes) and not message.properties and isinstance(message.keys, str | tuple):
+        return message
+    keys = message.keys if isinstance(message.keys, str) else tuple(message.keys)
+    return replace(message, body=bytes(message.body), keys=keys, properties=dict(message.properties))
 
 
 @lru_cache(maxsize=1024)
@@ -123,8 +134,11 @@ def _validate_texts(message: Message) -> None:
             size += len(text.encode()) + 1
         except UnicodeEncodeError:
             raise InvalidMessage(f"{what} is not proper Unicode") from None
-    if size > names.PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(f"{size} bytes of properties; at most {names.PROPERTIES_BYTES_MAX} are stored")
+    if size > names.PROPERTIES_BYTES_MAX - ADDED_BYTES:
+        raise InvalidMessage(
+            f"{size} bytes of properties, tags and keys; at most {names.PROPERTIES_BYTES_MAX - ADDED_BYTES} "
+            "are sent: put large data into the body"
+        )
 
 
 def _validate_delay(message: Message) -> None:

@@ -1,5 +1,6 @@
 """Tests of how messages are prepared: properties, compression, batches, header."""
 
+import array
 import itertools
 import random
 import zlib
@@ -107,3 +108,22 @@ def test_a_batch_has_its_own_code():
     prepared = prepare_batch("T", [b"x"], ["i"])
     call = send_call(prepared, MessageQueue("T", "a", 0), SETTINGS, born_ms=1)
     assert (call.code, call.ext["m"]) == (RequestCode.SEND_BATCH_MESSAGE, "true")
+
+
+@pytest.mark.parametrize("properties", [{}, {"colour": "red"}], ids=["body", "properties"])
+def test_a_message_larger_than_a_batch_is_sent_as_none(properties):
+    """In a batch it takes more bytes, and one of maxMessageSize would be refused."""
+    message = Message("T", bytes(4 << 20), properties=properties, flag=len(properties))
+    content = content_of(message, lambda: "i")
+    prepared = prepare_batch("T", [content], ["i"])
+    assert (prepared.is_batch, prepared.body, prepared.flag) == (False, message.body, message.flag)
+    added = {"UNIQ_KEY": "i", "WAIT": "true"}
+    assert properties_from_text(prepared.properties) == properties | added
+
+
+def test_a_view_of_numbers_is_sent_as_its_bytes():
+    """Its length counts numbers, which made an item that no broker could read."""
+    numbers = array.array("i", range(10))
+    content = content_of(Message("T", memoryview(numbers)), lambda: "i")
+    (item,) = decode_batch(content.item)
+    assert item.body == numbers.tobytes()

@@ -8,16 +8,19 @@ other was. Under load a batch's answer wakes its senders together, so the next b
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from libramq.client.producing.accumulator import split
+from libramq.client.producing.batch_content import Content
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
 from libramq.client.producing.send_request import content_of, prepare_one, why_not_in_batch
 from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
-from libramq.errors import LibraError
+from libramq.errors import InvalidMessage, LibraError
 from libramq.message.message import Message
 from libramq.runtime.seams import Timers
+
+T = TypeVar("T")
 
 #: Ours: by what share of the first message's timeout those of others that travel with it may differ.
 #: What is left of a timeout is counted when a message is sent, and the clock may tick between two sends.
@@ -90,13 +93,35 @@ class GatheredSends:
         info, timeout_ms = gathered.info, gathered.timeout_ms
         if len(gathered.sends) == 1:
             ((message, sent),) = gathered.sends
-            prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
-            self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
+            prepare = partial(prepare_one, compress_over_bytes=self._compress_over_bytes)
+            prepared = self._encoded(prepare, message, sent)
+            if prepared is not None:
+                self._sender.send(prepared, info, None, sent, timeout_ms=timeout_ms)
             return
-        contents = [content_of(message, self._next_id) for message, _ in gathered.sends]
+        contents: list[Content] = []
+        senders: list[Sent] = []
+        for message, sent in gathered.sends:
+            content = self._encoded(content_of, message, sent)
+            if content is not None:
+                contents.append(content)
+                senders.append(sent)
         for run in split(contents):
-            report = partial(_report, [sent for _, sent in gathered.sends[run]])
+            report = partial(_report, senders[run])
             self._batches.send(topic, info, None, contents[run], report, timeout_ms=timeout_ms)
+
+    def _encoded(
+        self, encode: Callable[[Message, Callable[[], str]], T], message: Message, sent: Sent
+    ) -> T | None:
+        """Return an encoded message; None if its sender got an error instead."""
+        try:
+            return encode(message, self._next_id)
+        except Exception as error:  # It was changed since it was checked. The others of this turn travel.
+            if not isinstance(error, LibraError):
+                error = InvalidMessage(
+                    f"the message could not be encoded: {error!r}; was it changed after send()?"
+                )
+            sent(error)
+            return None
 
 
 def _report(senders: list[Sent], outcomes: Outcomes) -> None:

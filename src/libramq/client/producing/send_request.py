@@ -7,11 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from libramq.client.producing.batch_content import WAIT_VALUE, Content, Encoded, encode_contents, plain_body
+from libramq.client.producing.accumulator import BATCH_BYTES_MAX
+from libramq.client.producing.batch_content import (
+    WAIT_VALUE,
+    Content,
+    Encoded,
+    content_bytes,
+    encode_contents,
+    plain_body,
+)
 from libramq.clock import WallMs
 from libramq.errors import InvalidMessage
 from libramq.message import properties as names
-from libramq.message.batch import encode_batch_item
+from libramq.message.batch import decode_batch, encode_batch_item
 from libramq.message.compression import compress_body
 from libramq.message.message import BODY_BYTES_MAX, Message
 from libramq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
@@ -92,15 +100,18 @@ def content_of(message: Message, next_id: Callable[[], str]) -> Content:
         return body
     properties, unique_id = _properties(message, next_id)
     text = properties_to_text(properties).encode()
-    return Encoded(unique_id, encode_batch_item(message.flag, message.body, text))
+    return Encoded(unique_id, encode_batch_item(message.flag, bytes(message.body), text))
 
 
 def prepare_batch(topic: str, contents: Sequence[Content], ids: Sequence[str]) -> Prepared:
     """Prepare messages of one topic as one request; they are stored together or not at all.
 
-    Unlike upstream's, the batch itself has no unique id: Apache's 5.3 brokers append the properties of the
-    batch to those of its messages, and its id would hide theirs.
+    A message larger than a batch is sent as none: what a batch adds to it may exceed maxMessageSize. Unlike
+    upstream's, a batch itself has no unique id: Apache's 5.3 brokers append the properties of the batch to
+    those of its messages, and its id would hide theirs.
     """
+    if len(contents) == 1 and content_bytes(contents[0]) > BATCH_BYTES_MAX:
+        return _alone(topic, contents[0], ids[0])
     return Prepared(
         topic=topic,
         ids=tuple(ids),
@@ -108,6 +119,15 @@ def prepare_batch(topic: str, contents: Sequence[Content], ids: Sequence[str]) -
         body=encode_contents(contents, ids),
         is_batch=True,
     )
+
+
+def _alone(topic: str, content: Content, unique_id: str) -> Prepared:
+    if isinstance(content, bytes):
+        text = properties_to_text({names.UNIQ_KEY: unique_id, names.WAIT: WAIT_VALUE})
+        return Prepared(topic=topic, ids=(unique_id,), properties=text, body=content)
+    (item,) = decode_batch(content.item)
+    text = item.properties.decode()
+    return Prepared(topic=topic, ids=(unique_id,), properties=text, body=item.body, flag=item.flag)
 
 
 def why_not_in_batch(message: Message) -> str | None:
