@@ -1,5 +1,6 @@
 """Tests of the producer against a broker that can misbehave."""
 
+import array
 import asyncio
 import random
 
@@ -281,9 +282,20 @@ async def test_any_name_server_can_be_used(namesrv, broker):
         (Message("../x", b"x"), InvalidName),
         (Message("T", b""), InvalidMessage),
         (Message("T", bytes(5_000_000)), InvalidMessage),
+        (Message("T", memoryview(array.array("q", range(600_000)))), InvalidMessage),
         (Message("T", b"x", properties={"UNIQ_KEY": "mine"}), InvalidMessage),
+        (Message("T", b"x", properties={"p": "x" * 32_700}), InvalidMessage),
+        (Message("T", b"x", keys=iter(["k"])), InvalidMessage),
     ],
-    ids=["name", "empty", "large", "reserved"],
+    ids=[
+        "name",
+        "empty",
+        "large",
+        "large view",
+        "reserved",
+        "properties",
+        "keys that are gone when they are sent",
+    ],
 )
 async def test_invalid_messages_are_not_sent(namesrv, broker, message, error):
     """Each way of sending refuses them."""
@@ -312,6 +324,40 @@ async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker):
         await sender.flush()
     assert "selector failed" in str(heard[0])
     assert [message.body for message in stored(broker)] == [b"2"]
+
+
+@pytest.mark.parametrize("choice", [3, "T-a-0", MessageQueue("Other", "a", 0)], ids=repr)
+async def test_a_choice_that_is_no_queue_of_the_topic_fails_its_message_only(namesrv, broker, choice):
+    """Before the route is known its callback gets the error, afterwards the caller does."""
+    heard = []
+    async with producer(namesrv) as sender:
+        sender.send_nowait(Message("T", b"1"), heard.append, selector=lambda queues, message: choice)
+        await sender.flush()
+        assert isinstance(heard[0], ConfigError | InvalidMessage)
+        for chosen in ({"queue": choice}, {"selector": lambda queues, message: choice}):
+            with pytest.raises((ConfigError, InvalidMessage)):
+                sender.send_nowait(Message("T", b"2"), **chosen)
+            with pytest.raises((ConfigError, InvalidMessage)):
+                await sender.send(Message("T", b"3"), **chosen)
+        with pytest.raises((ConfigError, InvalidMessage)):
+            await sender.send_batch([Message("T", b"4")], queue=choice)
+        sender.send_nowait(Message("T", b"5"))
+        await sender.flush()
+    assert [message.body for message in stored(broker)] == [b"5"]
+
+
+async def test_a_message_that_waits_for_its_route_stays_as_it_was_passed(namesrv, broker):
+    """Its body is often a buffer that is filled again; the buffer's accounting must not follow it."""
+    body, properties = bytearray(b"first"), {"n": "1"}
+    async with producer(namesrv) as sender:
+        sender.send_nowait(Message("T", body, properties=properties))
+        body[:], properties["n"] = b"the second", "2"
+        sender.send_nowait(Message("T", body, properties=properties))
+        await sender.flush()
+    assert [(each.body, each.properties["n"]) for each in stored(broker)] == [
+        (b"first", "1"),
+        (b"the second", "2"),
+    ]
 
 
 async def test_brokers_get_heartbeats_and_a_goodbye(namesrv, broker, until):

@@ -22,6 +22,7 @@ from libramq.errors import (
     NoPermission,
 )
 from libramq.message import Message
+from libramq.message.record import decode_records
 from libramq.sync import Admin, Consumer, Producer, PushConsumer
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
@@ -91,6 +92,28 @@ def test_many_messages_from_many_threads(cluster):
         assert len(results) == 2000
     assert sum(len(queue) for queue in broker.queues.values()) == 2000
     assert broker.count(*SENDS) < 500
+
+
+def test_a_queued_message_stays_as_it_was_passed(cluster):
+    """The producer's thread sends it later, and programs fill one buffer or dictionary again and again."""
+    namesrv, broker = cluster
+    properties, body, go_on = {"n": "1"}, bytearray(b"first"), threading.Event()
+
+    def wait(queues, message):
+        go_on.wait(60)
+        return queues[0]
+
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.publish_queues("T")
+        producer.send_nowait(Message("T", b"its thread waits"), selector=wait)
+        producer.send_nowait(Message("T", body, properties=properties))
+        body[:], properties["n"] = b"the second", "2"
+        go_on.set()
+    records = b"".join(b"".join(records) for _, records in sorted(broker.queues.items()))
+    assert [(each.body, each.properties.get("n")) for each in decode_records(records)] == [
+        (b"its thread waits", None),
+        (b"first", "1"),
+    ]
 
 
 def test_answers_are_processed_while_messages_keep_coming(cluster):

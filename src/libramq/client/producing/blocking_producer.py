@@ -21,7 +21,7 @@ from libramq.client.producing.transaction import Transaction, deciding
 from libramq.client.producing.transactions import log_unknown_end
 from libramq.errors import BufferFull, LocalProtocolError
 from libramq.logs import get_logger
-from libramq.message.message import Message, MessageExt
+from libramq.message.message import Message, MessageExt, snapshot
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
@@ -178,7 +178,8 @@ class Producer(BlockingClient):
         if thread is None or thread.is_parents:
             thread = self._running("send_nowait")
         self._producer.check(message)
-        check_hand_over(callback, queue)
+        check_hand_over(message, callback, queue)
+        message = snapshot(message)
         if thread.is_current:
             if len(self._handed_over) >= TAKEN_IN_MAX or is_full(self._producer):
                 raise BufferFull(

@@ -16,12 +16,10 @@ from typing import Self
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
-from libramq.client.options import instance_of
 from libramq.client.producing.accumulator import split
 from libramq.client.producing.batch_content import unique_ids
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.producing.producer_network import (
-    A_QUEUE,
     HEARTBEAT_MS,
     RETRIES,
     ROUTE_REFRESH_MS,
@@ -30,7 +28,7 @@ from libramq.client.producing.producer_network import (
     wanted_queue,
 )
 from libramq.client.producing.producer_run import ProducerIdentity, ProducerRun
-from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.queue_selector import QueueSelector, check_queue
 from libramq.client.producing.replies import reply_topic
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
@@ -270,10 +268,10 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic together: in one request, or as many as their size requires."""
         check_batch(messages)
-        if queue is not None:
-            instance_of("queue", queue, MessageQueue, A_QUEUE)
         for message in messages:
             validate(message, self._settings.body_bytes_max)
+        if queue is not None:
+            check_queue("the queue", queue, messages[0])
         topic = messages[0].topic
         info = await self._run.publish_info(topic)
         contents = [content_of(message, self._ids) for message in messages]
@@ -309,7 +307,7 @@ class Producer:
         raised by the next `flush`.
         """
         self._run.require_running()
-        check_hand_over(callback, queue)
+        check_hand_over(message, callback, queue)
         pipeline = self._run.network.pipeline
         if (
             queue is None
@@ -354,12 +352,12 @@ class Producer:
         return (await self._run.publish_info(topic)).queues
 
 
-def check_hand_over(callback: object, queue: object) -> None:
-    """Raise ConfigError for an invalid callback or queue argument of `send_nowait`."""
+def check_hand_over(message: Message, callback: object, queue: object) -> None:
+    """Raise ConfigError for an invalid callback or queue argument of `send_nowait`; as `check_queue`."""
     if callback is not None and not callable(callback):
         raise ConfigError(f"the callback is a function, not {callback!r}")
     if queue is not None:
-        instance_of("queue", queue, MessageQueue, A_QUEUE)
+        check_queue("the queue", queue, message)
 
 
 def hand_over(

@@ -16,7 +16,7 @@ from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff, Fau
 from libramq.client.producing.gathered_sends import GatheredSends
 from libramq.client.producing.half_messages import Check, HalfMessages
 from libramq.client.producing.master_requests import MasterRequests
-from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.queue_selector import QueueSelector, check_queue, selected
 from libramq.client.producing.replies import reply_properties
 from libramq.client.producing.requests import Replied, Requests
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
@@ -55,8 +55,6 @@ ROUTE_REFRESH_MS: Final = 30_000
 HEARTBEAT_MS: Final = 30_000
 #: Ours: how long unregistering may take.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
-
-A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,10 +333,7 @@ class ProducerNetwork:
 def wanted_queue(
     message: Message, info: TopicPublishInfo, queue: MessageQueue | None, selector: QueueSelector | None
 ) -> MessageQueue | None:
-    """Return the user's choice of queue; None for any. Raises ConfigError for anything but a queue."""
-    wanted = selector(info.queues, message) if selector is not None else queue
-    if wanted is not None:
-        instance_of(
-            "queue" if selector is None else "what the selector returned", wanted, MessageQueue, A_QUEUE
-        )
-    return wanted
+    """Return the user's choice of queue; None for any. Raises as `check_queue`."""
+    if selector is not None:
+        return selected(selector, info.queues, message)
+    return None if queue is None else check_queue("the queue", queue, message)

@@ -5,13 +5,38 @@ Upstream: SelectMessageQueueByHash.java, SelectMessageQueueByRandom.java.
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from libramq.client.options import instance_of
+from libramq.errors import InvalidMessage
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.message.tags import java_hash
 
 #: Called with the topic's queues in route order and the message; returns one of them.
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
+
+
+def check_queue(name: str, queue: object, message: Message) -> MessageQueue:
+    """Return the queue that the user chose.
+
+    Raises ConfigError for anything but a queue, and InvalidMessage for one of another topic.
+    """
+    instance_of(name, queue, MessageQueue, A_QUEUE)
+    assert isinstance(queue, MessageQueue), "just checked"
+    if queue.topic != message.topic:
+        raise InvalidMessage(f"{name} is of topic {queue.topic}, and the message is for {message.topic}")
+    return queue
+
+
+def selected(
+    selector: QueueSelector, queues: Sequence[MessageQueue], message: Message
+) -> MessageQueue | None:
+    """Return the selector's choice; None for any queue. Raises as `check_queue`, and what it raises."""
+    queue = selector(queues, message)
+    return None if queue is None else check_queue("what the selector returned", queue, message)
 
 
 def by_hash(key: str | int) -> QueueSelector:

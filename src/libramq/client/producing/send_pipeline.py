@@ -15,7 +15,7 @@ from typing import Final
 from libramq.client.producing.accumulator import Accumulator, Batch
 from libramq.client.producing.batch_content import PLAIN_ITEM_BYTES, Content, content_bytes, plain_body
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
-from libramq.client.producing.queue_selector import QueueSelector
+from libramq.client.producing.queue_selector import QueueSelector, selected
 from libramq.client.producing.send_request import (
     Prepared,
     SendSettings,
@@ -30,7 +30,7 @@ from libramq.client.routing.routes import Routes, not_writable
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.ids import MessageIds
-from libramq.message.message import Message
+from libramq.message.message import Message, snapshot
 from libramq.message.queue import MessageQueue
 from libramq.runtime.seams import Timer, Timers
 
@@ -181,7 +181,7 @@ class SendPipeline:
         info: TopicPublishInfo,
     ) -> None:
         if selector is not None:
-            queue = selector(info.queues, message)
+            queue = selected(selector, info.queues, message)
         if why_not_in_batch(message) is not None:
             prepared = prepare_one(message, self._ids, compress_over_bytes=self._settings.compress_over_bytes)
             self._send_one(prepared, info, queue, callback)
@@ -212,7 +212,7 @@ class SendPipeline:
         selector: QueueSelector | None,
     ) -> None:
         """Hold a message until its topic has a route."""
-        topic = message.topic
+        topic, message = message.topic, snapshot(message)
         self._buffered_bytes += len(message.body)
         held = self._unrouted.setdefault(topic, [])
         held.append((message, callback, queue, selector))
