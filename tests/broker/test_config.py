@@ -124,7 +124,7 @@ def test_options_that_would_weaken_security_or_durability_are_refused(name, valu
 
 
 def test_extension_files_of_queues_are_an_unused_option():
-    """Existing ones are read past, and none are written: a warning says so, as of other unused options."""
+    """Existing ones are read, and none are written: a warning says so, as of other unused options."""
     assert broker_config({"enableConsumeQueueExt": "true"})[1] == ["enableConsumeQueueExt"]
 
 

@@ -41,6 +41,8 @@ class Directory:
         self.home = home
         self.servers = servers
         self.store = home / NAME / "store"
+        #: What `broker.conf` has besides, whichever broker reads it.
+        self.settings: dict[str, object] = {}
         self._apache: ApacheBroker | None = None
         self._stack = stack
         self._starts = 0
@@ -50,7 +52,7 @@ class Directory:
         self._starts += 1
         if kind == "libra":
             self.servers.ports[NAME] = free_broker_port()
-            self.servers.start(NAME)
+            self.servers.start(NAME, **self.settings)
             address = f"127.0.0.1:{self.servers.ports[NAME]}"
         else:
             paths = {"storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog"}
@@ -58,7 +60,7 @@ class Directory:
                 self.home / f"apache-{self._starts}",
                 namesrv=self.servers.namesrv,
                 name=NAME,
-                settings={**SMALL_STORE, **paths},
+                settings={**SMALL_STORE, **paths, **self.settings},
             )
             self._stack.callback(self._apache.process.kill)
             self._apache.wait_ready()

@@ -221,7 +221,7 @@ def test_only_an_unused_store_is_checked(root: Path, tmp_path_factory: pytest.Te
         check(tmp_path_factory.mktemp("empty"))
 
 
-def test_a_tag_code_in_apaches_extension_is_no_damage_and_matches_any_tag(tmp_path: Path) -> None:
+def test_a_tag_code_in_a_lost_extension_is_no_damage_and_matches_any_tag(tmp_path: Path) -> None:
     """With enableConsumeQueueExt a unit has, instead of the code, a position in another file."""
     store = open_store(tmp_path)
     elsewhere = replace(message("a", tags="A"), tag_code=-(1 << 63) + 40)

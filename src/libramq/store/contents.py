@@ -257,7 +257,9 @@ class StoreContents:
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible_max:
             return []
-        data = queue.units(offset, min(count, queue.visible_max - offset))
+        count = min(count, queue.visible_max - offset)
+        data = queue.read_units(offset, count, may_wait=True, with_codes=True)
+        assert isinstance(data, bytes)
         return list(UNIT.iter_unpack(data))
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
-from libramq.errors import StoreError, StoreLocked
+from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
 from libramq.store.config import BATCH_UNIT_BYTES, UNIT_BYTES
 from libramq.store.copies.copied_tables import TOPICS, read_table, table_names
@@ -27,6 +27,7 @@ from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.log.log_scan import LogScan
 from libramq.store.log.segments import NAME_DIGITS
 from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.queues.queue_extension import EXTENSIONS
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
 from libramq.store.recovery.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from libramq.store.recovery.opening import ABORT
@@ -132,6 +133,8 @@ class _Copy:
         for directory, unit_bytes in _QUEUES.items():
             for topic, queue_id in self._queue_names(directory):
                 self._copy_queue(Path(directory, topic, queue_id), unit_bytes)
+        for topic, queue_id in self._queue_names(EXTENSIONS):
+            self._copy_extension(Path(EXTENSIONS, topic, queue_id))
         end = self._find_end()
         self._copy_table(TOPICS)
         deletions = self._filesystem.read_text(self._root / DELETIONS)
@@ -189,6 +192,18 @@ class _Copy:
             self._report.unit_count += end - files.min_offset // unit_bytes if files.starts else 0
             return
         raise _TooSlow
+
+    def _copy_extension(self, queue: Path) -> None:
+        """Copy what Apache's broker wrote once, as it is; without it, messages match every tag."""
+        source, target = self._root / queue, self._to / queue
+        try:
+            files = ReadOnlyFiles(self._filesystem, source)
+            try:
+                self._copy_files(files, source, target, files.end)
+            finally:
+                files.close()
+        except (StoreCorrupt, FileNotFoundError):  # Removed, or useless to the original as well.
+            self._filesystem.remove_tree(target)
 
     def _find_end(self) -> int:
         """Return where the log ends now, and note where it begins and where the copy's opening begins."""

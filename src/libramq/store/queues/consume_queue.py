@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Final
 from libramq.message.record import RECORD_BYTES_MIN
 from libramq.store.config import PAGE_BYTES, UNIT_BYTES
 from libramq.store.log.segments import FileRange, Segments
+from libramq.store.queues.queue_extension import QueueExtension
 
 UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF
-#: Lower ones are no tag codes but places in a file of codes: Apache's enableConsumeQueueExt writes that.
-TAG_CODE_MIN: Final = -(1 << 31)  # ConsumeQueueExt.MAX_ADDR is one less.
 BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
 PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written at once.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
@@ -48,14 +47,16 @@ class ConsumeQueue:
     unit_bytes: ClassVar[int] = UNIT_BYTES
 
     __slots__ = (
-        "_first_physical", "_pending", "_written", "last_physical_end", "max_offset", "min_offset",
-        "queue_id", "segments", "synced", "topic", "visible_max",
+        "_first_physical", "_pending", "_written", "extension", "last_physical_end", "max_offset",
+        "min_offset", "queue_id", "segments", "synced", "topic", "visible_max",
     )  # fmt: skip
 
     def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
+        #: Where the tag codes are that units lack; None if every unit has its own.
+        self.extension: QueueExtension | None = None
         self.max_offset = 0
         self.visible_max = 0
         self.min_offset = 0
@@ -172,6 +173,16 @@ class ConsumeQueue:
             return self.segments.file_range(position, size)
         return self._with_pending(data, offset, count)
 
+    def read_units(self, offset: int, count: int, *, may_wait: bool, with_codes: bool) -> bytes | FileRange:
+        """Return units, or the range that a thread must warm first.
+
+        with_codes: with the tag codes that are in the extension.
+        """
+        units = self.units(offset, count) if may_wait else self.units_nowait(offset, count)
+        if not with_codes or self.extension is None or isinstance(units, FileRange):
+            return units
+        return self.extension.with_codes(units, may_wait=may_wait)
+
     def unit(self, offset: int) -> tuple[int, int, int] | None:
         """Return one unit: physical offset, size, tag code; None if there is none."""
         if not self.first_offset <= offset < self.max_offset:
@@ -256,7 +267,18 @@ class ConsumeQueue:
 
     def drop_files(self) -> list[Path]:
         """Forget the files wholly before `min_offset`, never the last; return them, to be removed."""
-        return self.segments.drop_before(self.place_of(self.min_offset) * self.unit_bytes)
+        dropped = self.segments.drop_before(self.place_of(self.min_offset) * self.unit_bytes)
+        if self.extension is not None and self.min_offset < self._written:
+            first = self.units_nowait(self.min_offset, 1)
+            if not isinstance(first, FileRange):  # Otherwise with the next cleaning.
+                dropped += self.extension.drop_before(first)
+        return dropped
+
+    def forget_files(self) -> None:
+        """Close the files: others remove them."""
+        self.segments.forget_all()
+        if self.extension is not None:
+            self.extension.segments.forget_all()
 
     def _of_memory(self, offset: int, count: int) -> bytes | None:
         assert offset >= 0

@@ -22,12 +22,10 @@ from libramq.store.open_files import OpenFiles
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
 from libramq.store.queues.consume_queue import ConsumeQueue
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, LightPlace, light_places
+from libramq.store.queues.queue_extension import EXTENSIONS, QueueExtension
 from libramq.store.retention.removal import Removal
 
 QueueKey = tuple[str, int]
-
-#: Where Apache's broker keeps tag codes and filters' bits of units (enableConsumeQueueExt).
-EXTENSIONS: Final = "consumequeue_ext"
 
 #: Ours: how many light queues there may be beyond the limit that sends are checked against: of messages that
 #: were accepted in one turn, or wait for their time.
@@ -130,7 +128,7 @@ class ConsumeQueueTable:
                     self._hide(topic)
                     self.batch_topics.add(topic)
                 for queue_id in ids:
-                    self.get_or_create(topic, queue_id).load(clean=clean, physical_min=physical_min)
+                    self._load(topic, queue_id, clean=clean, physical_min=physical_min)
                 if is_batch and before >= 0:
                     self._settle(topic, before, clean=clean, physical_min=physical_min)
 
@@ -150,7 +148,14 @@ class ConsumeQueueTable:
             self._hide(topic)
             self.batch_topics.discard(topic)
             for queue_id in self._queue_ids(safe_child(self._places[False][0], topic)):
-                self.get_or_create(topic, queue_id).load(clean=clean, physical_min=physical_min)
+                self._load(topic, queue_id, clean=clean, physical_min=physical_min)
+
+    def _load(self, topic: str, queue_id: int, *, clean: bool, physical_min: int) -> None:
+        queue = self.get_or_create(topic, queue_id)
+        queue.load(clean=clean, physical_min=physical_min)
+        if not queue.is_batch and self._filesystem.is_directory(self._root / EXTENSIONS):
+            directory = safe_child(safe_child(self._root / EXTENSIONS, topic), str(queue_id))
+            queue.extension = QueueExtension.find(self._filesystem, self._files, directory)
 
     def _queue_ids(self, directory: Path) -> list[int]:
         names = self._filesystem.listdir(directory) if self._filesystem.is_directory(directory) else []
@@ -185,7 +190,7 @@ class ConsumeQueueTable:
     def _forget(self, queue: ConsumeQueue) -> None:
         self.pending.pop(queue, None)
         self.unsynced.pop(queue, None)
-        queue.segments.forget_all()
+        queue.forget_files()
         del self._queues[queue.topic, queue.queue_id]
         self.light_count -= is_light(queue.topic)
 

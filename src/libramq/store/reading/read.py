@@ -24,8 +24,9 @@ from libramq.message.whole_frame import damaged_places
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import Cold, FileRange
-from libramq.store.queues.consume_queue import BLANK_SIZE, TAG_CODE_MIN, UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.queue_extension import TAG_CODE_MIN
 
 #: Ours: at this distance, two reads with their overhead (5 µs) cost as much as copying the bytes between
 #: them. Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.
@@ -150,7 +151,7 @@ def _read(
     in_memory, on_disk = read_limits(config, max_count, max_bytes)
     count_max = in_memory[0] if tag_codes is None else scan_count(config, max_count)
     scan = min(max(count_max, 1), max_offset - offset)
-    units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
+    units = queue.read_units(offset, scan, may_wait=may_wait, with_codes=tag_codes is not None)
     if isinstance(units, FileRange):
         return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=(units,))
     if not units:
@@ -165,8 +166,8 @@ def _read(
     status, next_offset = ReadStatus.NO_MATCHED_MESSAGE, offset
     wanted: list[Place] = []
     count = total = 0
-    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead. Where a
-    # unit has no code (TAG_CODE_MIN), the client compares the tags, as it does anyway.
+    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead. Where
+    # nobody has a unit's code (TAG_CODE_MIN), the client compares the tags, as it does anyway.
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
             count_max, bytes_max = in_memory if physical_offset >= memory_start else on_disk
@@ -231,7 +232,7 @@ def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int]
     count = end - offset
     if not 0 < count <= LOOK_UNITS_MAX or not queue.min_offset <= offset <= end <= queue.visible_max:
         return None
-    units = queue.units_nowait(offset, count)
+    units = queue.read_units(offset, count, may_wait=False, with_codes=True)
     if isinstance(units, FileRange) or len(units) < count * UNIT_BYTES:
         return None
     codes = [code for _, _, code in UNIT.iter_unpack(units)]

@@ -18,10 +18,10 @@ from libramq.message.sys_flag import is_queued
 from libramq.store.config import StoreConfig
 from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.batch_queue_check import BatchQueueCheck
-from libramq.store.queues.consume_queue import TAG_CODE_MIN
 from libramq.store.queues.dispatch import unit_tag_code
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, light_places
 from libramq.store.queues.queue_check import QueueCheck
+from libramq.store.queues.queue_extension import TAG_CODE_MIN
 from libramq.store.queues.span_cursor import QueueKey
 from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.kept_aside import ZEROES_MAX, written_size

@@ -1,0 +1,115 @@
+"""The extension of a consume queue: the tag codes of messages whose units hold a place in it instead.
+
+    unit size (2) | tag code (8) | store time (8) | size of the bit map (2) | bit map        20 bytes or more
+
+Apache's broker writes it with enableConsumeQueueExt. In place of its tag code a unit of the queue then
+has the extension unit's place plus Long.MIN_VALUE, which is less than any code. Units are of different
+sizes, and none crosses files: a size of -1 ends one early. The bit map says which groups' SQL filters
+may match. It spares Apache's broker the evaluation; here filters are evaluated.
+
+It is read and never written: our units have their codes. Upstream calls it "weakly reliable", so a place
+without a sound unit is no damage; its message matches every tag, and the client compares the tags.
+
+Upstream: store/ConsumeQueueExt.java; its files are in consumequeue_ext/<topic>/<queue id>.
+"""
+
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from libramq.filesystem import FileSystem
+from libramq.store.config import UNIT_BYTES
+from libramq.store.log.segments import NAME_DIGITS, FileRange, Segments
+from libramq.store.open_files import OpenFiles
+
+#: Where Apache's broker keeps the extensions of a store.
+EXTENSIONS: Final = "consumequeue_ext"
+#: Lower ones are no tag codes but places in an extension.
+TAG_CODE_MIN: Final = -(1 << 31)  # ConsumeQueueExt.MAX_ADDR is one less.
+_PLACE_0: Final = -(1 << 63)
+_HEAD: Final = struct.Struct(">hqqh")
+_CODE_AT: Final = UNIT_BYTES - 8
+_CODE: Final = struct.Struct(">q")
+#: Ours: read at once; the extension units of 800 messages, as many as a read with a filter looks at.
+_BLOCK_BYTES: Final = 24 * 1024
+
+
+class ExtensionUnit(NamedTuple):
+    """What an extension has of a message."""
+
+    tag_code: int
+    stored_ms: int
+    bit_map_bytes: int
+
+
+def decode_unit(data: bytes, start: int = 0) -> ExtensionUnit | None:
+    """Read one unit; None if there is none."""
+    if len(data) - start < _HEAD.size:
+        return None
+    size, tag_code, stored_ms, bit_map_bytes = _HEAD.unpack_from(data, start)
+    if bit_map_bytes < 0 or size != _HEAD.size + bit_map_bytes:
+        return None
+    return ExtensionUnit(tag_code, stored_ms, bit_map_bytes)
+
+
+def place_of(code: int) -> int | None:
+    """Return the place in the extension that a unit has instead of a tag code; None if it has a code."""
+    return code - _PLACE_0 if code < TAG_CODE_MIN else None
+
+
+class QueueExtension:
+    """The extension of one queue."""
+
+    def __init__(self, segments: Segments) -> None:
+        self.segments = segments
+
+    @classmethod
+    def find(cls, filesystem: FileSystem, files: OpenFiles, directory: Path) -> Self | None:
+        """Return the extension in a directory; None if it has no files, or some of different sizes."""
+        found = filesystem.listdir(directory)
+        names = [name for name in found if len(name) == NAME_DIGITS and name.isdecimal()]
+        sizes = {filesystem.size(directory / name) for name in names}
+        size = sizes.pop() if sizes else 0
+        if sizes or size < _HEAD.size:
+            return None
+        segments = Segments(filesystem, files, directory, size)
+        segments.starts = [int(name) for name in names]
+        return cls(segments)
+
+    def with_codes(self, units: bytes, *, may_wait: bool) -> bytes | FileRange:
+        """Return a queue's units with codes instead of places, or the range that a thread must warm first.
+
+        A place without a unit stays.
+        """
+        coded: bytearray | None = None
+        block, start = b"", 0
+        for at in range(_CODE_AT, len(units), UNIT_BYTES):
+            place = place_of(_CODE.unpack_from(units, at)[0])
+            if place is None or not self._has(place):
+                continue
+            if not start <= place <= start + len(block) - _HEAD.size:
+                found = self._block(place, may_wait=may_wait)
+                if isinstance(found, FileRange):
+                    return found
+                block, start = found, place
+            unit = decode_unit(block, place - start)
+            if unit is not None:
+                coded = coded or bytearray(units)
+                _CODE.pack_into(coded, at, unit.tag_code)
+        return units if coded is None else bytes(coded)
+
+    def drop_before(self, unit: bytes) -> list[Path]:
+        """Forget the files wholly before the place in a queue's first unit, never the last; return them."""
+        place = place_of(_CODE.unpack_from(unit, _CODE_AT)[0])
+        return [] if place is None else self.segments.drop_before(place)
+
+    def _has(self, place: int) -> bool:
+        return self.segments.start_of(place) in self.segments.starts
+
+    def _block(self, place: int, *, may_wait: bool) -> bytes | FileRange:
+        segments = self.segments
+        size = min(_BLOCK_BYTES, segments.start_of(place) + segments.file_size - place)
+        if may_wait:
+            return segments.read(place, size)
+        data = segments.read_nowait(place, size)
+        return segments.file_range(place, size) if data is None else data
