@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from libramq.errors import RemoteProtocolError
-from libramq.formats.plain_json import encode_builtins, encode_plain
+from libramq.formats.plain_json import encode_plain
 from libramq.message.queue import MessageQueue
 
 #: Ours: no RocketMQ document is nested deeper than a dozen levels.
@@ -118,7 +118,7 @@ def dumps(value: Any, *, indent: bool = False) -> bytes:
 def dumps_standard(value: Any) -> bytes:
     """Encode a value as standard JSON: quoted and sorted keys, ASCII only (ClientRequestProcessor.java)."""
     plain = msgspec.to_builtins(value, str_keys=True)
-    if (data := encode_builtins(type(value), plain)) is not None and data.isascii() and _DELETE not in data:
+    if (data := encode_plain(plain, type(value))) is not None and data.isascii() and _DELETE not in data:
         return data
     return json.dumps(
         _without_nulls(plain), sort_keys=True, separators=(",", ":"), ensure_ascii=True

@@ -15,17 +15,14 @@ _NULL: Final = b'":null'
 _COMMA: Final = ord(",")
 
 
-def encode_plain(value: Any) -> bytes | None:
-    """Return a typed value as JSON; None if its type has other than plain members."""
-    return _encoded(value) if isinstance(value, msgspec.Struct) and _is_plain(type(value), str) else None
+def encode_plain(value: Any, made_of: type[Any] | None = None) -> bytes | None:
+    """Return a typed value as JSON; None if its type has other than plain members.
 
-
-def encode_builtins(kind: type[Any], value: Any) -> bytes | None:
-    """Return what `msgspec.to_builtins` made of a type's value, as JSON; None if not all is plain."""
-    return _encoded(value) if issubclass(kind, msgspec.Struct) and _is_plain(kind, int) else None
-
-
-def _encoded(value: Any) -> bytes | None:
+    made_of: the type of which `msgspec.to_builtins` made the value.
+    """
+    kind, key = (type(value), str) if made_of is None else (made_of, int)
+    if not issubclass(kind, msgspec.Struct) or not _is_plain(kind, key):
+        return None
     try:
         data = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):

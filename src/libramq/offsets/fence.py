@@ -109,7 +109,13 @@ class Fences:
         if a queue was opened since it was granted: the coordinator does not know, and has to find out. Raises
         BrokerError for implausible epochs.
         """
-        self._check_epochs(grant)
+        known, highest = self.epoch(grant.group), grant.highest_epoch
+        if highest > known + EPOCHS_AHEAD_MAX:  # Hardly any higher epoch would remain.
+            log.warning("implausible epoch in a grant", group=grant.group, epoch=highest, known=known)
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"epoch {highest} of group {grant.group} is implausible: {known} is the highest known here",
+            )
         fence = self._fence(grant.group)
         if grant.epoch < fence.epoch:
             return fence.epoch
@@ -128,7 +134,8 @@ class Fences:
                     open=opening,
                 )
                 return grant.epoch + 1
-        self._change_mode(grant, fence)
+        if grant.mode != fence.mode:
+            self._record_mode(grant)
         fence.epoch, fence.mode = grant.epoch, grant.mode
         if grant.complete:
             fence.grants.clear()
@@ -138,29 +145,16 @@ class Fences:
         fence.void -= grants.keys()
         return fence.epoch
 
-    def _change_mode(self, grant: FenceGrant, fence: GroupFence) -> None:
+    def _record_mode(self, grant: FenceGrant) -> None:
         """Record a change of mode, for the time between a restart and the coordinator's next grant.
 
         It takes effect even on a full disk: members that allocate for themselves commit without epochs.
         """
-        if grant.mode == fence.mode:
-            return
         entry = Opening(member="", epoch=grant.epoch) if grant.mode == MODE_CLIENT else None
         try:
             self._record(entry_name(grant.group, ALLOCATES), entry)
         except OSError as error:
             log.warning("mode change not recorded", group=grant.group, mode=grant.mode, reason=str(error))
-
-    def _check_epochs(self, grant: FenceGrant) -> None:
-        """Raise BrokerError for an epoch so far above the known ones that no higher one would remain."""
-        known, highest = self.epoch(grant.group), grant.highest_epoch
-        if highest <= known + EPOCHS_AHEAD_MAX:
-            return
-        log.warning("implausible epoch in a grant", group=grant.group, epoch=highest, known=known)
-        raise broker_error(
-            ResponseCode.INVALID_PARAMETER,
-            f"epoch {highest} of group {grant.group} is implausible: {known} is the highest known here",
-        )
 
     def report(self, group: str) -> FenceReport:
         """Return the state for a new coordinator.

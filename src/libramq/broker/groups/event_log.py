@@ -25,23 +25,18 @@ class EventLog:
 
     def record(self, event: RebalanceEvent) -> None:
         """Store one event; a slave only logs it."""
-        self._write(event)
+        log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)
+        if not self._store.config.is_copy:
+            message = StoreMessage(
+                REBALANCE_EVENTS_TOPIC,
+                0,
+                encode_event(event),
+                p.encode_properties({p.KEYS: event.group, p.TAGS: event.kind}),
+                tag_code(event.kind),
+                born_timestamp_ms=event.at_ms,
+            )
+            (result,) = self._store.append_batch([message])
+            if not result.is_ok:
+                log.warning("rebalance event lost: the store accepts no messages", group=event.group)
         if self._recorded is not None:
             self._recorded(event)
-
-    def _write(self, event: RebalanceEvent) -> None:
-        log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)
-        if self._store.config.is_copy:
-            return
-        properties = {p.KEYS: event.group, p.TAGS: event.kind}
-        message = StoreMessage(
-            REBALANCE_EVENTS_TOPIC,
-            0,
-            encode_event(event),
-            p.encode_properties(properties),
-            tag_code(event.kind),
-            born_timestamp_ms=event.at_ms,
-        )
-        result = self._store.append_batch([message])[0]
-        if not result.is_ok:
-            log.warning("rebalance event lost: the store accepts no messages", group=event.group)

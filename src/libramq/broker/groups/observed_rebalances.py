@@ -11,7 +11,7 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.filter.subscription import BROADCASTING
-from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
+from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.connection import Connection
@@ -107,7 +107,8 @@ class ObservedRebalances:
         """
         if topic.startswith(RETRY_PREFIX):
             return
-        member = self._member(group_name, peer, topic)
+        group = self._groups.get(group_name)
+        member = group.members.get(peer) if group is not None else None
         self._rebalance(group_name).opened(
             MessageQueue(topic, self.broker_name, queue_id),
             member.client_id if member is not None else client(),
@@ -152,7 +153,8 @@ class ObservedRebalances:
         now_ms: MonotonicMs,
     ) -> None:
         """Note the answer to a member's pull, with the messages before `next_offset`, if any."""
-        member = self._member(group_name, peer, topic)
+        group = self._groups.get(group_name)
+        member = group.members.get(peer) if group is not None and _are_owned(group, topic) else None
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
@@ -196,10 +198,6 @@ class ObservedRebalances:
         rebalance = self._rebalance(group.name)
         by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
         return by_two, rebalance.read_by_none(self._queues_of(group))
-
-    def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
-        group = self._groups.get(group_name)
-        return group.members.get(peer) if group is not None and _are_owned(group, topic) else None
 
     def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
         """Return the existing queues here that are open or granted; see Fences.openings."""

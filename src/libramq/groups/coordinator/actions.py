@@ -226,12 +226,12 @@ def close(group: Group, event: ev.ConnectionClosed, now_ms: MonotonicMs) -> None
 
 def change_queues(group: Group, event: ev.QueuesChanged, now_ms: MonotonicMs) -> None:
     """Schedule a new target assignment."""
-    group.balance.touch_for_topic(event.reason, event.topic, now_ms=now_ms)
+    group.balance.touch(event.reason, event.topic, now_ms=now_ms)
 
 
 def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) -> None:
     """Take the removed queues from their holders; queues that exist again are granted again."""
-    group.balance.touch_for_topic(event.reason, event.topic, now_ms=now_ms)
+    group.balance.touch(event.reason, event.topic, now_ms=now_ms)
     group.balance.queues.vanish_at(event.topic, event.broker_name)
     group.publication.is_changed = True
 

@@ -16,7 +16,7 @@ from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.fence_grants import complete_grant
 from libramq.groups.coordinator.group.core import GroupCore
 from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.saved_state import GroupState, stored_holdings
+from libramq.groups.coordinator.group.saved_state import GroupState, StoredHolding
 from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import UNKNOWN, State
 from libramq.groups.coordinator.transitions import TABLE
@@ -135,9 +135,16 @@ class CoordinatedGroup(GroupCore[P, T]):
 
     def _stored(self) -> GroupState:
         queues = self.balance.queues
+        holdings = [
+            StoredHolding(
+                topic=queue.topic,
+                broker_name=queue.broker_name,
+                queue_id=queue.queue_id,
+                epoch=holding.epoch,
+                member=holding.member,
+            )
+            for queue, holding in queues.holdings.items()
+        ]
         return GroupState(
-            epoch=queues.epoch,
-            mode=self.mode,
-            members=self.members.profiles,
-            holdings=stored_holdings(queues.claims()),
+            epoch=queues.epoch, mode=self.mode, members=self.members.profiles, holdings=holdings
         )

@@ -8,13 +8,12 @@ from libramq.message.queue import MessageQueue
 
 def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: str) -> FenceGrant:
     """Return the full state for one fence."""
-    return FenceGrant(
-        group=group,
-        epoch=queues.epoch,
-        mode=mode,
-        claims={queue: claim for queue, claim in queues.claims().items() if queue.broker_name == broker_name},
-        complete=True,
-    )
+    claims = {
+        queue: Claim(holding.member, holding.epoch)
+        for queue, holding in queues.holdings.items()
+        if queue.broker_name == broker_name
+    }
+    return FenceGrant(group=group, epoch=queues.epoch, mode=mode, claims=claims, complete=True)
 
 
 def latest_grants(group: str, mode: str, queues: QueueHandover) -> list[Grant]:

@@ -8,6 +8,7 @@ Upstream: impl/consumer/ProcessQueue.java.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from libramq.client.consuming.membership.lease import Lease
 from libramq.client.consuming.ownership.held_messages import HeldMessages
@@ -59,22 +60,21 @@ class Delivery:
         """Note what the handler raised; the log has it, and the message is redelivered."""
 
 
+@dataclass(slots=True, eq=False)
 class QueueWork:
-    """The deliveries of a queue, and the messages that wait to be delivered. Written by `handling`."""
+    """The deliveries of a queue, and the messages that wait to be delivered. Written by `handling`.
 
-    __slots__ = ("deliveries", "finished", "is_suspended", "kept", "sending_back", "waiting")
+    sending_back: messages on their way back to a broker. kept: deliveries held by a pause. waiting: orderly
+    only: messages that no handler has seen yet; is_suspended: they wait after a failure. finished: if the
+    program fetches messages: the offset up to which it has finished them.
+    """
 
-    def __init__(self) -> None:
-        self.deliveries: set[Delivery] = set()
-        #: Messages on their way back to a broker.
-        self.sending_back = 0
-        #: Deliveries held by a pause.
-        self.kept: list[Delivery] = []
-        #: Orderly only: messages that no handler has seen yet, and whether they wait after a failure.
-        self.waiting: deque[MessageExt] = deque()
-        self.is_suspended = False
-        #: If the program fetches messages: the offset up to which it has finished them.
-        self.finished: int | None = None
+    deliveries: set[Delivery] = field(default_factory=set)
+    sending_back: int = 0
+    kept: list[Delivery] = field(default_factory=list)
+    waiting: deque[MessageExt] = field(default_factory=deque)
+    is_suspended: bool = False
+    finished: int | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -113,7 +113,7 @@ class OwnedQueue:
         self.state = QueueState.NEW
         self.lock = QueueLock()
         self.claim = NO_CLAIM
-        self.cursor = PullCursor(now_ms)
+        self.cursor = PullCursor(last_ms=now_ms, due_ms=now_ms)
         self._new_held = new_held
         self.held = new_held()
         self.work = QueueWork()

@@ -1,51 +1,38 @@
 """The pull cursor of a queue: what the next pull asks for, and whether one is under way."""
 
+from dataclasses import dataclass
+
 from libramq.client.consuming.pulling.catch_up import CatchUpPace
 from libramq.clock import MonotonicMs
 
 
+@dataclass(slots=True, eq=False)
 class PullCursor:
-    """A cursor marks where a queue is pulled next. `Pulling` moves it."""
+    """A cursor marks where a queue is pulled next. `Pulling` moves it.
 
-    __slots__ = (
-        "accepts_damaged",
-        "broker_id",
-        "catch_up",
-        "due_ms",
-        "handled_before",
-        "has_failed",
-        "is_throttled",
-        "is_under_way",
-        "last_ms",
-        "last_stored_ms",
-        "next_offset",
-        "number",
-        "sought_offset",
-        "start_offset",
-        "was_missing",
-    )
+    number: of the last pull; answers to earlier ones come too late. sought_offset: where the program wants to
+    begin, whatever is committed. last_stored_ms: when the last message that we have pulled was stored, also
+    in an ownership just before; 0 for none. handled_before: the highest offset handled in an earlier
+    ownership. was_missing: its topic was missing for a while, so its offsets may mean other messages now.
+    accepts_damaged: the last pull brought a body that does not match its checksum, and the next one is taken
+    as it comes.
+    """
 
-    def __init__(self, now_ms: MonotonicMs) -> None:
-        self.start_offset = 0
-        self.next_offset = 0
-        #: The last pull's; answers to earlier ones come too late.
-        self.number = 0
-        #: Where the program wants to begin, whatever is committed.
-        self.sought_offset: int | None = None
-        self.broker_id = 0
-        self.last_ms = self.due_ms = now_ms
-        self.is_under_way = False
-        self.is_throttled = False
-        self.has_failed = False
-        #: When the last message that we have pulled was stored, also in an ownership just before; 0 for none.
-        self.last_stored_ms = 0
-        #: The highest offset that we handled in an earlier ownership.
-        self.handled_before = -1
-        #: Its topic was missing for a while: its offsets may mean other messages now.
-        self.was_missing = False
-        self.catch_up: CatchUpPace | None = None
-        #: The last pull brought a body that does not match its checksum: the next one is taken as it comes.
-        self.accepts_damaged = False
+    last_ms: MonotonicMs
+    due_ms: MonotonicMs
+    start_offset: int = 0
+    next_offset: int = 0
+    number: int = 0
+    sought_offset: int | None = None
+    broker_id: int = 0
+    is_under_way: bool = False
+    is_throttled: bool = False
+    has_failed: bool = False
+    last_stored_ms: int = 0
+    handled_before: int = -1
+    was_missing: bool = False
+    catch_up: CatchUpPace | None = None
+    accepts_damaged: bool = False
 
     @property
     def has_advanced(self) -> bool:

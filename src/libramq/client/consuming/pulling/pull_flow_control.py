@@ -40,15 +40,12 @@ class PullLimits:
 
 def pull_limits(settings: ConsumerSettings, owned_of_topic: int, owned: int = 0) -> PullLimits:
     """Return the limits of each queue of a topic of which we own so many, and so many in all."""
-
-    def share(of_topic: int, of_queue: int) -> int:
-        return of_queue if of_topic == -1 or not owned_of_topic else max(1, of_topic // owned_of_topic)
-
-    count_max = share(settings.pull_threshold_for_topic, settings.pull_threshold_for_queue)
+    count_max, mib_max = settings.pull_threshold_for_queue, settings.pull_threshold_mib_for_queue
+    if owned_of_topic:
+        if settings.pull_threshold_for_topic != -1:
+            count_max = max(1, settings.pull_threshold_for_topic // owned_of_topic)
+        if settings.pull_threshold_mib_for_topic != -1:
+            mib_max = max(1, settings.pull_threshold_mib_for_topic // owned_of_topic)
     if settings.pull_threshold_for_all != -1 and owned:
         count_max = min(count_max, max(1, settings.pull_threshold_for_all // owned))
-    return PullLimits(
-        count_max,
-        share(settings.pull_threshold_mib_for_topic, settings.pull_threshold_mib_for_queue),
-        settings.span_max,
-    )
+    return PullLimits(count_max, mib_max, settings.span_max)

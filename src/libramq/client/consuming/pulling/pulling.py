@@ -129,7 +129,11 @@ class Pulling:
         """Retry at once at a broker that answers again."""
         found: Steps = []
         for owned in self._table.each():
-            if owned.cursor.has_failed and self._reader(owned) == address:
+            cursor = owned.cursor
+            if (
+                cursor.has_failed
+                and self._routes.reader(owned.queue.broker_name, cursor.broker_id) == address
+            ):
                 found += self.pull(owned, now_ms)
         return found
 
@@ -186,7 +190,7 @@ class Pulling:
         if cursor.is_throttled:
             self._later(owned, now_ms, THROTTLED_MS)
             return []
-        address = self._reader(owned)
+        address = self._routes.reader(queue.broker_name, cursor.broker_id)
         if address is None:
             cursor.has_failed = True
             self._later(owned, now_ms, BROKER_MISSING_MS)
@@ -213,9 +217,6 @@ class Pulling:
             )
         ]
 
-    def _reader(self, owned: OwnedQueue) -> str | None:
-        return self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
-
     def _pace(self, owned: OwnedQueue, count: int, reply: PullReply, now_ms: MonotonicMs) -> int:
         cursor = owned.cursor
         if cursor.catch_up is None:
@@ -235,7 +236,7 @@ class Pulling:
             return self.pull(owned, now_ms)
         elif code in _NOT_SUBSCRIBED:
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
-            address = self._reader(owned)
+            address = self._routes.reader(owned.queue.broker_name, owned.cursor.broker_id)
             if address is not None:
                 return [sg.SubscriptionUnknown(address)]
         else:

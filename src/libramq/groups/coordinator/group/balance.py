@@ -75,15 +75,11 @@ class GroupBalance:
             self._rebalance.know(self._members.profiles)
         if reason is not None:
             self._rebalance.add(reason, who)
-        if self.flush_at_ms is None:
-            self.flush_at_ms = now_ms + COLLECT_MS
+        collected_ms = (
+            now_ms + COLLECT_MS
+        )  # It may be waiting for a topic's queues, which may be this change.
+        self.flush_at_ms = collected_ms if self.flush_at_ms is None else min(self.flush_at_ms, collected_ms)
         return self._rebalance
-
-    def touch_for_topic(self, reason: Reason | None, topic: str, *, now_ms: MonotonicMs) -> None:
-        """Note that a topic's queues changed. reason: None if they were unknown and waited for."""
-        self.touch(reason, topic, now_ms=now_ms)
-        assert self.flush_at_ms is not None
-        self.flush_at_ms = min(self.flush_at_ms, now_ms + COLLECT_MS)
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Continue with these queues. before: earlier holders that were unknown here."""
@@ -135,14 +131,15 @@ class GroupBalance:
         strategy, is_another = self.strategy.choose(profiles)
         if is_another:
             self._rebalance.add(Reason.STRATEGY_CHANGED, self.strategy.name or "")
-        queues = self._topics.queues(self.queues)
+        queues, absent = self._topics.queues(self.queues), self._topics.absent
         existing = set(queues)
-        self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
+        if not existing.issuperset(self.queues.holdings):
+            self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
         work = Assigning(
             self._group,
             strategy,
             profiles,
-            self._topics.with_master(queues),
+            [queue for queue in queues if queue.broker_name not in absent] if absent else queues,
             dict(self.queues.holdings),
             queues,
             dict(self._rebalance.before),
@@ -151,7 +148,7 @@ class GroupBalance:
             self._work = work
             return [Assign(self._group, work)]
         made = work.made()
-        target = {**self._kept(profiles, existing), **made.target} if self._topics.absent else made.target
+        target = {**self._kept(profiles, existing), **made.target} if absent else made.target
         return [*self._aim(target, made.minimum, now_ms=now_ms)]
 
     def awaits(self, work: Assigning) -> bool:

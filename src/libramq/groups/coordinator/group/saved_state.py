@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.fencing import MODE_EPOCHS, Claim, Claims
+from libramq.fencing import MODE_EPOCHS, Claim
 from libramq.message.queue import MessageQueue
 
 #: The design's: how long a member may take to release a queue, unless it says otherwise.
@@ -65,20 +65,6 @@ class GroupState(_Stored, frozen=True, kw_only=True):
             MessageQueue(each.topic, each.broker_name, each.queue_id): Claim(each.member, each.epoch)
             for each in self.holdings
         }
-
-
-def stored_holdings(claims: Claims) -> list[StoredHolding]:
-    """Return the holders in the form of the file."""
-    return [
-        StoredHolding(
-            topic=queue.topic,
-            broker_name=queue.broker_name,
-            queue_id=queue.queue_id,
-            epoch=claim.epoch,
-            member=claim.member,
-        )
-        for queue, claim in claims.items()
-    ]
 
 
 class GroupStatesFile(_Stored, frozen=True, kw_only=True):

@@ -43,28 +43,22 @@ class StrategyChoice:
     def choose(self, profiles: Sequence[MemberProfile]) -> tuple[Strategy, bool]:
         """Return the strategy, and whether it differs from the last one; an unknown name is logged once."""
         name = _wanted(profiles) or self.name or DEFAULT_STRATEGY
-        strategy = _find(name)
         is_another = self.name not in (name, None)
-        if strategy is None and name != self._unknown:
-            log.warning("unknown strategy, using balanced_sticky", group=self._group, strategy=name)
-            self._unknown = name
         self.name = name
-        return strategy or BALANCED_STICKY, is_another
+        if name == DEFAULT_STRATEGY:
+            return BALANCED_STICKY, is_another
+        try:
+            return strategy_named(IN_TWO_STEPS.get(name, name)), is_another
+        except ConfigError:  # It may also need what only a client knows.
+            if name != self._unknown:
+                log.warning("unknown strategy, using balanced_sticky", group=self._group, strategy=name)
+                self._unknown = name
+            return BALANCED_STICKY, is_another
 
 
 def _wanted(profiles: Sequence[MemberProfile]) -> str | None:
     named = Counter(profile.strategy for profile in profiles)
     return named.most_common(1)[0][0] if named else None
-
-
-def _find(name: str) -> Strategy | None:
-    """Return the strategy of that name; None if there is none, or if it needs what only a client knows."""
-    if name == DEFAULT_STRATEGY:
-        return BALANCED_STICKY
-    try:
-        return strategy_named(IN_TWO_STEPS.get(name, name))
-    except ConfigError:
-        return None
 
 
 def target_assignment(

@@ -1,6 +1,6 @@
 """The topics of a coordinated group: what its members subscribe to, and the queues of these."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -36,8 +36,9 @@ class GroupTopics:
     def keep(self, topics: Iterable[str]) -> None:
         """Replace the subscriptions."""
         gone = sorted(self._subscribed.difference(topics))
-        self._subscribed.difference_update(gone)
-        self._watched.unwatch(self._group, gone)
+        if gone:
+            self._subscribed.difference_update(gone)
+            self._watched.unwatch(self._group, gone)
 
     def wait_until_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
         """Return until when to wait for a topic's queues to be reported; None: do not wait."""
@@ -50,10 +51,6 @@ class GroupTopics:
     def absent(self) -> frozenset[str]:
         """Return the brokers whose master is gone: their queues are neither opened nor committed."""
         return self._watched.absent
-
-    def with_master(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        """Return those of the queues that can be opened."""
-        return [q for q in queues if q.broker_name not in self.absent] if self.absent else queues
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
         """Return the queues of all topics; for a topic whose queues are unknown, those that are held."""
