@@ -1,7 +1,9 @@
 """`libra simulate`: its output after success and after a violation."""
 
+import builtins
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,24 @@ def test_passing_seeds_are_counted(capsys: pytest.CaptureFixture[str]):
     assert "3 seeds from 0 on: every invariant held" in said
     (line,) = [line for line in said.splitlines() if Happening.COORDINATED in line]
     assert re.search(r" [1-3] +[1-9]\d*", line)
+
+
+def test_a_missing_extra_is_named_before_any_seed_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Some seeds have groups of Kafka's clients."""
+    imported = builtins.__import__
+
+    def without_extra(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "libramq.testing.nodes.kafka_port":
+            raise ModuleNotFoundError("No module named 'google_crc32c'", name="google_crc32c")
+        return imported(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_extra)
+    assert run(["simulate", "--seeds", "1"]) == 2
+    told = capsys.readouterr()
+    assert "pip install 'libramq[kafka]'" in told.err
+    assert len(told.err.splitlines()) == 1
 
 
 def test_a_failure_names_rule_seed_and_command(

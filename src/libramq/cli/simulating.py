@@ -9,6 +9,7 @@ from typing import Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from libramq.cli.output import console, print_table
+from libramq.errors import ConfigError
 from libramq.testing.scenarios.happening import Happening
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report, Simulation
@@ -32,10 +33,12 @@ def simulate(
 ) -> int:
     """Run seeds in `jobs` processes, until one fails or to the end; return the exit code.
 
-    run: runs one seed; the simulator by default.
+    run: runs one seed; the simulator by default. Raises ConfigError without the extra `kafka`.
     """
     out, began = console(), time.monotonic()
-    run = run or RunSeed(steps=steps, lines_kept=None if shows_log else LINES_SHOWN)
+    if run is None:
+        _require_kafka()
+        run = RunSeed(steps=steps, lines_kept=None if shows_log else LINES_SHOWN)
     totals = _Totals()
     with (
         contextlib.closing(run_seeds(range(first, first + count), run, jobs=jobs)) as reports,
@@ -58,6 +61,16 @@ def simulate(
         print_table(("what happened", "in seeds", "times"), rows)
     totals.print_summary(first, count, max(time.monotonic() - began, 0.001))
     return EXIT_BROKEN if totals.failed else 0
+
+
+def _require_kafka() -> None:
+    """Raise ConfigError if the seeds that have Kafka's groups could not be run."""
+    try:
+        import libramq.testing.nodes.kafka_port  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise ConfigError(
+            f"some seeds have groups of Kafka's: they need {missing.name}: pip install 'libramq[kafka]'"
+        ) from None
 
 
 class _Totals:
