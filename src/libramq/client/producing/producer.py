@@ -309,12 +309,7 @@ class Producer:
         self._run.require_running()
         check_hand_over(message, callback, queue)
         pipeline = self._run.network.pipeline
-        if (
-            queue is None
-            and selector is None
-            and not pipeline.is_full
-            and pipeline.joins_batch(message, callback)
-        ):
+        if not pipeline.is_full and pipeline.joins_batch(message, callback, queue, selector):
             return
         validate(message, self._settings.body_bytes_max)
         if pipeline.is_full:
@@ -369,9 +364,8 @@ def hand_over(
 ) -> None:
     """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
     pipeline = producer._run.network.pipeline
-    if queue is None and selector is None and pipeline.joins_batch(message, callback):
-        return
-    pipeline.send(message, callback, queue, selector)
+    if not pipeline.joins_batch(message, callback, queue, selector):
+        pipeline.send(message, callback, queue, selector)
 
 
 def is_full(producer: Producer) -> bool:

@@ -106,11 +106,19 @@ class SendPipeline:
         """Return whether more messages are wanted now."""
         return self._buffered_bytes < self._room_bytes_max
 
-    def joins_batch(self, message: Message, callback: Callback | None) -> bool:
-        """Take a body if its topic has a batch that is not full; otherwise the message is for `send`.
+    def joins_batch(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+    ) -> bool:
+        """Take a body for any queue if its topic has an open batch; else the message is for `send`.
 
         So do nearly all messages of a fast producer. The topic is a valid one with a route then.
         """
+        if queue is not None or selector is not None:
+            return False
         body = plain_body(message)
         if (
             body is None
