@@ -10,12 +10,12 @@ from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.fetching.fetching import FetchRequest
-from libramq.client.consuming.member_network import MemberNetwork, Run, Seams, log_failure
+from libramq.client.consuming.member_network import MemberNetwork, Seams, log_failure
 from libramq.client.consuming.push_consumer_core import PushConsumerCore
 from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, NameServerUnavailable, RouteNotFound
 from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
@@ -36,24 +36,12 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
         *,
-        name_server_addresses: Sequence[str],
-        clock: Clock,
-        run: Run,
         stored_offsets: LocalOffsetStore | None = None,
-        failed: Callable[[str, Exception], None] = log_failure,
         **seams: Unpack[Seams],
     ) -> None:
+        clock, run, failed = seams["clock"], seams["run"], seams.get("failed", log_failure)
         self.core = core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
-        super().__init__(
-            settings,
-            subscriptions,
-            core,
-            name_server_addresses=name_server_addresses,
-            clock=clock,
-            run=run,
-            failed=failed,
-            **seams,
-        )
+        super().__init__(settings, subscriptions, core, **seams)
         self._local_offsets = stored_offsets
         self._performers |= {
             **ConsumerRequests(settings, subscriptions, core, clock, self.ask).performers(),

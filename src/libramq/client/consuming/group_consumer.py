@@ -16,7 +16,7 @@ from libramq.client.consuming.consumer_network import ConsumerNetwork
 from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, Stage
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
-from libramq.client.consuming.member_network import Run
+from libramq.client.consuming.member_network import Run, Seams
 from libramq.client.identity import local_address, name_server_addresses, named_client_id, new_client_id
 from libramq.client.options import Beginning, beginning, instance_of, whole_number
 from libramq.client.routing.lookup import first_server, look_up
@@ -128,16 +128,17 @@ class GroupConsumer(Generic[N]):
 
     def _queue_network(self, run: Run, dialer: Dialer) -> ConsumerNetwork:
         """Return the network side of a consumer that owns queues."""
-        return ConsumerNetwork(
-            self._settings,
-            self._filters,
+        seams = self._seams(run, dialer)
+        return ConsumerNetwork(self._settings, self._filters, stored_offsets=self._local_offsets, **seams)
+
+    def _seams(self, run: Run, dialer: Dialer) -> Seams:
+        return Seams(
             name_server_addresses=self._name_server_addresses,
             dialer=dialer,
             timers=LoopTimers(),
             clock=self._clock,
             randomness=self._random,
             run=run,
-            stored_offsets=self._local_offsets,
             access=self._access,
         )
 

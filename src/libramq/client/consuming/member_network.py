@@ -101,12 +101,16 @@ class Core(Served[E_co], Protocol[E_co]):
 
 
 class Seams(TypedDict, total=False):
-    """The seams of a network: sockets, timers, randomness and credentials."""
+    """The seams of a network: servers, sockets, timers, randomness and credentials; who gets its messages."""
 
+    name_server_addresses: Required[Sequence[str]]
     dialer: Required[Dialer]
     timers: Required[Timers]
+    clock: Required[Clock]
     randomness: Required[random.Random]
+    run: Required[Run]
     access: Access
+    failed: Callable[[str, Exception], None]
 
 
 class MemberNetwork(ABC, Generic[E]):

@@ -30,7 +30,6 @@ from libramq.filesystem import FileSystem
 from libramq.filter.selector import Sql, selector
 from libramq.message.names import validate_topic
 from libramq.remoting.credentials import Credentials
-from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.seams import Dialer
 from libramq.transport.tls import Tls
 
@@ -145,17 +144,7 @@ class PushConsumer(GroupConsumer[MemberNetwork[Any]]):
     def _network_of(self, run: ConsumerRun[MemberNetwork[Any]], dialer: Dialer) -> MemberNetwork[Any]:
         if not self._settings.pop:
             return self._queue_network(run, dialer)
-        return PopNetwork(
-            self._settings,
-            self._filters,
-            name_server_addresses=self._name_server_addresses,
-            dialer=dialer,
-            timers=LoopTimers(),
-            clock=self._clock,
-            randomness=self._random,
-            run=run,
-            access=self._access,
-        )
+        return PopNetwork(self._settings, self._filters, **self._seams(run, dialer))
 
     def _receiver(self) -> MakeReceiver:
         if not self._handlers:

@@ -3,18 +3,18 @@
 Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeAsync.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Unpack, get_args
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, send_back_header
-from libramq.client.consuming.member_network import MemberNetwork, Run, Seams, log_failure
+from libramq.client.consuming.member_network import MemberNetwork, Seams
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.places import POP_COUNT_MAX
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
 from libramq.client.popping.popped import batch_acks, change_header, messages_of
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, FilterRefused, LibraError, LocalProtocolError
 from libramq.filter.selector import Selector, kind_of
@@ -51,24 +51,10 @@ class PopNetwork(MemberNetwork[PopEffect]):
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, Selector],
-        *,
-        name_server_addresses: Sequence[str],
-        clock: Clock,
-        run: Run,
-        failed: Callable[[str, Exception], None] = log_failure,
         **seams: Unpack[Seams],
     ) -> None:
-        self.core = core = PopConsumerCore(settings, subscriptions, clock.monotonic_ms)
-        super().__init__(
-            settings,
-            subscriptions,
-            core,
-            name_server_addresses=name_server_addresses,
-            clock=clock,
-            run=run,
-            failed=failed,
-            **seams,
-        )
+        self.core = core = PopConsumerCore(settings, subscriptions, seams["clock"].monotonic_ms)
+        super().__init__(settings, subscriptions, core, **seams)
         self._subscriptions = subscriptions
         self._performers |= {
             Pop: self._pop,
