@@ -13,7 +13,7 @@ from faststream.exceptions import NackMessage, RejectMessage, SetupError, Subscr
 from pydantic import BaseModel
 
 from libramq import Sql
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, InvalidMessage, InvalidName
 from libramq.integrations.faststream import (
     RocketMQBroker,
     RocketMQPublisher,
@@ -221,6 +221,30 @@ async def test_an_application_runs_in_memory():
             await tested.request(1, "Nowhere")
 
 
+async def test_in_memory_messages_are_selected_and_checked_as_by_servers():
+    """A test that passes where a broker would refuse, or not deliver, is none."""
+    broker = RocketMQBroker("127.0.0.1:9")
+
+    @broker.subscriber("Orders", expression="paid || refunded")
+    async def tagged(body: str) -> None: ...
+
+    @broker.subscriber("Orders", group="sql", expression=Sql("price > 3"))
+    async def priced(body: str) -> None: ...
+
+    async with TestRocketMQBroker(broker) as tested:
+        await tested.publish("a", "Orders", tags="open")
+        await tested.publish("b", "Orders", tags="paid")
+        await tested.publish("c", "Orders", headers={"price": 4})
+        tagged.mock.assert_called_once_with("b")
+        priced.mock.assert_called_once_with("c")
+        with pytest.raises(InvalidName):
+            await tested.publish("x", "no/topic")
+        with pytest.raises(InvalidMessage, match="reserved"):
+            await tested.publish("x", "Orders", headers={"KEYS": "k"})
+        with pytest.raises(InvalidMessage, match="at least one"):
+            await tested.publish_batch(topic="Orders")
+
+
 def test_what_is_not_rocketmqs_is_refused():
     broker = RocketMQBroker("127.0.0.1:9")
     other = BrokerRouter(config=BrokerConfig(), handlers=(), routers=())
@@ -228,5 +252,7 @@ def test_what_is_not_rocketmqs_is_refused():
         broker.include_router(other)
     with pytest.raises(ConfigError, match="did you mean consume_from"):
         broker.subscriber("Orders", consume_form="earliest")
-    with pytest.raises(ConfigError, match="threads"):
+    with pytest.raises(ConfigError, match="max_workers"):
         broker.subscriber("Orders", threads=2)
+    with pytest.raises(ConfigError, match="one message"):
+        broker.subscriber("Orders", batch=True)

@@ -6,6 +6,7 @@ import pytest
 
 from libramq.client.producing.queue_selector import by_hash, by_random
 from libramq.client.routing.publish_info import publish_info
+from libramq.errors import ConfigError
 from libramq.message.message import Message
 from tests.client.consuming.examples import route
 
@@ -35,3 +36,10 @@ def test_by_random_reaches_every_queue():
     """It selects only queues of the topic."""
     select = by_random(random.Random(3))
     assert {select(QUEUES, MESSAGE) for _ in range(2000)} == set(QUEUES)
+
+
+@pytest.mark.parametrize("key", [b"k", 1.5, None])
+def test_a_key_is_a_text_or_a_number(key):
+    """Others met a TypeError of the hash, which names no key."""
+    with pytest.raises(ConfigError, match="a text or a whole number"):
+        by_hash(key)

@@ -42,8 +42,9 @@ def selected(
 def by_hash(key: str | int) -> QueueSelector:
     """Select one queue per key, always the same: Java's hash of the key, modulo the number of queues.
 
-    A number is hashed as Java's Integer if it fits in 32 bits, else as Long.
+    A number is hashed as Java's Integer if it fits in 32 bits, else as Long. Raises ConfigError for others.
     """
+    instance_of("the key that decides the queue", key, (str, int), "a text or a whole number")
     code = abs(_hash_code(key))
     return lambda queues, message: queues[code % len(queues)]
 

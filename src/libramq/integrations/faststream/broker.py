@@ -16,6 +16,7 @@ from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
 from libramq.client.producing.producer import Producer
+from libramq.errors import InvalidMessage
 from libramq.integrations.faststream.config import LOG_LEVEL, RocketMQBrokerConfig, make_log
 from libramq.integrations.faststream.connection import Connection
 from libramq.integrations.faststream.message import Received, RocketMQMessage
@@ -182,7 +183,9 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Received, Producer, Rock
         correlation_id: str | None = None,
         reply_to: str = "",
     ) -> Any:
-        """Publish messages of one topic together."""
+        """Publish messages of one topic together; InvalidMessage if there are none."""
+        if not messages:
+            raise InvalidMessage("a batch holds at least one message")
         command = RocketMQPublishCommand(
             *messages,
             topic=topic,

@@ -10,6 +10,7 @@ from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 
 from libramq.client.options import PushConsumerOptions, check_names
+from libramq.errors import ConfigError
 from libramq.filter.selector import Sql
 from libramq.integrations.faststream.config import (
     RocketMQBrokerConfig,
@@ -27,6 +28,22 @@ from libramq.integrations.faststream.subscriber import RocketMQSubscriber, Rocke
 
 #: The options of PushConsumer that the broker sets, or that FastStream's own take the place of.
 _SET_BY_BROKER = frozenset({"group", "namesrv", "threads", "batch_size", "credentials", "tls"})
+#: What to do instead of what other brokers' subscribers, or our consumers, have.
+_INSTEAD = {
+    "batch": "a handler gets one message",
+    "batch_size": "a handler gets one message",
+    "threads": "max_workers is how many messages are handled at once",
+    "namesrv": "give it to RocketMQBroker",
+    "credentials": "give it to RocketMQBroker",
+    "tls": "give it to RocketMQBroker",
+    "filter": "give it to the decorator: @subscriber(filter=...)",
+    "no_ack": "use ack_policy=AckPolicy.MANUAL",
+    "auto_commit": "use ack_policy",
+    "retry": "use ack_policy and max_reconsume_times",
+    "group_id": "it is called group",
+    "auto_offset_reset": "it is called consume_from",
+    "middlewares": "give them to RocketMQBroker or RocketMQRouter",
+}
 
 
 class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
@@ -57,6 +74,9 @@ class RocketMQRegistrator(Registrator[Received, RocketMQBrokerConfig]):
         max_workers: how many messages are handled at once. options: those of PushConsumer, such as pop,
         orderly, consume_from and max_reconsume_times. The others are FastStream's.
         """
+        for name in options:
+            if name in _INSTEAD:
+                raise ConfigError(f"subscriber has no such option: {name}; {_INSTEAD[name]}")
         check_names(options, PushConsumerOptions.__annotations__.keys() - _SET_BY_BROKER, "subscriber")
         config = RocketMQSubscriberConfig(
             _outer_config=self.config,  # type: ignore[arg-type]

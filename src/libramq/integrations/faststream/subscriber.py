@@ -16,6 +16,7 @@ from libramq.client.consuming.fetching.consumer import Consumer
 from libramq.client.consuming.handling.handler_result import HandlerResult
 from libramq.client.consuming.push_consumer import PushConsumer
 from libramq.errors import LocalProtocolError
+from libramq.filter.selector import Selector, selector
 from libramq.integrations.faststream.config import (
     RocketMQBrokerConfig,
     RocketMQSubscriberConfig,
@@ -84,6 +85,11 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
     def group(self) -> str:
         """Return the consumer group: one for each topic, since members of a group subscribe to the same."""
         return self._config.group or f"{self._outer_config.connection.group}-{self.topic}"
+
+    @property
+    def selector(self) -> Selector:
+        """Return what it subscribes to in the topic; raises ConfigError."""
+        return selector(self._config.expression)
 
     async def start(self) -> None:
         """Join the group."""

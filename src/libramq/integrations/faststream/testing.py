@@ -8,6 +8,8 @@ import anyio
 from faststream._internal.testing.broker import EnterType, TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
+from libramq.filter.selector import Selector, Sql
+from libramq.filter.sql import parse_sql
 from libramq.integrations.faststream.broker import RocketMQBroker
 from libramq.integrations.faststream.connection import Connection
 from libramq.integrations.faststream.message import Received
@@ -15,7 +17,8 @@ from libramq.integrations.faststream.producer import RocketMQProducer
 from libramq.integrations.faststream.publisher import RocketMQTopicPublisher
 from libramq.integrations.faststream.response import RocketMQPublishCommand
 from libramq.integrations.faststream.subscriber import RocketMQSubscriber
-from libramq.message.message import Message, MessageExt
+from libramq.message.message import Message, MessageExt, validate
+from libramq.message.properties import encode_properties
 
 
 class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQBroker):  # type: ignore[call-arg]
@@ -56,13 +59,13 @@ class FakeProducer(RocketMQProducer):
     async def publish(self, cmd: RocketMQPublishCommand) -> None:
         """Call the handlers, one for each group."""
         received = stored(await self.message_of(cmd, cmd.body))
-        for subscriber in self._subscribers(cmd.destination):
+        for subscriber in self._subscribers(received):
             await subscriber.process_message(Received(received))
 
     async def request(self, cmd: RocketMQPublishCommand) -> Received:
         """Call a handler, and return its result."""
         received = stored(await self.message_of(cmd, cmd.body))
-        for subscriber in self._subscribers(cmd.destination):
+        for subscriber in self._subscribers(received):
             with anyio.fail_after(cmd.timeout):
                 result = await subscriber.process_message(Received(received))
             command = RocketMQPublishCommand.from_cmd(result.as_publish_command())
@@ -75,21 +78,30 @@ class FakeProducer(RocketMQProducer):
         """Call the handlers with each message."""
         for body in cmd.batch_bodies:
             received = stored(await self.message_of(cmd, body))
-            for subscriber in self._subscribers(cmd.destination):
+            for subscriber in self._subscribers(received):
                 await subscriber.process_message(Received(received))
 
-    def _subscribers(self, topic: str) -> Iterator[RocketMQSubscriber]:
+    def _subscribers(self, message: MessageExt) -> Iterator[RocketMQSubscriber]:
+        """Return the subscribers that get a message, one of each group."""
         groups: set[str] = set()
         for broker in self._brokers:
             for subscriber in broker.subscribers:
                 assert isinstance(subscriber, RocketMQSubscriber)
-                if subscriber.topic == topic and subscriber.group not in groups:
+                if subscriber.topic == message.topic and subscriber.group not in groups:
                     groups.add(subscriber.group)
-                    yield subscriber
+                    if _is_selected(message, subscriber.selector):
+                        yield subscriber
+
+
+def _is_selected(message: MessageExt, selected: Selector) -> bool:
+    if isinstance(selected, Sql):
+        return parse_sql(selected.expression).matches(encode_properties(message.properties))
+    return selected.matches(message.tags)
 
 
 def stored(message: Message) -> MessageExt:
-    """Return a message as if a broker had stored it."""
+    """Return a message as if a broker had stored it; raises what a producer raises about it."""
+    validate(message)
     return MessageExt(
         topic=message.topic,
         queue_id=0,
