@@ -57,7 +57,11 @@ class ClusterView:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether there is no other broker, not even one whose master is gone."""
+        """Return whether there is no other broker, not even one whose master is gone.
+
+        A broker that is alone runs the code of all others. Where it asks for this, the answer of others would
+        not come (without name servers there are no reports), or be waited for with the result known.
+        """
         return len(self._masters) == 1 and not self.absent
 
     def coordinator_of(self, group: str) -> str | None:
@@ -148,7 +152,7 @@ class ClusterView:
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """Return the topic's queues at other brokers; None while they are unknown."""
-        if self.is_known and self.is_alone:
+        if self.is_known and self.is_alone:  # Nobody reports them: without name servers, never.
             return ()
         return self._queues.get(topic) if topic not in self._doubted else None
 

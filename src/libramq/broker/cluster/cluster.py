@@ -73,7 +73,7 @@ class Cluster:
     def _members_changed(self, group: str) -> None:
         """Handle a change of our connected clients."""
         coordinator = self.view.coordinator_of(group)
-        if self.view.is_alone or coordinator is None:
+        if self.view.is_alone or coordinator is None:  # Alone, coordination has heard of it at once.
             return
         if coordinator == self._name:
             self._relay.own_changed(group, now_ms=self._now_ms())

@@ -139,7 +139,7 @@ class ClusterWatch:
     def _look_at_topics(self) -> None:
         topics = self._topics()
         self._view.forget_all_but(topics)
-        if self._view.is_alone:
+        if self._view.is_alone:  # Else each topic would cost a request a second, to learn that it is ours.
             return
         start = self._topics_seen % len(topics) if len(topics) > TOPICS_PER_LOOK_MAX else 0
         self._topics_seen = start + TOPICS_PER_LOOK_MAX

@@ -101,7 +101,11 @@ class Nodes:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether no other broker has ever been seen."""
+        """Return whether no other broker has ever been seen.
+
+        Then nobody can have numbered a queue, and nothing is written: a numbering of one broker would be the
+        queues' own ids.
+        """
         return not self.known and not self._peers.links
 
     def live(self) -> dict[str, tuple[str, int]]:

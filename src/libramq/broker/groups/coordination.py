@@ -175,7 +175,7 @@ class Coordination:
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Handle a change of the clients that allocate for themselves, among our own connections."""
         self._unreported.pop(group, None)
-        if self._view.is_alone:  # Otherwise the relay has those of all brokers.
+        if self._view.is_alone:  # Otherwise the relay has those of all brokers, once they have reported.
             self.stock_members(group, client_ids)
 
     def offsets_reset(self, group: str, topic: str) -> None:
@@ -361,5 +361,8 @@ class Coordination:
         return (view.epoch, [member.member for member in view.members]) if view is not None else (0, None)
 
     def _must_gather(self, group: str) -> bool:
-        """Return whether a group that is new here may be known: by another broker, or by us from before."""
+        """Return whether a group that is new here may be known: by another broker, or by us from before.
+
+        To gather from nobody would end with the same group, after an inquiry in each first join.
+        """
         return not self._view.is_alone or group in self._former or self._fences.epoch(group) > 0
