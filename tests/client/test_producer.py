@@ -145,9 +145,11 @@ async def test_stopping_sends_waiting_messages(namesrv, broker):
     assert len(stored(broker)) == 1
 
 
-async def test_the_buffer_is_bounded(namesrv, broker):
-    """There is room again when the broker has answered."""
-    async with producer(namesrv, buffer_bytes_max=10_000) as sender:
+@pytest.mark.parametrize("linger_ms", [1, 3_600_000])
+async def test_the_buffer_is_bounded(namesrv, broker, linger_ms):
+    """There is room again when the broker has answered; no batch waits for more while nobody sends."""
+    async with producer(namesrv, buffer_bytes_max=10_000, linger_ms=linger_ms) as sender:
+        await sender.publish_queues("T")
         for _ in range(10):
             sender.send_nowait(Message("T", bytes(1000)))
         with pytest.raises(BufferFull, match="wait_for_room"):
@@ -172,12 +174,13 @@ async def test_unreported_errors_are_raised_by_flush(namesrv, broker):
     assert [type(error) for error in heard] == [MessageIllegal]
 
 
-async def test_a_failing_callback_affects_no_other(namesrv, broker):
-    """The other callbacks are called."""
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+async def test_a_failing_callback_affects_no_other(namesrv, broker, error):
+    """The other callbacks are called. The second error is that of a cancelled future that is asked."""
     heard = []
 
     def broken(result):
-        raise ZeroDivisionError
+        raise error
 
     async with producer(namesrv) as sender:
         sender.send_nowait(Message("T", b"1"), broken)

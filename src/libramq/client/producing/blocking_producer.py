@@ -15,7 +15,7 @@ from libramq.client.options import ProducerOptions
 from libramq.client.producing import producer as asynchronous_producer
 from libramq.client.producing.producer import check_hand_over, hand_over, is_full, report_failure
 from libramq.client.producing.queue_selector import QueueSelector
-from libramq.client.producing.send_pipeline import Callback
+from libramq.client.producing.send_pipeline import Callback, report
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import Transaction, deciding
 from libramq.client.producing.transactions import log_unknown_end
@@ -80,7 +80,7 @@ class Producer(BlockingClient):
             if callback is None:
                 log.error(str(error))
             else:
-                callback(error)
+                report(callback, error)
 
     def send(
         self,

@@ -7,6 +7,7 @@ takes the next queue: messages stay with a queue for one batch. At most IN_FLIGH
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
+from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -172,6 +173,7 @@ class SendPipeline:
         """Call back when at most half of what there is room for waits."""
         if self.is_half_full:
             self._waiting_for_room.append(ready)
+            self._linger_over()  # Whoever waits for room sends nothing that could join a batch.
         else:
             ready(None)
 
@@ -306,10 +308,7 @@ class SendPipeline:
         self._in_flight_bytes -= size
         for callback, outcome in zip(callbacks, outcomes, strict=True):
             if callback is not None:
-                try:
-                    callback(outcome)
-                except Exception:
-                    log.exception("a send callback failed")
+                report(callback, outcome)
             elif isinstance(outcome, LibraError):
                 self._unreported_error = self._unreported_error or outcome
         self._finished(size)
@@ -320,10 +319,7 @@ class SendPipeline:
             if isinstance(outcome, LibraError):
                 self._unreported_error = self._unreported_error or outcome
             return
-        try:
-            callback(outcome)
-        except Exception:
-            log.exception("a send callback failed")
+        report(callback, outcome)
 
     def _finished(self, size: int) -> None:
         self._buffered_bytes -= size
@@ -339,3 +335,11 @@ class SendPipeline:
     def _take_error(self) -> LibraError | None:
         error, self._unreported_error = self._unreported_error, None
         return error
+
+
+def report(callback: Callback, outcome: SendResult | LibraError) -> None:
+    """Call a user's callback; what it raises is logged, and the others of its batch are called."""
+    try:
+        callback(outcome)
+    except (Exception, CancelledError):  # One that asks a cancelled task for its result raises the second.
+        log.exception("a send callback failed")
