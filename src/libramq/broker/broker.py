@@ -273,7 +273,7 @@ class Broker:
             requirements=requirements,
             held=self.held,
             rebalances=self.consumers.rebalances,
-            topic_start=self.store.deletions.end_of,
+            store=self.store,
         )
         return [
             pulls,

@@ -14,7 +14,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTimeout
 from libramq.logs import get_logger
-from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
@@ -135,7 +135,7 @@ class _Remote:
             self.close()
             return
         for command in commands:
-            if command.is_response:
+            if command.flag & FLAG_RESPONSE:
                 done = self.pending.take(command)
                 if done is not None:
                     done(command)

@@ -1,7 +1,6 @@
 """Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
 from collections.abc import Callable, Mapping, Set
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
 
@@ -25,6 +24,8 @@ class OffsetCommits:
 
     def __init__(self, ledger: OffsetLedger, store: MessageStore, journals: JournalSync) -> None:
         self._ledger = ledger
+        #: Returns the offset to read next of a group, topic and queue id; None if none is committed.
+        self.query = ledger.offsets.query
         self._store = store
         self._journals = journals
         self.pull_offsets = PullOffsets()
@@ -69,10 +70,6 @@ class OffsetCommits:
             if not queues:
                 del self._at_slave[key]
 
-    def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset to read next; None if the group has committed none."""
-        return self._ledger.offsets.query(group, topic, queue_id)
-
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
         """Return where a group continues; None if it has committed nothing and may choose.
 
@@ -83,10 +80,6 @@ class OffsetCommits:
         if offset is None and may_be_zero and self._store.is_young(topic, queue_id):
             return 0
         return offset
-
-    def without_waiting(self) -> AbstractContextManager[None]:
-        """Make a look at a queue's first message raise ColdRead if it would wait for the disk."""
-        return self._store.without_waiting()
 
     def sent_before(self, group: str, queue: MessageQueue) -> int | None:
         """Return up to where a group was sent a queue's messages, 0 if it was sent none.

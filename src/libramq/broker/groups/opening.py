@@ -26,6 +26,7 @@ from libramq.message.queue import MessageQueue
 from libramq.offsets import Claim
 from libramq.offsets.group_fence import NOBODY
 from libramq.store.log.segments import ColdRead
+from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 
 #: Ours: so many take some 5 ms, each with a line of the journal; the member opens the others itself.
@@ -53,10 +54,7 @@ def _first_pull_names_it(_: str) -> None:
 
 
 class QueueOpening:
-    """Opens queues.
-
-    topic_start: returns the offset in the log before which records are of a deleted topic of the same name.
-    """
+    """Opens queues."""
 
     def __init__(
         self,
@@ -66,14 +64,14 @@ class QueueOpening:
         requirements: Requirements,
         held: HeldPulls[Pull],
         rebalances: ObservedRebalances,
-        topic_start: Callable[[str], int],
+        store: MessageStore,
     ) -> None:
         self._fences, self._journals = tables.fences, tables.journals
         self._offsets = offsets
         self._requirements = requirements
         self._held = held
         self._rebalances = rebalances
-        self._topic_start = topic_start
+        self._store = store
 
     def open(self, queue: QueueToOpen, waiter: Waiter[Opened]) -> None:
         """Open a queue; the waiter gets the offset to begin at, once the opening is durable.
@@ -98,7 +96,7 @@ class QueueOpening:
         for queue in here[:OPENED_WITH_AN_ANSWER_MAX]:
             to_open = QueueToOpen(group, queue.topic, queue.queue_id, claims[queue])
             try:
-                with self._offsets.without_waiting():
+                with self._store.without_waiting():
                     openings[queue] = self._open(to_open, connection, client_of)
             except (BrokerError, ColdRead):
                 continue
@@ -124,6 +122,7 @@ class QueueOpening:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}"
             ) from error
+        former_epoch = claim.epoch  # It repeats its opening.
         if former is not None:
             was_open = former != NOBODY
             if not was_open:  # Its group may have been deleted meanwhile, and made again.
@@ -131,21 +130,17 @@ class QueueOpening:
             client = partial(client_of, claim.member)
             self._rebalances.opened(connection, group, topic, queue_id, client, was_open=was_open)
             self._end_pulls(queue)
+            former_epoch = former.epoch if former.member == claim.member else 0
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
-        return Opened(offset, _former_epoch(former, claim), recovered_end, self._topic_start(topic))
+        # Records before this place in the log are of a deleted topic of the same name.
+        topic_start = self._store.deletions.end_of(topic)
+        return Opened(offset, former_epoch, recovered_end, topic_start)
 
     def _end_pulls(self, queue: QueueToOpen) -> None:
         group, topic, queue_id, owner = queue
         for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
             remark = f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
             held.request.waiter.refuse(broker_error(ResponseCode.FENCED, remark))
-
-
-def _former_epoch(former: Claim | None, claim: Claim) -> int:
-    """Return under which epoch the member had the queue open before, 0 for none."""
-    if former is None:  # It repeats its opening.
-        return claim.epoch
-    return former.epoch if former.member == claim.member else 0
 
 
 def _answer(waiter: Waiter[Opened], opened: Opened, *, is_synced: bool) -> None:

@@ -22,7 +22,7 @@ from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.parts import Parts
 from libramq.client.consuming.phase import Phase
 from libramq.client.consuming.signal_routing import SignalRouting
-from libramq.client.consuming.signals import Steps
+from libramq.client.consuming.signals import Signal, Steps
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.fencing import Claim, Opened
@@ -371,16 +371,24 @@ class PushConsumerCore:
         """Pass the signals on, until only effects are left. Each part sees what those before it changed."""
         effects = self._effects(steps, now_ms)
         effects += self._effects(self._locking.requests(now_ms) + self._fetching.settle(), now_ms)
-        effects += self._effects(self._member_requests(now_ms), now_ms)
+        if self._phase is Phase.DRAINING and not len(self._table):
+            self._phase = Phase.LEAVING
+            effects += self._effects(self._coordination.leave(), now_ms) or self._unregister()
+        elif self._phase in (Phase.RUNNING, Phase.DRAINING):
+            effects += self._effects(self._coordination.requests(now_ms), now_ms)
         effects += self._troubles.take()
         return fx.merged(effects) if len(effects) > 1 else effects
 
-    def _member_requests(self, now_ms: MonotonicMs) -> Steps:
-        if self._phase is Phase.DRAINING and not len(self._table):
-            self._phase = Phase.LEAVING
-            return [*(self._coordination.leave() or self._unregister())]
-        is_member = self._phase in (Phase.RUNNING, Phase.DRAINING)
-        return self._coordination.requests(now_ms) if is_member else []
-
     def _effects(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
-        return self._signals.effects(steps, now_ms, is_running=self._phase is Phase.RUNNING) if steps else []
+        """Pass signals on until only effects are left."""
+        effects: Effects = []
+        while steps:
+            following: Steps = []
+            for step in steps:
+                if isinstance(step, Signal):
+                    is_running = self._phase is Phase.RUNNING
+                    following += self._signals.pass_on(step, now_ms, is_running=is_running)
+                else:
+                    effects.append(step)
+            steps = following
+        return effects

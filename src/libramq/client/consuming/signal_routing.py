@@ -1,38 +1,21 @@
 """The routing of signals: from the part that returned one to the part that it concerns."""
 
-from collections.abc import Sequence
 from typing import assert_never
 
 from libramq.client.consuming import signals as sg
-from libramq.client.consuming.effects import Effect, Effects
 from libramq.client.consuming.parts import Parts
 from libramq.client.consuming.signals import Steps
 from libramq.clock import MonotonicMs
 
 
 class SignalRouting:
-    """Passes signals on, and collects effects."""
+    """Passes signals on."""
 
     def __init__(self, parts: Parts) -> None:
         self._presence = parts.presence
         self._locking = parts.locking
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
-
-    def effects(
-        self, steps: Sequence[Effect | sg.Signal], now_ms: MonotonicMs, *, is_running: bool
-    ) -> Effects:
-        """Pass signals on until only effects are left; a consumer that stops begins no round."""
-        effects: Effects = []
-        while steps:
-            following: Steps = []
-            for step in steps:
-                if isinstance(step, sg.Signal):
-                    following += self._pass_on(step, now_ms, is_running)
-                else:
-                    effects.append(step)
-            steps = following
-        return effects
 
     def rebalance(self, now_ms: MonotonicMs) -> Steps:
         """Begin a round, unless a coordinator allocates."""
@@ -41,7 +24,8 @@ class SignalRouting:
         self._rebalancing.abandon()
         return []
 
-    def _pass_on(self, signal: sg.Signal, now_ms: MonotonicMs, is_running: bool) -> Steps:
+    def pass_on(self, signal: sg.Signal, now_ms: MonotonicMs, *, is_running: bool) -> Steps:
+        """Return what follows from a signal; a consumer that stops begins no round."""
         match signal:
             case sg.LockWanted():
                 self._locking.want(signal)

@@ -135,7 +135,10 @@ class GroupMembership(Generic[P, T]):
         if_free: do not replace another member; the static name is given back only if it is free.
         Raises Fenced, InvalidParameter, SystemError when the group is full, or SystemBusy.
         """
-        wanted = wanted or self._existing_member(profile, peer)
+        if not wanted:  # This client on this connection may be a member already.
+            over_it = [key.member for key in self._shared.connections.of(peer) if key.group == self._group]
+            same = (id for id in over_it if self.members[id].profile.client_id == profile.client_id)
+            wanted = next(same, None)
         instance = profile.instance
         former = self._instances.get(instance) if instance is not None else None
         if wanted is not None and wanted in self.members:
@@ -240,13 +243,6 @@ class GroupMembership(Generic[P, T]):
     def revoke_timeout_ms(self, member: str) -> int:
         """Return how long a member may take to release a revoked queue."""
         return self.members[member].profile.revoke_timeout_ms
-
-    def _existing_member(self, profile: MemberProfile, peer: P) -> str | None:
-        """Return the member that this client on this connection is already, or None."""
-        for key in self._shared.connections.of(peer):
-            if key.group == self._group and self.members[key.member].profile.client_id == profile.client_id:
-                return key.member
-        return None
 
     def _readmit(
         self, member: GroupMember[P, T], profile: MemberProfile, peer: P, now_ms: MonotonicMs
