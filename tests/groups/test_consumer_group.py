@@ -1,5 +1,6 @@
 """Which clients are members of a group, and what the group subscribes to."""
 
+import gc
 from typing import Any
 
 from hypothesis import given
@@ -134,6 +135,21 @@ def test_a_topic_stays_while_any_member_names_it():
     group.subscribe("c2", [subscribes("V")])
     groups.remove("G", "c2")
     assert list(group.subscriptions) == ["T"]
+
+
+def test_members_with_equal_subscriptions_share_them_and_nothing_is_kept_of_members_that_are_gone():
+    """A thousand members of a group have one mapping; bob's own, unlike theirs, goes with bob."""
+    groups = joined(member("c1", "alice"), member("c2", "bob"), member("c3", "carol"), member("c4", "dave"))
+    group = groups.get("G")
+    for peer in ("c1", "c3", "c4"):
+        group.subscribe(peer, [subscribes("T")])
+    groups.beat(group, member("c5", "erin"), data())
+    group.subscribe("c5", [subscribes("T")])
+    group.subscribe("c2", [subscribes("T"), subscribes("U")])
+    assert len({id(group.members[peer].subscriptions) for peer in ("c1", "c3", "c4", "c5")}) == 1
+    bob = groups.remove("G", "c2")
+    assert bob is not None
+    assert group not in gc.get_referrers(bob.subscriptions)
 
 
 def test_retry_topics_come_and_go_without_being_a_change():

@@ -7,6 +7,7 @@ Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -90,7 +91,6 @@ class ConsumerGroup(Generic[P]):
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     _connections: dict[str, int] = field(default_factory=dict)
     _stock: dict[str, int] = field(default_factory=dict)
-    _common: Mapping[str, str] = field(default_factory=dict)
     _looking: set[P] = field(default_factory=set)
     _server_assigned: ServerAssignedMembers | None = None
 
@@ -241,10 +241,15 @@ class ConsumerGroup(Generic[P]):
         return changed
 
     def _shared(self, expressions: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the stored mapping if equal: most members have the same subscriptions, and share one."""
-        if self._common != expressions:
-            self._common = expressions
-        return self._common
+        """Return another member's mapping if it is equal: most members have the same subscriptions.
+
+        Only the oldest member and the newest ones are looked at, one of which is the member itself.
+        """
+        members = self.members.values()
+        for other in (next(iter(members)), *islice(reversed(members), 2)):
+            if other.subscriptions == expressions:
+                return other.subscriptions
+        return expressions
 
 
 def _cost_bytes(subscriptions: Iterable[SubscriptionData]) -> int:
