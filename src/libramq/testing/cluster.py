@@ -129,7 +129,7 @@ class Cluster(Watcher):
         }
         kafka_addresses = [f"{each.config.broker_ip}:{KAFKA_PORT}" for each in self.brokers.values()]
         self.kafka = KafkaMembers(world, kafka_groups, kafka_addresses)
-        self._joined = 0
+        self._joined = self._produced = 0
         self._random = world.stream("members")
         self._admin = Process("admin", world.time)
         self._admin.start()
@@ -269,7 +269,8 @@ class Cluster(Watcher):
 
         There a group pops them, too.
         """
-        name = f"producer-{len(self.producers) + 1}"
+        self._produced += 1
+        name = f"producer-{self._produced}"
         self.producers.append(
             SimulatedProducer(
                 self.world,
@@ -285,7 +286,7 @@ class Cluster(Watcher):
             self.transactions.append(
                 SimulatedTransactions(
                     self.world,
-                    f"transactions-{len(self.producers)}",
+                    f"transactions-{self._produced}",
                     topic,
                     self._addresses,
                     interval_ms=TRANSACTION_INTERVAL_MS,

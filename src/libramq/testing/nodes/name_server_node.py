@@ -30,7 +30,7 @@ class SimulatedNameServer:
         world, process = self._world, self.process
         process.start()
         self._route_info = RouteInfo()
-        performer = Performer(
+        self._performer = performer = Performer(
             name_server_engine(self._route_info, clock=process.clock, config=self._config),
             remotes=simulated_remotes(world.network, process),
             timers=SimulatedTimers(process),

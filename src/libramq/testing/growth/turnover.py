@@ -1,0 +1,198 @@
+"""The turnover: for a long simulated time, members of every kind come and go, one every ten seconds.
+
+    residents stay      visitors: join ─► leave, are killed, or freeze until their sessions are over ─► join
+
+After it only the residents are left, and every table of every process should have its first size again.
+"""
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.growth.table_sizes import modules, table_sizes
+from libramq.testing.nodes.consumer_node import SimulatedConsumer
+from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
+from libramq.testing.nodes.kafka_member import SimulatedKafkaMember
+from libramq.testing.nodes.producer_node import SimulatedProducer
+from libramq.testing.world import World
+
+EVENT_MS: Final = 10_000
+#: Longer than any session, and than name servers and brokers wait for silent clients (120 s).
+QUIET_MS: Final = 150_000
+TOPICS: Final[Mapping[str, int]] = {"T1": 4, "T2": 4}
+PRODUCER_INTERVAL_MS: Final = 10_000
+BODY_BYTES: Final = 30
+#: By then topics and routes exist.
+SET_UP_MS: Final = 2_000
+#: How often sizes are taken, and how far apart: a request that is under way is not in all of them.
+SAMPLES: Final = 4
+SAMPLE_MS: Final = 3_730
+#: In which a visitor ends: it leaves, is killed, or freezes.
+WAYS: Final = 3
+
+_GROUP: Final = GroupPlan(name="", topics=(("T1", "T2"), ("T1",)), route_refresh_ms=30_000, persist_ms=5_000)
+GROUPS: Final = (
+    replace(_GROUP, name="Coordinated"),
+    replace(_GROUP, name="Orderly", orderly=True),
+    replace(_GROUP, name="Static", is_static=True),
+    replace(_GROUP, name="Stock", stock_chance=1.0),
+    replace(_GROUP, name="Asking", stock_chance=1.0, ask_chance=1.0),
+    replace(_GROUP, name="Mixed", stock_chance=0.5),
+    replace(_GROUP, name="Broadcasting", is_broadcasting=True),
+)
+KAFKA_GROUPS: Final = (
+    KafkaGroupPlan(name="Kafka", topics=("T1",), members=1),
+    KafkaGroupPlan(name="KafkaStatic", topics=("T2",), members=1, static_chance=1.0),
+)
+
+#: What is larger after a longer time, whoever comes and goes, by the beginning of its name; and its limit.
+MAY_GROW: Final = {
+    "broker.metrics.runtime_info.": "samples of the last ten minutes, one a second",
+    "broker.metrics.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
+    "store.log.segments.Segments.": "files of the commit log, until retention removes them",
+    "store.open_files.OpenFiles.": "open files, up to the store's count_max",
+}
+
+Visitor = SimulatedConsumer | SimulatedKafkaMember | SimulatedProducer
+#: By process: the sizes of its tables.
+Sizes = Mapping[str, Counter[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The size of a table at the beginning and at the end."""
+
+    process: str
+    table: str
+    before: int
+    after: int
+
+    @property
+    def reason(self) -> str | None:
+        """Return why the table may grow; None if it may not."""
+        return next((why for name, why in MAY_GROW.items() if self.table.startswith(name)), None)
+
+
+class Turnover:
+    """One cluster, and those who come and go: members of each group, and producers."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        brokers: int = 2,
+        groups: Sequence[GroupPlan] = GROUPS,
+        kafka_groups: Sequence[KafkaGroupPlan] = KAFKA_GROUPS,
+    ) -> None:
+        self.world = World(seed, lines_kept=0)
+        self.cluster = Cluster(self.world, broker_count=brokers, is_sync=False, kafka_groups=kafka_groups)
+        #: How often somebody has joined or left.
+        self.events = 0
+        self._groups = groups
+        self._joins: list[Callable[[], Visitor]] = [
+            *(partial(self.cluster.join, plan) for plan in groups),
+            *(partial(self.cluster.kafka.join, plan) for plan in kafka_groups),
+            self._produce,
+        ]
+
+    def set_up(self) -> None:
+        """Start the residents, and have each kind of visitor come and go once in every way."""
+        for topic, queues in TOPICS.items():
+            self.cluster.set_queues(topic, queues)
+        self._pass(SET_UP_MS)
+        for topic in TOPICS:
+            self.cluster.produce(topic, interval_ms=PRODUCER_INTERVAL_MS, body_bytes=BODY_BYTES)
+        for plan in self._groups:
+            self.cluster.join(plan)
+        self.cluster.kafka.join_all()
+        self.come_and_go(2 * WAYS * len(self._joins))
+
+    def come_and_go(self, events: int) -> None:
+        """Have somebody join or leave that often, one every ten seconds; then have all visitors leave."""
+        places = [_visits(join) for join in self._joins]
+        for _, place in zip(range(events), itertools.cycle(places), strict=False):
+            next(place)
+            self._forget_the_dead()
+            self.events += 1
+            self._pass(EVENT_MS)
+        for place in places:
+            place.close()
+        self._forget_the_dead()
+        self._pass(QUIET_MS)
+
+    def sizes(self) -> list[Sizes]:
+        """Return the sizes of all tables of the processes that stay, some times."""
+        of_modules = table_sizes(modules(sys.modules))  # Nothing is under way there.
+        taken: list[Sizes] = []
+        for _ in range(SAMPLES):
+            of_processes = {name: table_sizes(*roots) for name, roots in self._processes().items()}
+            taken.append(of_processes | {"modules": of_modules})
+            self._pass(SAMPLE_MS)
+        return taken
+
+    def _processes(self) -> dict[str, tuple[object, ...]]:
+        """Return the roots of each process that stays."""
+        cluster = self.cluster
+        found: dict[str, tuple[object, ...]] = {}
+        for nodes in (cluster.name_servers, cluster.members, cluster.producers):
+            found |= {node.name: (node,) for node in nodes}
+        for broker in cluster.brokers.values():
+            found[broker.name] = (broker,) if broker.kafka is None else (broker, broker.kafka)
+        return found
+
+    def _produce(self) -> SimulatedProducer:
+        self.cluster.produce("T1", interval_ms=PRODUCER_INTERVAL_MS, body_bytes=BODY_BYTES)
+        return self.cluster.producers[-1]
+
+    def _forget_the_dead(self) -> None:
+        """Drop those that have ended from the lists of the cluster, which would grow with each."""
+        cluster = self.cluster
+        cluster.members[:] = [one for one in cluster.members if one.process.is_alive]
+        cluster.kafka.all[:] = [one for one in cluster.kafka.all if one.process.is_alive]
+        cluster.producers[:] = [one for one in cluster.producers if one.process.is_alive]
+
+    def _pass(self, ms: int) -> None:
+        self.world.time.run_until(self.world.time.now_ms + ms)
+
+
+def grown(before: Iterable[Sizes], after: Iterable[Sizes]) -> list[Change]:
+    """Return the tables that are larger in all later samples than in any earlier one."""
+    most, least = _extremes(before, max), _extremes(after, min)
+    return [
+        Change(process, table, most[process][table], size)
+        for process, tables in least.items()
+        for table, size in sorted(tables.items())
+        if size > most[process][table]
+    ]
+
+
+def _visits(join: Callable[[], Visitor]) -> Generator[None]:
+    """Have one visitor come after the other; every step is one that joins or leaves."""
+    for way in itertools.cycle(range(WAYS)):
+        visitor = join()
+        try:
+            yield
+            stop = visitor.leave if isinstance(visitor, SimulatedProducer) else visitor.stop
+            (stop, visitor.kill, visitor.process.pause)[way]()
+            yield
+        finally:
+            visitor.kill()  # A frozen one has lost its session by now.
+
+
+def _extremes(samples: Iterable[Sizes], choose: Callable[[Iterable[int]], int]) -> Sizes:
+    """Return the largest or the smallest size of each table; a table that is not there has none."""
+    taken = list(samples)
+    return {
+        process: Counter(
+            {
+                table: choose(sample[process][table] for sample in taken)
+                for table in set().union(*(sample[process] for sample in taken))
+            }
+        )
+        for process in taken[0]
+    }
