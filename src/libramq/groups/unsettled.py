@@ -103,16 +103,26 @@ class Unsettled:
         now_ms: MonotonicMs,
     ) -> None:
         """Note that a queue has changed hands."""
-        earlier = self.moves.get(queue)
-        if earlier is not None and earlier.from_ == client_id:
-            self.returned_ms[queue] = now_ms
         self.changed_at_ms = now_ms
+        resumed_ms = self.first_reads_ms.setdefault((queue, client_id), now_ms)
+        earlier = self.moves.get(queue)
+        if earlier is not None:
+            if earlier.from_ == client_id:
+                self.returned_ms[queue] = now_ms
+            bound = sum_bounds([redelivered, earlier.redelivered])
+            self.moves[queue] = replace(earlier, to=client_id, resumed_ms=resumed_ms, redelivered=bound)
+            return
+        stopped_ms = None
+        if former is not None:
+            stopped_ms = former.read_at_ms
+            if former.is_waiting:  # A held pull counts as reading until the start.
+                stopped_ms = max(stopped_ms, self.started_at_ms)
         self.moves[queue] = Move(
-            from_=earlier.from_ if earlier is not None else (former.client_id if former else None),
+            from_=former.client_id if former is not None else None,
             to=client_id,
-            stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(former),
-            resumed_ms=self.first_reads_ms.setdefault((queue, client_id), now_ms),
-            redelivered=sum_bounds([redelivered, earlier.redelivered if earlier is not None else 0]),
+            stopped_ms=stopped_ms,
+            resumed_ms=resumed_ms,
+            redelivered=redelivered,
         )
 
     def began(
@@ -127,12 +137,6 @@ class Unsettled:
         self.moves[queue] = replace(
             move, resumed_ms=now_ms, redelivered=sum_bounds([move.redelivered, redelivered])
         )
-
-    def _stopped_ms(self, owner: Owner | None) -> MonotonicMs | None:
-        """Return when the old owner stopped reading: a held pull counts as reading until the start."""
-        if owner is None:
-            return None
-        return max(owner.read_at_ms, self.started_at_ms) if owner.is_waiting else owner.read_at_ms
 
     def rename(self, old: str, new: str) -> None:
         """Note that a client has taken another's place: its queues have not moved."""

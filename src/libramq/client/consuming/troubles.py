@@ -22,10 +22,13 @@ class Troubles:
             self._present[about] = keeps_out
             self._effects.append(fx.Trouble(error, keeps_out))
 
-    def over(self, about: str) -> None:
-        """Clear a trouble, if there was one."""
-        if self._present and self._present.pop(about, False) and not any(self._present.values()):
+    def over(self, about: str) -> bool:
+        """Clear a trouble; return whether there was one."""
+        if about not in self._present:
+            return False
+        if self._present.pop(about) and not any(self._present.values()):
             self._effects.append(fx.Recovered())
+        return True
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
         """Handle a result: a denied request or filter is a trouble, until another is not denied."""

@@ -70,7 +70,10 @@ class FaultStrategy:
                 found = self._next(queues, last_broker, self._is_reachable)
         else:
             found = self._next(queues, last_broker)
-        return found if found is not None else queues[self._advance() % len(queues)]
+        if found is None:  # All are at the broker that just failed, or at unavailable ones.
+            found = self._next(queues, None)
+        assert found is not None, "a topic to send to has queues"
+        return found
 
     def start_anew(self) -> None:
         """Continue from another random queue: the rule for a retry."""
@@ -108,12 +111,9 @@ class FaultStrategy:
     ) -> MessageQueue | None:
         """Return the next eligible queue of one round outside the broker that just failed."""
         for _ in queues:
-            queue = queues[self._advance() % len(queues)]
+            self._index = self._index + 1 & _INDEX_MASK
+            queue = queues[self._index % len(queues)]
             name = queue.broker_name
             if name != last_broker and (is_wanted is None or is_wanted(name)):
                 return queue
         return None
-
-    def _advance(self) -> int:
-        self._index = self._index + 1 & _INDEX_MASK
-        return self._index

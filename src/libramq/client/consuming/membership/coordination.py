@@ -84,7 +84,6 @@ class MemberCoordination:
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._is_leave_sent = False
         self._overdue = Overdue(settings, own.timers, own.table)
-        self._is_warned = False
         #: Revoked queues that were released; the coordinator is to be notified.
         self._released: list[sg.QueueReleased] = []
 
@@ -244,27 +243,20 @@ class MemberCoordination:
         elif not isinstance(outcome, LibraError):
             self._troubles.over("name")
 
-    def _pass_on(self, warning: str) -> None:
-        """Report the coordinator's warning about the group when it appears, and when it is over."""
-        if warning:
-            self._troubles.begin("subscriptions", SubscriptionsDiffer(warning))
-        elif self._is_warned:
-            log.info("all members have the same subscription again", group=self._settings.group)
-            self._troubles.over("subscriptions")
-        self._is_warned = bool(warning)
-
     def _handle_answer(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> Steps:
         if answer is None:
             return []
         held = self._lease.holds_at(now_ms)
         assignment = answer.assignment
-        if assignment is not None:
-            self._pass_on(assignment.warning)
         if assignment is None:
             if held and self._membership.is_on:
                 return []  # We rejoin with the queues that we hold.
             self._membership.forget_member()
             return self._lose_all(now_ms)
+        if assignment.warning:
+            self._troubles.begin("subscriptions", SubscriptionsDiffer(assignment.warning))
+        elif self._troubles.over("subscriptions"):
+            log.info("all members have the same subscription again", group=self._settings.group)
         if assignment.mode == MODE_CLIENT:
             self._lease.lift()
             found: Steps = []
