@@ -54,6 +54,7 @@ KAFKA_GROUPS: Final = (
 MAY_GROW: Final = {
     "broker.metrics.runtime_info.": "samples of the last ten minutes, one a second",
     "broker.metrics.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
+    "broker.messages.stored_properties._needles": "our own names of properties, each from its first use on",
     "store.log.segments.Segments.": "files of the commit log, until retention removes them",
     "store.open_files.OpenFiles.": "open files, up to the store's count_max",
 }
