@@ -129,11 +129,14 @@ async def test_messages_for_a_queue_stay_in_order(namesrv, broker):
     assert {message.queue_id for message in stored(broker)} == {1}
 
 
-async def test_a_delayed_message_travels_alone(namesrv, broker):
-    """It cannot be part of a batch."""
+@pytest.mark.parametrize(
+    "properties", [{"TIMER_DELAY_SEC": "3"}, {"_SYS_MSG_PRIORITY_": "3"}, {"INNER_MULTI_DISPATCH": "%LMQ%a"}]
+)
+async def test_a_message_that_means_something_else_in_a_batch_travels_alone(namesrv, broker, properties):
+    """A time, a priority, and light queues at Apache's brokers are for single messages."""
     async with producer(namesrv) as sender:
-        sender.send_nowait(Message("T", b"late", delay_level=3))
-        sender.send_nowait(Message("T", b"soon"))
+        sender.send_nowait(Message("T", b"special", properties=properties))
+        sender.send_nowait(Message("T", b"plain"))
         await sender.flush()
     assert sorted(request.code for request in broker.of(*SENDS)) == sorted(SENDS)
 

@@ -89,7 +89,7 @@ async def test_sends_with_other_timeouts_travel_apart(namesrv, broker):
 
 
 async def test_a_send_by_itself_is_no_batch(namesrv, broker):
-    """It is sent as other clients send it; so are those with a queue, a delay or a large body."""
+    """It is sent as other clients send it; so are those with a queue, a delay, a priority or a large body."""
     queue = MessageQueue("T", "a", 1)
     async with producer(namesrv, compress_over_bytes=100) as sender:
         await sender.send(Message("T", b"alone"))
@@ -97,10 +97,12 @@ async def test_a_send_by_itself_is_no_batch(namesrv, broker):
             sender.send(Message("T", b"x"), queue=queue),
             sender.send(Message("T", b"y"), selector=lambda queues, _: queues[0]),
             sender.send(Message("T", b"z", delay_level=1)),
+            sender.send(Message("T", b"p", properties={"_SYS_MSG_PRIORITY_": "1"})),
+            sender.send(Message("T", b"l", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})),
             sender.send(Message("T", bytes(1000))),
             sender.send(Message("T", b"the only one of its kind")),
         )
-    assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_MESSAGE_V2] * 6
+    assert [request.code for request in broker.of(*SENDS)] == [RequestCode.SEND_MESSAGE_V2] * 8
 
 
 async def test_a_refused_message_fails_alone(fastidious):

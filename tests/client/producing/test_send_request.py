@@ -72,10 +72,11 @@ def test_a_batch_keeps_each_message_with_its_own_id():
         (Message("T", b"x", properties={"TIMER_DELAY_SEC": "3"}), "delayed"),
         (Message("%RETRY%g", b"x"), "retry"),
         (Message("T", b"x", properties={"WAIT": "false"}), "wait"),
+        (Message("T", b"x", properties={"_SYS_MSG_PRIORITY_": "3"}), "priority"),
     ],
 )
 def test_some_messages_travel_alone(message, word):
-    """MessageBatch.generateFromList refuses the same ones."""
+    """MessageBatch.generateFromList refuses the same ones, but for a priority, which brokers ignore there."""
     assert word in (why_not_in_batch(message) or "")
     with pytest.raises(InvalidMessage, match="by itself"):
         check_batch([message])

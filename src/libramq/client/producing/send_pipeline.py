@@ -22,7 +22,7 @@ from libramq.client.producing.send_request import (
     SendSettings,
     content_of,
     prepare_one,
-    why_not_in_batch,
+    travels_alone,
 )
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.sender import Sender
@@ -192,7 +192,7 @@ class SendPipeline:
     ) -> None:
         if selector is not None:
             queue = selected(selector, info.queues, message)
-        if why_not_in_batch(message) is not None:
+        if travels_alone(message):
             prepared = prepare_one(message, self._ids, compress_over_bytes=self._settings.compress_over_bytes)
             self._send_one(prepared, info, queue, callback)
             return

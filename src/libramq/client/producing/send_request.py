@@ -138,7 +138,17 @@ def why_not_in_batch(message: Message) -> str | None:
         return "a message of a retry topic cannot be part of a batch"
     if message.properties and message.properties.get(names.WAIT, WAIT_VALUE) != WAIT_VALUE:
         return "a message that does not wait to be stored cannot be part of a batch"
+    if message.properties and names.PRIORITY in message.properties:
+        return "a message with a priority cannot be part of a batch, which has one queue"
     return None
+
+
+def travels_alone(message: Message) -> bool:
+    """Return whether a message is never put into a batch that its sender did not make.
+
+    Apache's brokers put messages of batches into no light queues.
+    """
+    return names.INNER_MULTI_DISPATCH in message.properties or why_not_in_batch(message) is not None
 
 
 def check_batch(messages: Sequence[Message]) -> None:
