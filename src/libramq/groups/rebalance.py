@@ -97,10 +97,11 @@ class GroupRebalance:
         self._members = sorted(set(members))
         self.contested.clear()
         self._epoch = epoch if epoch is not None else self._epoch + 1
-        if self._unsettled is None:
-            self._unsettled = self._early or Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
+        if self._early is not None and self._unsettled is None:
+            self._unsettled, self._early = self._early, None
             self._unsettled.begin(now.monotonic_ms, first_since_ms=now.monotonic_ms - UNREPORTED_MS)
-            self._early = None
+        elif self._unsettled is None:
+            self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
         self._unsettled.changed_at_ms = now.monotonic_ms
         self._unsettled.is_complete = False
         self._unsettled.is_part = is_part

@@ -265,7 +265,8 @@ class GroupMembership(Generic[P, T]):
         if profile.instance is not None:
             self._instances[profile.instance] = member.id
         if peer is not None:
-            self.seen(member, peer, now_ms=now_ms)
+            self._shared.connections.add(peer, MemberKey(self._group, member.id))
+            member.peer = peer
         return member
 
     def _disconnect(self, member: GroupMember[P, T]) -> None:
