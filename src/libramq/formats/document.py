@@ -23,7 +23,12 @@ def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = Non
     """
     hashable: Any = kind  # As all types are; mypy doubts it of a type variable.
     decoder = _decoder(hashable)
-    if decoder is not None and (bounds is None or fastjson.count_marks(data, bounds.marks) <= bounds.marks):
+    is_bounded = (  # Most bodies have fewer bytes than they may have marks.
+        bounds is None
+        or len(data) <= bounds.marks
+        or fastjson.count_marks(data, bounds.marks) <= bounds.marks
+    )
+    if decoder is not None and is_bounded:
         try:
             decoded: T = decoder.decode(data)
             return decoded

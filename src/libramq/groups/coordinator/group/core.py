@@ -125,7 +125,10 @@ class GroupCore(Generic[P, T]):
         self.publication.is_changed = True
 
     def _tag_conflict(self) -> str:
-        return tag_conflict((each.client_id, each.subscriptions) for each in self.members.staying)
+        profiles = self.members.staying
+        if len(profiles) < 2:  # One member has each topic once.
+            return ""
+        return tag_conflict((each.client_id, each.subscriptions) for each in profiles)
 
     def conclude(self, now_ms: MonotonicMs) -> None:
         """End the inquiry once all is known: holders keep their queues, and the rest is assigned."""
