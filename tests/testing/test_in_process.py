@@ -57,6 +57,11 @@ def test_options_are_those_of_broker_conf():
         producer.send(Message("Orders", b"one"))
 
 
+def test_a_port_that_nobody_would_serve_is_refused():
+    with pytest.raises(ConfigError, match="libra up"):
+        Broker(kafka_listen_port=9092)
+
+
 def test_a_stopped_broker_has_no_address():
     with pytest.raises(LocalProtocolError, match="does not run"):
         _ = Broker().namesrv

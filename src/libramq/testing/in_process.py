@@ -55,6 +55,11 @@ class Broker:
         own = sorted(_OF_EACH & options.keys()) if brokers > 1 else []
         if own:
             raise ConfigError(f"{own[0]} is an option of one broker, and there are {brokers}; leave it out")
+        if options.get("kafka_listen_port"):
+            raise ConfigError(
+                "kafka_listen_port: a broker in a test does not serve Kafka's clients; start `libra up` with "
+                "--kafka-port for those"
+            )
         self._names = NAMES[:brokers]
         self._options: dict[str, Any] = {"commit_log_file_bytes": LOG_FILE_BYTES} | options
         self._data = data
