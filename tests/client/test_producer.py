@@ -177,7 +177,7 @@ async def test_unreported_errors_are_raised_by_flush(namesrv, broker):
     assert [type(error) for error in heard] == [MessageIllegal]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError])
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError, SystemExit])
 async def test_a_failing_callback_affects_no_other(namesrv, broker, error):
     """The other callbacks are called. The second error is that of a cancelled future that is asked."""
     heard = []
@@ -458,6 +458,8 @@ async def test_a_producer_of_another_loop_is_refused(namesrv):
             for call in (lambda: producer.send(Message("T", b"x")), producer.flush, producer.stop):
                 with pytest.raises(LocalProtocolError, match="another event loop"):
                     asyncio.run(call())
+            with pytest.raises(LocalProtocolError, match="another event loop"):
+                producer.send_nowait(Message("T", b"of a thread without a loop"))
 
         await asyncio.to_thread(elsewhere)
         await producer.send(Message("T", b"x"))

@@ -311,6 +311,7 @@ class Producer:
         pipeline = self._run.network.pipeline
         if not pipeline.is_full and pipeline.joins_batch(message, callback, queue, selector):
             return
+        self._run.require_loop()  # Not for each message that joins a batch: it takes 0.1 µs.
         validate(message, self._settings.body_bytes_max)
         if pipeline.is_full:
             raise BufferFull(
@@ -335,7 +336,7 @@ class Producer:
 
     async def wait_for_room(self) -> None:
         """Wait until `send_nowait` accepts more messages."""
-        self._run.require_running()
+        self._run.require_loop()
         pipeline = self._run.network.pipeline
         if pipeline.take_pause():
             await asyncio.sleep(0)

@@ -132,7 +132,11 @@ class ProducerRun:
         """Raise LocalProtocolError unless it runs, and on this event loop."""
         if not self._running:
             raise LocalProtocolError(_NOT_RUNNING)
-        if asyncio.get_running_loop() is not self._loop:
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # No loop runs on this thread.
+            is_here = False
+        if not is_here:
             raise LocalProtocolError(
                 "this producer was started on another event loop; make one for each loop, or use libramq.sync"
             )

@@ -7,7 +7,6 @@ takes the next queue: messages stay with a queue for one batch. At most IN_FLIGH
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
-from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -338,8 +337,10 @@ class SendPipeline:
 
 
 def report(callback: Callback, outcome: SendResult | LibraError) -> None:
-    """Call a user's callback; what it raises is logged, and the others of its batch are called."""
+    """Call a user's callback; what it raises, even SystemExit, is logged: others of its batch wait."""
     try:
         callback(outcome)
-    except (Exception, CancelledError):  # One that asks a cancelled task for its result raises the second.
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # One that asks a cancelled future for its result raises CancelledError.
         log.exception("a send callback failed")
