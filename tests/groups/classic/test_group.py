@@ -7,7 +7,14 @@ import pytest
 
 from libramq.groups.classic import state as limits
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.state import INITIAL_DELAY_MS, NEW_MEMBER_MS, NEXT, Status
+from libramq.groups.classic.state import (
+    INITIAL_DELAY_MS,
+    NEW_MEMBER_MS,
+    NEXT,
+    NEXT_REBALANCE_MS,
+    SESSION_MS_MIN,
+    Status,
+)
 from libramq.groups.classic.values import (
     Answer,
     Beat,
@@ -105,6 +112,15 @@ class World:
         assert isinstance(answer, Synced)
         return answer
 
+    def giving_up(self) -> tuple[str, str, str]:
+        """Let a give up something, while b and c get nothing new; return the keys of their syncs."""
+        for name in "abc":
+            self.join(name)
+        self.advance(2 * INITIAL_DELAY_MS)
+        b = self.sync("b-id")
+        a = self.sync("a-id", {"a-id": b"less"}, waiting=("b-id", "c-id"))
+        return a, b, self.sync("c-id")
+
 
 @pytest.fixture
 def world() -> World:
@@ -145,6 +161,46 @@ def test_followers_get_their_shares_when_the_leader_has_assigned(world: World):
     assert world.synced(follower).assignment == b"theirs"
     assert world.synced(leader).assignment == b"", "whom the leader forgets has nothing"
     assert world.synced(world.sync("b-id")).assignment == b"theirs", "asked again, answered again"
+
+
+def test_members_that_get_nothing_new_wait_for_those_that_give_something_up(world: World):
+    """KIP-429: a joins again, and the others join with it instead of at their next heartbeats."""
+    a, b, c = world.giving_up()
+    assert world.synced(a).assignment == b"less"
+    assert b not in world.answered
+    assert c not in world.answered
+    assert not world.group.has_synced
+    rejoined = world.join(member_id="a-id")
+    assert [world.synced(key).refusal for key in (b, c)] == [Refusal.REBALANCE_IN_PROGRESS] * 2
+    world.join(member_id="b-id")
+    world.join(member_id="c-id")
+    assert world.joined(rejoined).generation == 2
+    world.sync_all("a", "b", "c")
+    assert world.group.has_synced
+
+
+def test_members_wait_no_longer_than_until_their_next_heartbeat(world: World):
+    _, b, c = world.giving_up()
+    world.advance(NEXT_REBALANCE_MS - 1)
+    assert world.beat("a-id") is Refusal.NONE
+    assert b not in world.answered
+    assert c not in world.answered
+    world.advance(1)
+    assert [world.synced(key).refusal for key in (b, c)] == [Refusal.NONE] * 2
+    assert world.group.has_synced
+    assert world.synced(world.sync("c-id")).refusal is Refusal.NONE, "asked again, answered at once"
+
+
+def test_a_session_begins_again_with_the_share(world: World):
+    """The leader takes longer to assign than a session lasts."""
+    world.join("a")
+    world.join("b", session_ms=SESSION_MS_MIN)
+    world.advance(2 * INITIAL_DELAY_MS)
+    world.sync("b-id")
+    world.advance(SESSION_MS - 1)
+    world.sync("a-id", {"b-id": b"theirs"})
+    world.advance(SESSION_MS_MIN - 1)
+    assert world.beat("b-id") is Refusal.NONE
 
 
 def test_a_newcomer_rebalances_and_members_hear_of_it_at_their_heartbeat(world: World):
@@ -444,7 +500,8 @@ def test_whatever_members_do_every_request_is_answered_once_and_others_can_use_t
                 requests.add(world.join(member_id=rng.choice(ids)))
             case 3:
                 generation = world.group.generation - (rng.random() < 0.2)
-                requests.add(world.sync(rng.choice(ids), {rng.choice(ids): b"x"}, generation=generation))
+                shares, waiting = {rng.choice(ids): b"x"}, rng.sample(ids, rng.randrange(len(ids)))
+                requests.add(world.sync(rng.choice(ids), shares, generation=generation, waiting=waiting))
             case 4:
                 world.beat(rng.choice(ids))
                 world.leave(*[Leaving(rng.choice(ids))] * (rng.random() < 0.3))
@@ -466,7 +523,8 @@ def check(world: World) -> None:
         assert group.members
         assert all(member.join_key is None for member in group.members.values())
     if group.status is Status.STABLE:
-        assert all(member.sync_key is None for member in group.members.values())
+        parked = {member.member_id for member in group.members.values() if member.sync_key is not None}
+        assert parked <= set(group._waiting)
     for instance, member_id in group._static.items():
         assert group.members[member_id].instance_id == instance
     assert group.status in NEXT

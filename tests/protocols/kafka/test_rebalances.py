@@ -20,6 +20,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
+from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import encode_int16, encode_int32
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
@@ -114,13 +115,22 @@ def test_a_rebalance_has_its_cause_its_duration_its_moves_and_its_pauses(
 def test_a_cooperative_rebalance_of_two_generations_is_one(
     alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
 ):
-    """Queue 0 is read all the time, queue 1 from the second generation on."""
+    """Queue 0 is read all the time, queue 1 from the second generation on.
+
+    The member that gets nothing in the first one hears of the second one at once.
+    """
     other = Reader(endpoint)
     alone.rejoin(0, 1)
     talk.advance(10)
-    settled((alone, share(0)), (other, share()))
+    alone.joined()
+    other.joined()
+    other.sync()
+    alone.sync({alone.member_id: share(0), other.member_id: share()})
+    assert [each.error_code for each in alone.peer.answers()] == [0]
     talk.advance(40)
+    assert other.peer.answers() == []
     alone.rejoin(0)
+    assert [each.error_code for each in other.peer.answers()] == [ErrorCode.REBALANCE_IN_PROGRESS]
     other.rejoin()
     settled((alone, share(0)), (other, share(1)))
     _, found = history(talk)

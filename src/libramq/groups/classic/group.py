@@ -60,11 +60,14 @@ class ClassicGroup(ClassicRebalance):
     @property
     def has_synced(self) -> bool:
         """Return whether every member has its share, or nobody is left."""
-        return self.status is Status.EMPTY or (self.status is Status.STABLE and not self._to_sync)
+        if self.status is not Status.STABLE:
+            return self.status is Status.EMPTY
+        return not self._to_sync and all(member.sync_key is None for member in self.members.values())
 
     def reads_share(self, member: Member) -> bool:
         """Return whether a member has its share of this generation."""
-        return self.status is Status.STABLE and member.member_id not in self._to_sync
+        has_asked = member.member_id not in self._to_sync
+        return self.status is Status.STABLE and has_asked and member.sync_key is None
 
     # Requests.
 
@@ -97,14 +100,18 @@ class ClassicGroup(ClassicRebalance):
         member = self.members[sync.member_id]
         member.renew(now_ms)
         self._to_sync.discard(member.member_id)
-        if self.status is Status.STABLE:
-            self._answers.append(self._share(sync.key, member))
-            return self._taken()
         self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
         member.sync_key = sync.key
-        if member.member_id == self.leader:
-            self._assign(sync)
+        if self.status is Status.STABLE:
+            self._answer_syncs(now_ms)
+        elif member.member_id == self.leader:
+            self._assign(sync, now_ms)
         return self._taken()
+
+    def is_assigned_by(self, member_id: str, generation: int) -> bool:
+        """Return whether a member's sync would bring the assignment of its generation."""
+        is_awaited = self.status is Status.COMPLETING_REBALANCE and generation == self.generation
+        return is_awaited and member_id == self.leader
 
     def beat(self, beat: Beat, now_ms: MonotonicMs) -> Refusal:
         """A member is alive; return the news for it."""
@@ -180,7 +187,7 @@ class ClassicGroup(ClassicRebalance):
                 member.expires_ms = max(member.expires_ms, now_ms + min(late_ms, member.session_ms))
             elif member.expires_ms < now_ms + member.session_ms:
                 member.renew(now_ms)
-        for name in ("_join_ends_ms", "_initial_until_ms", "_sync_ends_ms"):
+        for name in ("_join_ends_ms", "_initial_until_ms", "_sync_ends_ms", "_wait_ends_ms"):
             until_ms = getattr(self, name)
             setattr(self, name, until_ms + late_ms if until_ms is not None else None)
 
@@ -194,6 +201,8 @@ class ClassicGroup(ClassicRebalance):
             for member_id in [each for each in self._to_sync if each in self.members]:
                 self._remove(self.members[member_id])
             self._sync_ends_ms = None
+        if self._wait_ends_ms is not None and now_ms >= self._wait_ends_ms:
+            self._wait_ended(now_ms)
         self._members_left(now_ms)
         if self._join_ends_ms is not None and now_ms >= self._join_ends_ms:
             self._join_phase_ended(now_ms)

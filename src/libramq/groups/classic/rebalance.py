@@ -2,12 +2,20 @@
 
 joins are parked ─► all are there, or the time is up ─► the generation begins; the leader gets all members
 syncs are parked ─► the leader's brings the assignment ─► everybody gets a share
+                                                         └► or waits for the next rebalance, a moment away
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from libramq.clock import MonotonicMs
-from libramq.groups.classic.state import INITIAL_DELAY_MS, NEXT, Member, Status, voted
+from libramq.groups.classic.state import (
+    INITIAL_DELAY_MS,
+    NEXT,
+    NEXT_REBALANCE_MS,
+    Member,
+    Status,
+    voted,
+)
 from libramq.groups.classic.values import Answer, Joined, JoinedMember, Refusal, Sync, Synced
 
 
@@ -32,6 +40,9 @@ class ClassicRebalance:
         self._has_removed = False
         self._sync_ends_ms: MonotonicMs | None = None
         self._to_sync: set[str] = set()
+        #: Members whose shares bring nothing new, while others have to join again; until when they wait.
+        self._waiting: Collection[str] = ()
+        self._wait_ends_ms: MonotonicMs | None = None
         self._answers: list[Answer] = []
 
     def _rebalance(self, now_ms: MonotonicMs) -> None:
@@ -41,6 +52,7 @@ class ClassicRebalance:
                 self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)
             self._to_sync.clear()
             self._sync_ends_ms = None
+            self._waiting, self._wait_ends_ms = (), None
             timeout_ms = self._rebalance_timeout_ms()
             if self.status is Status.EMPTY:
                 self._initial_until_ms = now_ms + timeout_ms
@@ -96,14 +108,26 @@ class ClassicRebalance:
             self._to_sync.add(member.member_id)
             self._answers.append(self._joined(member))
 
-    def _assign(self, sync: Sync) -> None:
+    def _assign(self, sync: Sync, now_ms: MonotonicMs) -> None:
         for member in self.members.values():
             member.assignment = sync.assignments.get(member.member_id, b"")
         self._become(Status.STABLE)
+        if sync.waiting:
+            self._waiting, self._wait_ends_ms = sync.waiting, now_ms + NEXT_REBALANCE_MS
+        self._answer_syncs(now_ms)
+
+    def _answer_syncs(self, now_ms: MonotonicMs) -> None:
+        """Give members that ask their shares, except for those that wait; their sessions begin again."""
         for member in self.members.values():
-            if member.sync_key is not None:
+            if member.sync_key is not None and member.member_id not in self._waiting:
+                member.renew(now_ms)
                 self._answers.append(self._share(member.sync_key, member))
                 member.sync_key = None
+
+    def _wait_ended(self, now_ms: MonotonicMs) -> None:
+        """Answer those that waited: the others have not joined again in time."""
+        self._waiting, self._wait_ends_ms = (), None
+        self._answer_syncs(now_ms)
 
     def _rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_ms for member in self.members.values()), default=0)
@@ -168,6 +192,6 @@ class ClassicRebalance:
         for member in self.members.values():
             if member.due_ms is not None:
                 yield member.due_ms
-        for ends_ms in (self._join_ends_ms, self._sync_ends_ms):
+        for ends_ms in (self._join_ends_ms, self._sync_ends_ms, self._wait_ends_ms):
             if ends_ms is not None:
                 yield ends_ms

@@ -30,6 +30,8 @@ SESSION_MS_MIN: Final = 1_000
 SESSION_MS_MAX: Final = 1_800_000
 #: Ours: group.initial.rebalance.delay.ms is 3 s; members that are started together arrive within less.
 INITIAL_DELAY_MS: Final = 200
+#: Ours: heartbeat.interval.ms, by which a member that waits for the next rebalance would hear of it.
+NEXT_REBALANCE_MS: Final = 3_000
 #: NEW_MEMBER_JOIN_TIMEOUT_MS of GroupCoordinator: a member without an answer yet sends no heartbeats.
 NEW_MEMBER_MS: Final = 300_000
 #: Ours; group.max.size is unbounded. Each join of the leader is answered with all of them.

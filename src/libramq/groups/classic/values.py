@@ -1,6 +1,6 @@
 """Requests of a classic group's members, and its answers; `key` names the request of an answer."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -48,7 +48,11 @@ class Join(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """A member wants its share. protocol_type, protocol_name: None where it does not name them."""
+    """A member wants its share. protocol_type, protocol_name: None where it does not name them.
+
+    waiting: of the leader's, members whose shares bring nothing new, while others give up theirs and join
+    again at once. They are answered with that rebalance.
+    """
 
     key: Hashable
     member_id: str
@@ -57,6 +61,7 @@ class Sync(NamedTuple):
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignments: Mapping[str, bytes] = {}
+    waiting: Collection[str] = ()
 
 
 class Beat(NamedTuple):

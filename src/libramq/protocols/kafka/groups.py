@@ -20,6 +20,7 @@ from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.cooperation import members_that_wait
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
 from libramq.protocols.kafka.presence import Presence, Who
@@ -143,6 +144,12 @@ class GroupRequests:
         if refusal is not None or group is None:
             slot.answer(SyncGroupResponse(error_code=refusal or ErrorCode.UNKNOWN_MEMBER_ID))
             return
+        assignments = {each.member_id: each.assignment for each in request.assignments}
+        waiting: Collection[str] = ()
+        if group.is_assigned_by(request.member_id, request.generation_id):
+            waiting = members_that_wait(
+                group.members.values(), group.protocol_type, group.protocol_name, assignments
+            )
         sync = Sync(
             key=slot,
             member_id=request.member_id,
@@ -150,7 +157,8 @@ class GroupRequests:
             generation=request.generation_id,
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            assignments={each.member_id: each.assignment for each in request.assignments},
+            assignments=assignments,
+            waiting=waiting,
         )
         answers = group.sync(sync, self._clock.monotonic_ms())
         self.groups.charge(request.group_id)
