@@ -124,6 +124,72 @@ def test_what_is_acknowledged_at_the_acting_slave_comes_no_more(pair: Pair) -> N
     assert pop(pair.master) == []
 
 
+def test_what_is_acknowledged_at_the_slave_does_not_come_again_at_the_master_that_returns(
+    pair: Pair,
+) -> None:
+    """It is back before the messages are visible again. Others of the same pop are redelivered."""
+    send(pair, "one", "two", "three")
+    one, _, three = pop(pair.master)
+    send(pair, "four")
+    four = pop(pair.master)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(10 * SECONDS)
+    ack(pair.slave, three, one, *four)
+    return_master(pair)
+    pair.run(INVISIBLE_MS + SECONDS)
+    assert redelivered(pair.master) == ["two"]
+    assert redelivered(pair.other) == []
+    lose_master(pair)  # The journal has the acknowledgements now.
+    pair.run(20 * SECONDS)
+    assert pair.slave.broker._files.passed_on.account.acknowledged == ()
+    return_master(pair)
+    pair.run(INVISIBLE_MS)
+    assert redelivered(pair.master) == ["two"]
+
+
+@pytest.mark.parametrize("end", ["killed", "promoted"])
+def test_acknowledgements_survive_the_end_of_a_slave(pair: Pair, end: str) -> None:
+    """They are written within a second."""
+    send(pair, "one", "two")
+    one, _ = pop(pair.master)
+    pair.run(100)
+    lose_master(pair)
+    pair.run(10 * SECONDS)
+    ack(pair.slave, one)
+    pair.run(1_200)
+    if end == "promoted":
+        pair.promote(is_killed=True)
+        pair.run(30 * SECONDS)
+        assert redelivered(pair.slave) == ["two"]
+        return
+    pair.slave.kill()
+    pair.open_slave(**ACTING, enable_remote_escape=True)
+    pair.run(30 * SECONDS)
+    assert redelivered(pair.other) == ["two"]
+    return_master(pair)
+    pair.run(INVISIBLE_MS)
+    assert redelivered(pair.master) == []
+
+
+def test_acknowledgements_of_what_was_cut_from_the_log_count_for_nothing(tmp_path: Path) -> None:
+    file = PassedOnFile(LocalFileSystem(), tmp_path)
+    file.content = PassedOn(place=2, until=9)
+    file.acknowledge(7, 0b01)
+    file.acknowledge(7, 0b10)
+    assert file.account == PassedOn(place=2, until=9, acknowledged=((7, 0b11),))
+    assert file.has_changes
+    progress = file.take()
+    assert progress is not None
+    progress.write()
+    progress.written()
+    assert not file.has_changes
+    assert PassedOnFile(LocalFileSystem(), tmp_path).acknowledged(7) == 0b11
+    assert not file.cut(8)
+    assert file.account == PassedOn()
+    assert file.acknowledged(7) == 0
+
+
 def test_an_acknowledgement_at_a_slave_that_does_not_know_what_was_popped_is_refused(pair: Pair) -> None:
     """Its own offset may be impossible, too."""
     send(pair, "one")
@@ -465,16 +531,28 @@ def test_a_log_that_is_cut_has_the_journal_begin_where_nobody_knows(pair: Pair) 
     assert pair.slave.broker._files.passed_on.content.place == -1
 
 
-def test_an_account_covers_what_is_before_its_mark() -> None:
-    def check_point(origin: int, visible_ms: int) -> CheckPoint:
-        return check_point_of(
-            CheckPointEntry(
-                group="G", topic="T", queue_id=0, start_offset=0, count=1,
-                pop_time_ms=visible_ms - 5, invisible_ms=5,
-            ),
-            revive_queue=0, place=origin, due_ms=MonotonicMs(0),
-        )  # fmt: skip
+def check_point(origin: int, visible_ms: int, count: int = 1) -> CheckPoint:
+    return check_point_of(
+        CheckPointEntry(
+            group="G", topic="T", queue_id=0, start_offset=0, count=count,
+            pop_time_ms=visible_ms - 5, invisible_ms=5,
+        ),
+        revive_queue=0, place=origin, due_ms=MonotonicMs(0),
+    )  # fmt: skip
 
+
+def test_an_account_names_the_messages_that_are_done() -> None:
+    account = PassedOn(until=9, visible_ms=50, origin=3, waiting=(2,))
+    acknowledged = {2: 0b100, 4: 0b11, 9: 1}
+    passed_on, waiting = check_point(3, 50, 4), check_point(2, 50, 4)
+    later, unread, other = check_point(4, 70, 2), check_point(9, 70), check_point(5, 70)
+    found = account.done_of([passed_on, waiting, later, unread, other], acknowledged)
+    assert list(found) == [(passed_on, [0, 1, 2, 3]), (waiting, [2]), (later, [0, 1])]
+    waiting.done, later.done = 0b100, 0b01
+    assert list(account.done_of([waiting, later], acknowledged)) == [(later, [1])]
+
+
+def test_an_account_covers_what_is_before_its_mark() -> None:
     account = PassedOn(until=10, visible_ms=100, origin=5, waiting=(2,))
     places = [(1, 50), (9, 99), (5, 100), (4, 100), (6, 100), (2, 50), (10, 50), (-1, 50), (3, 101)]
     covered = account.of(check_point(*place) for place in places)
@@ -550,7 +628,7 @@ def test_messages_that_the_slave_does_not_have_are_left_to_the_master(tmp_path: 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_each_attempt_comes_once(tmp_path: Path, seed: int) -> None:
-    """Masters stop, are killed and return, slaves are restarted, and nobody acknowledges anything."""
+    """Masters stop, are killed and return, slaves are restarted, and some messages are acknowledged there."""
     random = Random(seed)
     pair = open_pair(tmp_path, namesrv_addr="127.0.0.1:9876", **ACTING)
     sent: list[str] = []
@@ -562,8 +640,24 @@ def test_whatever_happens_each_attempt_comes_once(tmp_path: Path, seed: int) -> 
         done = [message for message in messages if random.random() < 0.5]
         ack(talk, *done)
         acknowledged.update(texts(done))
+        if talk is pair.master:
+            until_ms = pair.clock.monotonic_ms() + INVISIBLE_MS - 3 * SECONDS
+            held.extend((until_ms, message) for message in messages if message not in done)
+
+    def ack_at_slave() -> None:
+        """Acknowledge what is still invisible; it is noted within a second."""
+        pair.run(10 * SECONDS)
+        for until_ms, message in held:
+            is_asked = pair.clock.monotonic_ms() < until_ms and random.random() < 0.7
+            if is_asked and Popper(pair.slave).ack(message).code == ResponseCode.SUCCESS:
+                acknowledged.update(texts([message]))
+                at_slave.add((message.body.decode(), message.reconsume_times + 1))
+        held.clear()
+        pair.run(1_200)
 
     acknowledged: set[str] = set()
+    held: list[tuple[int, MessageExt]] = []
+    at_slave: set[tuple[str, int]] = set()
     for _ in range(40):
         match random.choice(["send", "pop", "pop", "wait", "wait", "master", "slave"]):
             case "send" if pair.is_reachable:
@@ -583,6 +677,8 @@ def test_whatever_happens_each_attempt_comes_once(tmp_path: Path, seed: int) -> 
                 else:
                     pair.master.close()
                     pair.master.is_killed = True
+                if random.random() < 0.5:
+                    ack_at_slave()
             case "master":
                 pair.return_master()
                 pair.run(2 * ROUND_MS)
@@ -606,3 +702,4 @@ def test_whatever_happens_each_attempt_comes_once(tmp_path: Path, seed: int) -> 
     pair.close()
     assert not set(sent) - acknowledged - dead
     assert [each for each, count in attempts.items() if count > 1] == []
+    assert not at_slave & attempts.keys()

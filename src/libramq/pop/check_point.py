@@ -107,8 +107,12 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     def open_offsets(self) -> Iterator[int]:
         """Yield the offsets of the messages that are not done."""
+        return self.offsets_of(~self.done)
+
+    def offsets_of(self, bits: int) -> Iterator[int]:
+        """Yield the offsets of the messages that have these bits."""
         for index, diff in enumerate(self.diffs):
-            if not self.done >> index & 1:
+            if bits >> index & 1:
                 yield self.start_offset + diff
 
     def entry(self, *, is_again: bool = False) -> CheckPointEntry:

@@ -1,13 +1,14 @@
-"""The account of an acting slave: check points of POP whose messages other masters have by now.
+"""The account of an acting slave: what was popped, and other masters have by now, or consumers are done with.
 
     journal   0 … place … … until           in the order in which they become visible:  ✓ ✓ ○ ✓ │ … …
                                                                                             mark
 
-Everything up to the mark was passed on, except what is waiting. A check point is known by where the journal
-had it first, because a master that stops writes those in flight again.
+Everything up to the mark was passed on, except what is waiting. Of other check points single messages may
+be acknowledged. A check point is known by where the journal had it first, because a master that stops writes
+those in flight again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from libramq.formats.document import Document
@@ -21,7 +22,8 @@ class PassedOn(Document, frozen=True, kw_only=True):
 
     place: where the journal's first check point in flight was; -1: unknown, as the master is Apache's.
     until: the journal's end, when the slave read it. visible_ms, origin: the mark, the last check point
-    that was passed on. waiting: the origins of those before it that were not.
+    that was passed on. waiting: the origins of those before it that were not. acknowledged: the bits of
+    messages that were acknowledged at the slave, by the origins of their check points.
     """
 
     place: int = -1
@@ -29,6 +31,7 @@ class PassedOn(Document, frozen=True, kw_only=True):
     visible_ms: int = 0
     origin: int = -1
     waiting: tuple[int, ...] = ()
+    acknowledged: tuple[tuple[int, int], ...] = ()
 
     def reaches(self, check_point: CheckPoint) -> bool:
         """Return whether a check point is not behind the mark."""
@@ -40,3 +43,18 @@ class PassedOn(Document, frozen=True, kw_only=True):
         for each in check_points:
             if 0 <= each.origin < self.until and self.reaches(each) and each.origin not in waiting:
                 yield each
+
+    def done_of(
+        self, check_points: Iterable[CheckPoint], acknowledged: Mapping[int, int]
+    ) -> Iterator[tuple[CheckPoint, list[int]]]:
+        """Yield those of some check points of which something is done, and the offsets of these messages.
+
+        acknowledged: the account's, as a dict.
+        """
+        for each in check_points:
+            if any(self.of((each,))):
+                yield each, list(each.open_offsets())
+            elif 0 <= each.origin < self.until and each.origin in acknowledged:
+                offsets = list(each.offsets_of(acknowledged[each.origin] & ~each.done))
+                if offsets:
+                    yield each, offsets

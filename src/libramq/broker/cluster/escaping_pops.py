@@ -4,7 +4,8 @@
         ─► due ─► the messages of some, 32 at once ─► sent to their group's retry topic at other masters
         ─► the mark (`pop/passed_on.py`): what was passed on up to here
 
-The journal does not grow while the master is gone, so it is read once. A check point whose topic no other
+The journal does not grow while the master is gone, so it is read once. What is acknowledged here meanwhile is
+in the account, too, which the master asks for. A check point whose topic no other
 master has waits, and others pass it; so does one whose group or messages this slave does not have (yet), as
 its master may. One is passed on when all of its messages were accepted; a slave that
 is killed before sends all of them again. The master that returns awaits those that were sent in part, and
@@ -107,8 +108,10 @@ class EscapingPops:
         for key, bit_set in done:
             check_point = in_flight.find(key)
             if check_point is not None:
-                offsets = check_point.open_offsets_in(bit_set)
-                in_flight.acknowledge(check_point, check_point.bits_of(offsets))
+                bits = check_point.bits_of(check_point.open_offsets_in(bit_set))
+                in_flight.acknowledge(check_point, bits)
+                if bits and check_point.origin >= 0:
+                    self._file.acknowledge(check_point.origin, bits)
         return True
 
     def end(self) -> None:
@@ -121,6 +124,8 @@ class EscapingPops:
         #: What was in flight when the master was lost; None: it has not been read.
         self._in_flight = None
         self._unsorted: Iterator[CheckPoint] | None = None
+        #: The origins of those that are sorted, until all are.
+        self._origins: set[int] = set()
         #: By when their messages are visible, and by their places in the journal, no two of which are equal.
         self._due: list[tuple[int, int, CheckPoint]] = []
         #: Those whose topics no other master has.
@@ -175,14 +180,19 @@ class EscapingPops:
         self._unsorted = iter(list(loaded.in_flight))
 
     def _sort(self, unsorted: Iterator[CheckPoint]) -> None:
-        """Sort some of what is in flight, without what was passed on before the slave was restarted."""
+        """Sort some of what is in flight, without what was done before the slave was restarted."""
+        assert self._in_flight is not None
         some = list(islice(unsorted, SORTED_MAX))
         passed_on = {each.origin for each in self._file.content.of(some)}
         for check_point in some:
+            self._in_flight.acknowledge(check_point, self._file.acknowledged(check_point.origin))
+            self._origins.add(check_point.origin)
             if check_point.origin >= 0 and check_point.origin not in passed_on:
                 self._add(check_point)
         if len(some) < SORTED_MAX:
             self._unsorted = None
+            self._file.keep(self._origins)
+            self._origins = set()
             content = self._file.content
             # The mark stays where it is, as the master may not have asked: what it passed by waits.
             waiting = tuple(each.origin for *_, each in self._due if content.reaches(each))

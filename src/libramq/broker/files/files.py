@@ -202,7 +202,7 @@ class BrokerFiles:
 
     def pop_passed_on(self) -> PassedOn:
         """Return what slaves and masters want to know of POP: a master's place, a slave's account."""
-        return self.passed_on.content if self.store.config.is_copy else PassedOn(place=self.pop.place)
+        return self.passed_on.account if self.store.config.is_copy else PassedOn(place=self.pop.place)
 
     def save_progress_soon(self) -> None:
         """Have the files of progress written as soon as possible."""

@@ -3,6 +3,7 @@
 It speaks of messages that other masters have, so it is written at once, without waiting for the log.
 """
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +24,39 @@ class PassedOnFile:
     def __init__(self, filesystem: FileSystem, config_directory: Path) -> None:
         self._file = ConfigFile(filesystem, config_directory / FILE_NAME)
         self._saved = self.content = self._file.load(PassedOn) or PassedOn()
+        #: The bits of acknowledged messages, by the origins of their check points; and whether `content` has
+        #: others.
+        self._acknowledged = dict(self.content.acknowledged)
+        self._has_changed = False
 
     @property
     def has_changes(self) -> bool:
         """Return whether the file is out of date."""
-        return self.content is not self._saved and self.content != self._saved
+        return self._has_changed or (self.content is not self._saved and self.content != self._saved)
+
+    @property
+    def account(self) -> PassedOn:
+        """Return the account with what was acknowledged."""
+        if self._has_changed:
+            acknowledged = tuple(self._acknowledged.items())
+            self.content = msgspec.structs.replace(self.content, acknowledged=acknowledged)
+            self._has_changed = False
+        return self.content
+
+    def acknowledge(self, origin: int, bits: int) -> None:
+        """Note messages of a check point as acknowledged. It is written with the file, within a second."""
+        self._acknowledged[origin] = self.acknowledged(origin) | bits
+        self._has_changed = True
+
+    def acknowledged(self, origin: int) -> int:
+        """Return the bits of a check point's acknowledged messages."""
+        return self._acknowledged.get(origin, 0)
+
+    def keep(self, origins: Container[int]) -> None:
+        """Forget acknowledgements of other check points than those with these origins."""
+        kept = {origin: bits for origin, bits in self._acknowledged.items() if origin in origins}
+        self._has_changed = self._has_changed or len(kept) < len(self._acknowledged)
+        self._acknowledged = kept
 
     def journal_begins_at(self, place: int) -> None:
         """Note where the first check point in flight is in the master's journal; -1: that is unknown."""
@@ -35,22 +64,28 @@ class PassedOnFile:
 
     def become_master(self) -> PassedOn:
         """Return the account, and begin an empty one: this broker is no slave any more."""
-        passed_on, self.content = self.content, PassedOn()
+        passed_on = self.account
+        self._clear()
         return passed_on
 
     def cut(self, journal_end: int) -> bool:
         """Forget what is behind an end of the journal, where it will be cut; return whether that is saved."""
         if self.content.until > journal_end:
-            self.content = PassedOn()
+            self._clear()
         return not self.has_changes
 
     def take(self) -> Progress | None:
         """Return the file's next content; None if it is up to date."""
         if not self.has_changes:
             return None
-        content = self.content
+        content = self.account
 
         def written() -> None:
             self._saved = content
 
         return Progress(write=lambda: self._file.save(content), written=written, failed=lambda: None)
+
+    def _clear(self) -> None:
+        self.content = PassedOn()
+        self._acknowledged = {}
+        self._has_changed = False

@@ -89,18 +89,22 @@ class PopState:
         return self._is_taken_over and real_topic == self._revive_topic
 
     def passed_on(self, what: PassedOn) -> Iterator[None]:
-        """Acknowledge what a slave has passed on, with a yield after each step. Raises BrokerError."""
+        """Acknowledge what a slave has passed on, or was told is done, with a yield after each step.
+
+        Raises BrokerError.
+        """
         check_points = list(self.in_flight)
-        passed_on = 0
+        acknowledged = dict(what.acknowledged)
+        done = 0
         for first in range(0, len(check_points), CHUNK):
             some = [each for each in check_points[first : first + CHUNK] if not each.is_settled]
-            acks = [(each, list(each.open_offsets())) for each in what.of(some)]
+            acks = list(what.done_of(some, acknowledged))
             if acks:
                 self.journal.write((), acks, wall_ms=self._clock.wall_ms())
-            passed_on += len(acks)
+            done += len(acks)
             yield
-        if passed_on:
-            log.info("a slave has passed on what was popped", check_points=passed_on)
+        if done:
+            log.info("a slave has passed on what was popped, or got its acknowledgements", check_points=done)
 
     def close(self) -> None:
         """Write again what is in flight, for a short start of either broker."""

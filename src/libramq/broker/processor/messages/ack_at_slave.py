@@ -1,8 +1,9 @@
-"""ACK_MESSAGE, BATCH_ACK_MESSAGE at an acting slave: what is acknowledged is not passed on.
+"""ACK_MESSAGE, BATCH_ACK_MESSAGE at an acting slave: what is acknowledged is not delivered again.
 
-Acknowledgements are kept in memory, until the slave passes by their check points: what it has passed on, its
-master acknowledges when it is back. Where that is back earlier, these messages are redelivered.
-Upstream: AckMessageProcessor.appendAckNew, whose acting slave stores them at another master.
+Acknowledgements are in the slave's account (`pop/passed_on.py`): it does not pass these messages on, and its
+master acknowledges them when it is back.
+Upstream: AckMessageProcessor.appendAck, whose acting slave stores them at another master, where the check
+points of a master that returns are not.
 """
 
 from collections.abc import Callable, Iterable
