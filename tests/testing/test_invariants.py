@@ -3,6 +3,7 @@
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.history import Commit
+from libramq.testing.invariants.kafka_offsets import KafkaConsumedAtLeastOnce
 from libramq.testing.invariants.offsets import CommitIsKept
 from libramq.testing.invariants.ownership import ReadersKeepTheirQueues
 from libramq.testing.simulation import Simulation
@@ -31,6 +32,23 @@ def test_readers_are_not_judged_any_more_once_the_network_failed():
     assert readers._is_judged
     readers.disturbed("broker-a to member-2: frames vanish for 5687 ms")
     assert not readers._is_judged
+
+
+def test_a_read_whose_answer_comes_after_its_brokers_death_counts():
+    """The partition's queue is known from before (seed 810099)."""
+    simulation = Simulation(1)
+    (reads,) = (each for each in simulation.invariants if isinstance(each, KafkaConsumedAtLeastOnce))
+    node = simulation.cluster.brokers["broker-a"]
+    node.kafka = _Port()  # type: ignore[assignment]
+    reads.kafka_handled("K", "broker-a", ("T", 0), 0, 29)
+    node.kafka = None
+    reads.kafka_handled("K", "broker-a", ("T", 0), 29, 30)
+    assert reads._read["K", QUEUE] == [(0, 30)]
+
+
+class _Port:
+    def queue(self, topic: str, partition: int) -> MessageQueue:
+        return MessageQueue(topic, "broker-a", partition)
 
 
 def _broker(simulation: Simulation):

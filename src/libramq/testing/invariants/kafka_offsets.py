@@ -122,6 +122,8 @@ class KafkaConsumedAtLeastOnce(Invariant):
         super().__init__(cluster)
         #: What was read, as ends by beginnings, without overlaps.
         self._read: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
+        #: The partitions' queues at each broker; an answer may come after its broker has died.
+        self._queues: dict[tuple[str, KafkaPartition], MessageQueue] = {}
         self._lossy: set[str] = set()
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -134,8 +136,7 @@ class KafkaConsumedAtLeastOnce(Invariant):
 
     def kafka_handled(self, group: str, broker: str, partition: KafkaPartition, begin: int, end: int) -> None:
         self.progressed_ms = self.cluster.now_ms
-        kafka = self.cluster.brokers[broker].kafka
-        queue = kafka.queue(*partition) if kafka is not None else None
+        queue = self._queue(broker, partition)
         if queue is None:
             return
         known = self._read[group, queue]
@@ -144,6 +145,24 @@ class KafkaConsumedAtLeastOnce(Invariant):
         first = min([begin, *(each[0] for each in joined)])
         last = max([end, *(each[1] for each in joined)])
         self._read[group, queue] = sorted([*apart, (first, last)])
+
+    def kafka_position(
+        self,
+        group: str,
+        member: str,
+        broker: str,
+        partition: KafkaPartition,
+        position: int,
+        sent_ms: MonotonicMs,
+    ) -> None:
+        self._queue(broker, partition)
+
+    def _queue(self, broker: str, partition: KafkaPartition) -> MessageQueue | None:
+        kafka = self.cluster.brokers[broker].kafka
+        queue = kafka.queue(*partition) if kafka is not None else None
+        if queue is not None:
+            self._queues[broker, partition] = queue
+        return self._queues.get((broker, partition))
 
     def is_met(self) -> bool:
         return not any(self._unread())
