@@ -37,7 +37,7 @@ def test_readers_are_not_judged_any_more_once_the_network_failed():
 def test_a_read_whose_answer_comes_after_its_brokers_death_counts():
     """The partition's queue is known from before (seed 810099)."""
     simulation = Simulation(1)
-    (reads,) = (each for each in simulation.invariants if isinstance(each, KafkaConsumedAtLeastOnce))
+    reads = KafkaConsumedAtLeastOnce(simulation.cluster)
     node = simulation.cluster.brokers["broker-a"]
     node.kafka = _Port()  # type: ignore[assignment]
     reads.kafka_handled("K", "broker-a", ("T", 0), 0, 29)
