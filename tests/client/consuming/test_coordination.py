@@ -625,6 +625,46 @@ def test_changed_offsets_are_committed_every_tenth_of_a_second():
     assert [each for each in later if isinstance(each, fx.CommitOffset)] == []
 
 
+def test_a_member_whose_offsets_are_all_committed_is_not_woken_to_commit():
+    """A thousand in one process would wake it ten thousand times a second. A refused commit is repeated."""
+    talk = Member(persist_ms=1_000).holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = [each for each in talk.at(1_000) if isinstance(each, fx.CommitOffset)]
+    talk.commit_answered(commit, ok=False)
+    (commit,) = [each for each in talk.at(1_100) if isinstance(each, fx.CommitOffset)]
+    talk.commit_answered(commit)
+    assert ticks(talk, until_ms=9_100) < 10
+    talk.pulled(q(0), found(1))
+    talk.handled(*((each, HandlerOutcome.SUCCESS) for each in talk.deliveries()))
+    (commit,) = [each for each in talk.at(9_200) if isinstance(each, fx.CommitOffset)]
+    assert commit.offset == 2
+
+
+@pytest.mark.parametrize("rested_ms", [0, 1_000])
+def test_a_member_that_allocates_for_itself_goes_on_committing(rested_ms):
+    """A stock member has joined; the others commit less often from then on, unchanged offsets too."""
+    talk = Member(persist_ms=1_000).holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
+    (commit,) = [each for each in talk.at(1_000) if isinstance(each, fx.CommitOffset)]
+    talk.commit_answered(commit)
+    talk.at(1_000 + rested_ms)
+    talk.polled(client_mode())
+    commits = [each for each in talk.at(9_000) if isinstance(each, fx.CommitOffset)]
+    assert [(each.offset, each.claim) for each in commits] == [(1, None)]
+
+
+def ticks(talk, until_ms):
+    """Let time pass; return how often the member was due."""
+    count = 0
+    while (due_ms := talk.core.next_due_ms) is not None and due_ms <= until_ms:
+        talk.core.tick(due_ms)
+        count += 1
+    talk.now_ms = until_ms
+    return count
+
+
 def test_a_queue_has_one_commit_under_way():
     """A broker with many threads may process two commits in any order."""
     talk = Member().holding(q(0))

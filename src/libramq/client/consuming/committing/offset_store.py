@@ -25,6 +25,13 @@ class OffsetStore:
     def __init__(self, *, is_manual: bool = False) -> None:
         self._is_manual = is_manual
         self._entries: dict[MessageQueue, _Entry] = {}
+        #: Whether an offset has changed since this was set to False.
+        self.is_changed = False
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Return whether brokers have acknowledged all offsets."""
+        return all(entry.persisted == entry.offset for entry in self._entries.values())
 
     def read(self, queue: MessageQueue) -> int | None:
         """Return the offset of a queue; None if none of it was consumed."""
@@ -42,22 +49,27 @@ class OffsetStore:
         entry = self._entries.get(queue)
         if entry is None:
             self._entries[queue] = _Entry(offset)
+            self.is_changed = True
         elif not entry.frozen and offset > entry.offset:
             entry.offset = offset
+            self.is_changed = True
 
     def sought(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset, backwards if necessary, as the program has set its position."""
         if not self._is_manual:
             entry = self._entries.get(queue)
             self._entries[queue] = _Entry(offset, persisted=None if entry is None else entry.persisted)
+            self.is_changed = True
 
     def request(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset that the program wants committed."""
         self._entries[queue] = _Entry(offset)
+        self.is_changed = True
 
     def freeze(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset, backwards if necessary, and ignore later results of handlers."""
         self._entries[queue] = _Entry(offset, frozen=True)
+        self.is_changed = True
 
     def is_frozen(self, queue: MessageQueue) -> bool:
         """Return whether the offset was set by a broker and waits to be committed."""

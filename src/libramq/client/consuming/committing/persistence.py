@@ -1,4 +1,8 @@
-"""The persistence: when changed offsets are committed, and when all are."""
+"""The persistence: when changed offsets are committed, and when all are.
+
+Under a coordinator nothing is committed that has not changed, so the timer rests while all is acknowledged: a
+thousand consumers without messages would otherwise wake their process ten thousand times a second.
+"""
 
 from typing import Final
 
@@ -21,24 +25,48 @@ class Persistence:
         self._own = own
         self._commits = commits
         self._coordination = coordination
-        self._persisted_ms = self._persist_all_due_ms = MonotonicMs(0)
+        self._persisted_ms = self._persist_all_due_ms = self._due_ms = MonotonicMs(0)
+        #: Whether no timer is set, as nothing is to be committed.
+        self.rests = False
 
     def start(self, now_ms: MonotonicMs) -> None:
         """Set the first commits."""
-        self._later(now_ms)
+        self._persisted_ms = now_ms
+        self._at(now_ms + self._coordination.persist_ms)
         self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
 
     def due(self, now_ms: MonotonicMs) -> Steps:
         """Commit changed offsets; all of them if a former owner may have committed after us."""
         if now_ms - self._persisted_ms < self._coordination.persist_ms:
-            return []  # The period has become shorter; another timer came up before.
-        self._later(now_ms)  # If a coordinator allocates, no former owner commits after us.
+            if now_ms >= self._due_ms:  # The period has become longer.
+                self._at(self._persisted_ms + self._coordination.persist_ms)
+            return []  # It has become shorter; another timer came up before.
+        self._persisted_ms = now_ms
+        if self._may_rest():
+            self.rests, self._own.offsets.is_changed = True, False
+        else:
+            self._at(now_ms + self._coordination.persist_ms)
+        # If a coordinator allocates, no former owner commits after us.
         is_shared = self._coordination.allocates and not self._own.settings.assigns
         all_of_them = is_shared and self._own.settings.auto_commit and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
         return self._commits.commit(self._own.table.each(), all_of_them=all_of_them)
 
-    def _later(self, now_ms: MonotonicMs) -> None:
-        self._persisted_ms = now_ms
-        self._own.timers.at(now_ms + self._coordination.persist_ms, PersistDue())
+    def settle(self, now_ms: MonotonicMs) -> None:
+        """Set a resting timer again if an offset has changed: to when it would have been due anyway."""
+        if self._own.offsets.is_changed or self._coordination.allocates:
+            self.rests = False
+            period_ms = self._coordination.persist_ms
+            periods = (now_ms - self._persisted_ms) // period_ms + 1
+            self._at(self._persisted_ms + periods * period_ms)
+
+    def _may_rest(self) -> bool:
+        """Return whether every offset is acknowledged, and will be until an event changes one."""
+        if self._coordination.allocates or self._own.settings.fetches:
+            return False  # Of a program that fetches, messages are finished without an event.
+        return self._own.offsets.is_acknowledged
+
+    def _at(self, due_ms: MonotonicMs) -> None:
+        self._due_ms = due_ms
+        self._own.timers.at(due_ms, PersistDue())
