@@ -3,8 +3,8 @@
 import pytest
 
 from libramq.codes import ResponseCode
-from libramq.groups.coordinator.group.balance import COLLECT_MS
-from tests.groups.coordinator.coordinated import Answer, Consumer, Surroundings, queues_of
+from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
+from tests.groups.coordinator.coordinated import Answer, Consumer, Started, Surroundings, queues_of
 
 
 def joining(group: Surroundings, client_id: str = "alice", **fields) -> Consumer:
@@ -17,10 +17,15 @@ def joining(group: Surroundings, client_id: str = "alice", **fields) -> Consumer
 
 def assigned(group: Surroundings, ms: int = COLLECT_MS) -> Answer:
     """Return the only answer within a time in which no member acts."""
+    (answer,) = assigned_to_all(group, ms)
+    return answer
+
+
+def assigned_to_all(group: Surroundings, ms: int) -> list[Answer]:
+    """Return the answers within a time in which no member acts."""
     group.now_ms += ms
     group.do(group.coordinator.tick(group.now_ms))
-    (answer,) = group.take(Answer)
-    return answer
+    return group.take(Answer)
 
 
 def test_a_join_is_answered_with_its_assignment():
@@ -44,15 +49,43 @@ def test_a_join_that_changes_nothing_does_not_wait():
     assert answer.assignment.queues == alice.held
 
 
-def test_joins_collected_together_are_answered_together():
-    """The later join waits for a shorter time."""
+def test_joins_that_follow_each_other_are_collected_and_answered_together():
+    """Each may be followed by another one, when a thousand start together."""
     group = Surroundings()
     joining(group)
-    group.now_ms += COLLECT_MS - 1
-    joining(group, "bob")
-    group.now_ms += 1
+    for name in ("bob", "carol", "dave"):
+        group.now_ms += COLLECT_MS - 1
+        group.do(group.coordinator.tick(group.now_ms))
+        joining(group, name)
+    group.now_ms += COLLECT_MS
     group.do(group.coordinator.tick(group.now_ms))
-    assert [len(answer.assignment.queues) for answer in group.take(Answer)] == [4, 4]
+    assert [len(answer.assignment.queues) for answer in group.take(Answer)] == [2, 2, 2, 2]
+    assert len(group.take(Started)) == 1
+
+
+def test_joins_are_not_collected_for_ever():
+    """Whoever comes first is assigned queues after half a second, however many follow."""
+    group = Surroundings()
+    joining(group)
+    for number in range(JOINS_MS_MAX // 10 - 1):
+        group.now_ms += 10
+        group.do(group.coordinator.tick(group.now_ms))
+        joining(group, f"follower-{number}")
+    answers = [*assigned_to_all(group, 10), *assigned_to_all(group, 0)]  # Some at once, others then.
+    assert sum(len(answer.assignment.queues) for answer in answers) == 8
+
+
+def test_only_joins_put_the_collection_off():
+    """The queues of a member that has left are free, and their messages wait."""
+    group = Surroundings()
+    alice = group.add("alice")
+    group.run(1_000)
+    group.take(Started)
+    group.add("bob", waits=True)
+    group.now_ms += COLLECT_MS - 1
+    group.leave(alice)
+    group.run(1)
+    assert {each.epoch for each in group.take(Started)} == {2}
 
 
 def test_a_join_does_not_wait_for_a_topic_that_nobody_reports():
@@ -78,7 +111,7 @@ def test_a_join_does_not_wait_long_for_fences_that_do_not_answer():
     group = Surroundings()
     group.must_gather = True
     joining(group)
-    answer = assigned(group)
+    answer = assigned(group, JOINS_MS_MAX)
     assert (answer.code, answer.assignment.queues) == (ResponseCode.SUCCESS, {})
 
 

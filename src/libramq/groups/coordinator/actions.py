@@ -11,7 +11,7 @@ from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.effect import Answer, Gather, Replaced, WatchTopic
-from libramq.groups.coordinator.group.balance import COLLECT_MS
+from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
 from libramq.groups.coordinator.group.core import GroupCore
 from libramq.groups.coordinator.group.inquiry import (
     EPOCHS_LOST_MAX,
@@ -94,7 +94,9 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
-    publication.joins.append(WaitingJoin(event.ticket, member, now_ms + (COLLECT_MS if event.waits else 0)))
+    # What a member holds it may use while its session lasts, so it hears soon that it is one.
+    wait_ms = 0 if not event.waits else COLLECT_MS if event.held else JOINS_MS_MAX
+    publication.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
     return member, reason, admission.is_changed
 
 

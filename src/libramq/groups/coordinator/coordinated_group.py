@@ -101,7 +101,9 @@ class CoordinatedGroup(GroupCore[P, T]):
         for member in changed:
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
         if publication.joins:
-            is_soon_assigned = state in (State.ASSIGNING, State.GATHERING)
+            is_soon_assigned = state is State.GATHERING or (
+                state is State.ASSIGNING and not self.balance.awaits_topics
+            )
             publication.answer_joins(
                 self.assignment, ANSWERED_AT_ONCE, is_soon_assigned=is_soon_assigned, now_ms=now_ms
             )
