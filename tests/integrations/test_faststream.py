@@ -201,6 +201,50 @@ async def test_a_subscriber_without_handlers_is_read(one):
     assert found == {"a", "b"}
 
 
+async def test_what_was_read_is_done_at_the_stop_and_nobody_is_waited_for(one):
+    """The broker stops subscribers in tasks of their own: the consumer waited for the reader's next call."""
+    for body in "ab":
+        broker = RocketMQBroker(one.namesrv, graceful_timeout=PATIENCE_S)
+        subscriber = broker.subscriber("Orders", consume_from="earliest")
+        async with asyncio.timeout(PATIENCE_S / 2):
+            async with broker:
+                await broker.publish(body, "Orders", order_key="k")
+                await broker.start()
+                message = await subscriber.get_one(timeout=PATIENCE_S / 2)
+                assert message is not None
+                assert await message.decode() == body
+
+
+async def test_a_stop_refuses_no_messages(one):
+    """Those that came while it waited for a slow handler went to the retry topic."""
+    calls, slow = Calls(), asyncio.Event()
+
+    def application():
+        broker = RocketMQBroker(one.namesrv)
+
+        @broker.subscriber("Orders", consume_from="earliest", max_workers=2)
+        async def handle(body: str, times: int = Context("message.raw_message.message.reconsume_times")):
+            calls(body, times)
+            if body == "slow":
+                await slow.wait()
+
+        return broker
+
+    async with application() as first:
+        await first.start()
+        await first.publish("slow", "Orders")
+        await calls.wait(1)
+        stopping = asyncio.create_task(next(iter(first.subscribers)).stop())
+        for number in range(20):
+            await first.publish(f"n{number}", "Orders")
+        slow.set()
+        await stopping
+    async with application() as second:
+        await second.start()
+        await calls.wait(21)
+    assert {times for _, times in calls.all} == {0}
+
+
 async def test_an_application_runs_in_memory():
     """No server is there; handlers, publishers and requests are called at once."""
     broker = RocketMQBroker("127.0.0.1:9")

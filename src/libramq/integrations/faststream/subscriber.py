@@ -13,6 +13,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from libramq.client.consuming.fetching.consumer import Consumer
+from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.handler_result import HandlerResult
 from libramq.client.consuming.push_consumer import PushConsumer
 from libramq.errors import LocalProtocolError
@@ -110,7 +111,10 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
             await self._fetching.start()
 
     async def stop(self) -> None:
-        """Leave the group. From a handler, which it would wait for, it is done by another task."""
+        """Leave the group; running handlers have the broker's graceful_timeout, and no others begin.
+
+        From a handler, which it would wait for, it is done by another task.
+        """
         consumer, fetching = self._consumer, self._fetching
         if consumer is not None:
             try:
@@ -120,16 +124,21 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
                 self._stopping = asyncio.create_task(self.stop())
                 return
         self._consumer = self._fetching = None
-        await super().stop()
+        patience_s = self._outer_config.graceful_timeout
+        timeout_ms = STOP_TIMEOUT_MS if patience_s is None else int(patience_s * 1000)
+        # First: what comes while FastStream waits for handlers would fail, and go to the retry topic.
         if consumer is not None:
-            await consumer.stop()
+            await consumer.stop(timeout_ms=timeout_ms)
         if fetching is not None:
-            await fetching.stop()
+            await fetching.stop(timeout_ms=timeout_ms)
+        await super().stop()
 
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
         """Return the next message; None if none came in time. Only without handlers."""
         consumer = self._without_handlers()
-        found = await consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1)
+        # A task that is done: at the stop, which another task calls, its message counts as done.
+        fetch = asyncio.create_task(consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1))
+        found = await fetch
         for messages in found.values():
             return await self._parsed(messages[0])
         return None
