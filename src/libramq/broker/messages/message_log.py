@@ -19,6 +19,7 @@ from libramq.store.log.append import (
     AppendStatus,
     StoreMessage,
 )
+from libramq.store.log.message_run import MessageRun
 from libramq.store.message_store import MessageStore
 from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, names_of
 
@@ -39,10 +40,12 @@ class MessageLog:
 
     def __init__(self, store: MessageStore, *, waits_for_slaves: bool = False) -> None:
         self._store = store
-        #: Stores messages by one write; returns one result per message or run.
-        self.append = store.append_batch
         #: Whether messages are acknowledged once they are on the disk, or at slaves.
         self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    def append(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
+        """Store messages by one write; return one result per message or run."""
+        return self._store.append_batch(messages)
 
     def require_storable(self, message: StoreMessage) -> None:
         """Raise BrokerError for a message that the store would refuse, whatever the disk does."""
