@@ -317,11 +317,12 @@ async def test_invalid_messages_are_not_sent(namesrv, broker, message, error):
     assert broker.count(*SENDS) == 0
 
 
-async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker):
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, asyncio.CancelledError])
+async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker, error):
     """That holds before the route is known and afterwards."""
 
     def broken(queues, message):
-        raise ZeroDivisionError
+        raise error
 
     heard = []
     async with producer(namesrv) as sender:

@@ -137,12 +137,14 @@ def test_answers_are_processed_while_messages_keep_coming(cluster):
     assert sent < 100_000
 
 
-def test_errors_reach_the_caller_or_the_callback(cluster):
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_errors_reach_the_caller_or_the_callback(cluster, error):
+    """A selector's error ends neither the producer's thread nor what it has to send."""
     namesrv, _ = cluster
     heard = []
 
     def broken(queues, message):
-        raise ZeroDivisionError
+        raise error
 
     with Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"x"))

@@ -227,7 +227,7 @@ class Producer(BlockingClient):
             handed_over = self._handed_over.popleft()
             try:
                 hand_over(self._producer, *handed_over)
-            except Exception as error:  # A user's selector may raise anything.
+            except BaseException as error:  # A user's selector may raise anything, SystemExit included.
                 report_failure(self._producer, handed_over[1], error)
         if not self._producer.has_room and self._room.is_set() and self._thread is not None:
             self._room.clear()

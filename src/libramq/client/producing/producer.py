@@ -374,6 +374,6 @@ def is_full(producer: Producer) -> bool:
     return producer._run.network.pipeline.is_full
 
 
-def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:
+def report_failure(producer: Producer, callback: Callback | None, error: BaseException) -> None:
     """Report a message that could not be queued as `send_nowait` reports one that was not sent."""
     producer._run.network.pipeline.fail(callback, error)

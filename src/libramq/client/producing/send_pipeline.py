@@ -144,8 +144,10 @@ class SendPipeline:
         else:
             self._place(message, callback, queue, selector, info)
 
-    def fail(self, callback: Callback | None, error: Exception) -> None:
-        """Report that a message could not be taken."""
+    def fail(self, callback: Callback | None, error: BaseException) -> None:
+        """Report that a message could not be taken; a KeyboardInterrupt is raised again."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
         if not isinstance(error, LibraError):
             error = LibraError(f"the queue selector failed: {error!r}")
         self._complete(callback, error)
@@ -235,7 +237,7 @@ class SendPipeline:
                     self._complete(callback, info)
                 else:
                     self._place(message, callback, queue, selector, info)
-            except Exception as error:  # A user's selector may raise anything.
+            except BaseException as error:  # A user's selector may raise anything, SystemExit included.
                 self.fail(callback, error)
             self._finished(len(message.body))
         if self._waiting_for_all:
