@@ -9,7 +9,7 @@ from libramq.catalog.topic_table import TopicTable
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
+from libramq.formats.tables import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from libramq.message import names
 
 
@@ -95,7 +95,7 @@ def require_sendable(topic: str) -> None:
 
 def require_writable(config: TopicConfig) -> None:
     """Require a topic that permits writing."""
-    if not config.writable:
+    if not config.perm & PERM_WRITE:
         raise broker_error(
             ResponseCode.NO_PERMISSION, f"the topic[{config.topic_name}] sending message is forbidden"
         )

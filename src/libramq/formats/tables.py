@@ -47,11 +47,6 @@ class TopicConfig(Document, frozen=True, kw_only=True):
         """Return whether consumers may pull."""
         return self.perm & PERM_READ != 0
 
-    @property
-    def writable(self) -> bool:
-        """Return whether producers may send."""
-        return self.perm & PERM_WRITE != 0
-
 
 #: MessageRequestMode.java: how a group reads a topic.
 MODE_PULL: Final = "PULL"
