@@ -136,9 +136,9 @@ class GroupMembership(Generic[P, T]):
         Raises Fenced, InvalidParameter, SystemError when the group is full, or SystemBusy.
         """
         if not wanted:  # This client on this connection may be a member already.
-            over_it = [key.member for key in self._shared.connections.of(peer) if key.group == self._group]
-            same = (id for id in over_it if self.members[id].profile.client_id == profile.client_id)
-            wanted = next(same, None)
+            keys = (key for key in self._shared.connections.of(peer) if key.group == self._group)
+            clients = {self.members[key.member].profile.client_id: key.member for key in keys}
+            wanted = clients.get(profile.client_id)
         instance = profile.instance
         former = self._instances.get(instance) if instance is not None else None
         if wanted is not None and wanted in self.members:
