@@ -9,8 +9,9 @@ from libramq.clock import SystemClock
 from libramq.errors import ConnectFailed, ConnectionLost, RemoteError, RequestTimeout
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
+from libramq.runtime.seams import Link
 from libramq.transport import remotes as remotes_module
-from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.server import Server
 from libramq.transport.server_connection import Peer
@@ -87,6 +88,50 @@ def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_anot
         await server.close()
 
     run_on(loop, scenario)
+
+
+class GivenUp:
+    """What is dialed; its attempt is given up in the moment in which the connection is made."""
+
+    def __init__(self, dialer: SocketDialer) -> None:
+        self.dialer = dialer
+        self.link: Link | None = None
+        self.ends = 0
+
+    def opened(self, link: Link) -> None:
+        self.link = link
+        for task in self.dialer._dialing:
+            task.cancel()
+
+    def received(self, data: bytes) -> None:
+        raise AssertionError("nobody has sent anything")
+
+    def ended(self, reason: str) -> None:
+        self.ends += 1
+
+    def refused(self, error: RemoteError) -> None:
+        raise AssertionError("it was opened")
+
+
+@both
+def test_a_connection_whose_attempt_is_given_up_as_it_is_made_has_ended(loop):
+    """A loaded machine may need the whole time for it. uvloop's protocol hears of no end then: requests over
+    the connection were never answered, and each raised RuntimeError in a callback."""
+
+    async def scenario() -> None:
+        server, _, address = await serve()
+        dialer = SocketDialer()
+        dialed = GivenUp(dialer)
+        dialer.dial(address, dialed)
+        await until(lambda: bool(dialed.ends))
+        assert dialer.links == {}
+        assert dialed.link is not None
+        dialed.link.write(b"into the void")
+        await asyncio.sleep(0)
+        assert dialed.ends == 1
+        await server.close()
+
+    run_on(loop, scenario, seconds=10)
 
 
 @both

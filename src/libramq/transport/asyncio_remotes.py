@@ -35,9 +35,20 @@ class _SocketLink(asyncio.Protocol):
         self._dialed.received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is None:  # It was given up.
+            return
         self._transport = None
         self._dialer.links.pop(self).set()
         self._dialed.ended("" if exc is None else str(exc))
+
+    def give_up(self) -> None:
+        """End a connection whose attempt was given up in the moment in which it was made.
+
+        uvloop closes it then without a call of `connection_lost`, and its transport does not say that it is
+        closing: requests would be written to it for ever, and every write raise RuntimeError.
+        """
+        self.abort()
+        self.connection_lost(None)
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
@@ -84,9 +95,11 @@ class SocketDialer:
             await asyncio.gather(*(ended.wait() for ended in self.links.values()))
 
     async def _dial(self, address: str, dialed: Dialed) -> None:
+        link, was_made = _SocketLink(self, dialed), False
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-                await self._connect(address, dialed)
+                await self._connect(address, link)
+            was_made = True
         except TimeoutError:
             dialed.refused(
                 ConnectFailed(f"{address} did not accept a connection within {CONNECT_TIMEOUT_MS} ms")
@@ -97,8 +110,11 @@ class SocketDialer:
             dialed.refused(ConnectFailed(reason))
         except Exception as error:  # Whatever resolvers and TLS raise, the waiting caller must get it.
             dialed.refused(ConnectFailed(f"cannot connect to {address}: {error}"))
+        finally:
+            if not was_made:
+                link.give_up()
 
-    async def _connect(self, address: str, dialed: Dialed) -> None:
+    async def _connect(self, address: str, link: _SocketLink) -> None:
         host, port = split_address(address)
         secured: dict[str, Any] = {}
         if self._tls is not None:
@@ -107,9 +123,7 @@ class SocketDialer:
                 "server_hostname": host,
                 "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
             }
-        await asyncio.get_running_loop().create_connection(
-            lambda: _SocketLink(self, dialed), host, port, **secured
-        )
+        await asyncio.get_running_loop().create_connection(lambda: link, host, port, **secured)
 
 
 class AsyncioRemotes(Remotes):
