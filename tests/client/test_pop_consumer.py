@@ -78,6 +78,26 @@ async def test_messages_are_handled_once_and_acknowledged(one):
     assert await left_over(one) == []
 
 
+async def test_a_handler_may_change_what_it_gets(one):
+    """Programs take reserved properties out, or replace the body: no acknowledgement was sent afterwards."""
+    await fill(one, *[b"%d" % number for number in range(40)])
+    handled = Handled()
+
+    def handle(messages):
+        handled.note(messages)
+        for message in messages:
+            message.properties.clear()
+            message.body = int(message.body)
+            if message.body == 7:
+                raise ValueError
+
+    async with popping(one, handle):
+        await handled.wait(40)
+        await fill(one, *[b"%d" % number for number in range(40, 140)])
+        await handled.wait(140)
+    assert await left_over(one) == []
+
+
 async def test_a_blocking_program_pops_too(one):
     await fill(one, b"job")
     handled = Handled()

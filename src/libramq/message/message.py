@@ -324,6 +324,14 @@ class MessageExt:
             return None
         return None if head[SYS_FLAG_LOW_AT] & COMPRESSED else (head, self.body, self._stored)
 
+    def apart(self) -> "MessageExt":
+        """Return the same message, apart from what becomes of this one in a handler's hands."""
+        properties = None if self._properties is None else dict(self._properties)
+        return Received(
+            self.topic, self.queue_offset, self.reconsume_times, self.body, self.broker_name,
+            self._head, self._stored, self._added, properties,
+        )  # fmt: skip
+
     def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
         """Note that a copy with other properties is what counts now."""
         self._properties = properties

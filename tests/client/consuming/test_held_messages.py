@@ -27,3 +27,12 @@ def test_held_messages_are_those_put_and_not_removed(steps):
         assert held.size == sum(len(each.body) for each in expected.values())
         assert held.commit_offset == min(expected, default=highest + 1 if highest >= 0 else None)
         assert held.bounds == ((min(expected), max(expected)) if expected else (0, 0))
+
+
+def test_a_body_that_a_handler_replaces_counts_as_it_came():
+    """A parsed body has another length or none; nothing of its queue was committed any more."""
+    held, messages = HeldMessages(), [message(0, body=b"17"), message(1, body=b"18")]
+    held.put(messages)
+    for each in messages:
+        each.body = int(each.body)
+    assert (held.remove(messages), held.size) == (2, 0)

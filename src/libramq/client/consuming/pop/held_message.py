@@ -26,10 +26,12 @@ class Outcome(Enum):
 class HeldMessage:
     """One message. until_ms: when the broker makes it visible again, unless it hears of it before."""
 
-    __slots__ = ("delay_ms", "is_pending", "message", "outcome", "place", "until_ms")
+    __slots__ = ("delay_ms", "handed_out", "is_pending", "message", "outcome", "place", "until_ms")
 
     def __init__(self, message: MessageExt, place: Place, until_ms: MonotonicMs) -> None:
-        self.message = message
+        #: Ours, for requests: the other is the handler's, which may clear its properties or replace its body.
+        self.message = message.apart()
+        self.handed_out = message
         self.place = place
         self.until_ms = until_ms
         #: Whether a request about it is under way: another one would need the handle that it returns.
@@ -52,7 +54,7 @@ class PopDelivery(Delivery):
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         self.held = held
-        self.messages = [each.message for each in held]
+        self.messages = [each.handed_out for each in held]
         self.popped_ms = popped_ms
         self.started = False
         self.began_ms = MonotonicMs(0)
