@@ -270,7 +270,10 @@ class Pulling:
     def _limits_of(self, topic: str) -> PullLimits:
         limits = self._limits.get(topic)
         if limits is None:
-            limits = self._limits[topic] = pull_limits(
-                self._settings, len(self._table.of_topic(topic)), len(self._table)
-            )
+            settings = self._settings
+            topic_limits = settings.pull_threshold_for_topic, settings.pull_threshold_mib_for_topic
+            # Nobody counts queues for limits that are not set.
+            owned_of_topic = len(self._table.of_topic(topic)) if topic_limits != (-1, -1) else 0
+            owned = len(self._table) if settings.pull_threshold_for_all != -1 else 0
+            limits = self._limits[topic] = pull_limits(settings, owned_of_topic, owned)
         return limits
