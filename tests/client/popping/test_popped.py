@@ -39,3 +39,14 @@ def test_a_damaged_message_is_reported(caplog: pytest.LogCaptureFixture):
     assert [each.body for each in messages] == [b"body 0", b"bodY 1", b"body 2"]
     assert "does not match its checksum" in caplog.text
     assert "offset=1" in caplog.text
+
+
+def test_what_a_producer_calls_a_handle_is_none():
+    """Apache's brokers store it; acknowledging the message was a ConfigError in the consumer."""
+    queue = MessageQueue("T", "b", 3)
+    records = [
+        record(queue, 7, b"x", b"POP_CK\x01junk\x02"),
+        record(queue, 8, b"y", b"POP_CK\x014 5 6 2 1 b 3 9\x02"),
+    ]
+    messages = messages_of(reply(b"".join(records), {"0 3": 4, "1 3": 9}), "b")
+    assert [each.properties[POP_CK] for each in messages] == ["4 5 6 2 0 b 3 7", "4 5 6 2 1 b 3 9"]

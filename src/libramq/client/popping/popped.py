@@ -40,7 +40,7 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
     redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
     beginnings: dict[int, str] = {}
     for message in messages:
-        if redelivered and p.POP_CK in message.properties:
+        if redelivered and _brings_handle(message):
             continue
         queue_id = message.queue_id
         beginning = beginnings.get(queue_id)
@@ -55,6 +55,18 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
             beginning = beginnings[queue_id] = encode_handle(handle)
         message.add_properties({p.POP_CK: f"{beginning} {message.queue_offset}"})
     return messages
+
+
+def _brings_handle(message: MessageExt) -> bool:
+    """Return whether a message has a handle: Apache's brokers keep what producers call POP_CK."""
+    text = message.find_property(p.POP_CK)
+    if text is None:
+        return False
+    try:
+        decode_handle(text)
+    except ConfigError:
+        return False
+    return True
 
 
 def _decoded(body: bytes, broker_name: str) -> list[MessageExt]:
