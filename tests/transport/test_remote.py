@@ -1,7 +1,9 @@
 """Outgoing connections: every request completes exactly once, whatever happens to the other side."""
 
 import asyncio
+import socket
 import threading
+import time
 
 import pytest
 
@@ -10,6 +12,7 @@ from libramq.errors import ConnectFailed, ConnectionLost, RemoteError, RequestTi
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.seams import Link
+from libramq.transport import asyncio_remotes
 from libramq.transport import remotes as remotes_module
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.blocking import BlockingRemote
@@ -85,6 +88,26 @@ def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_anot
         assert handler.connections == 2
         await remotes.aclose()
         assert lost == [address]
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_a_loop_that_was_late_sees_that_a_connection_is_made_before_it_gives_it_up(loop, monkeypatch):
+    """A thousand consumers that start together keep it busy: half did not start on a loaded machine."""
+    monkeypatch.setattr(asyncio_remotes, "CONNECT_TIMEOUT_MS", 50)
+
+    async def scenario() -> None:
+        server, _, address = await serve()
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
+        readable, other = socket.socketpair()
+        with readable, other:
+            other.send(b"x")  # It is not read, so every turn of the loop is too long.
+            asyncio.get_running_loop().add_reader(readable, time.sleep, 0.06)
+            assert (await remotes.call(address, Command(code=1))).code == 0
+            asyncio.get_running_loop().remove_reader(readable)
+        await remotes.aclose()
         await server.close()
 
     run_on(loop, scenario)

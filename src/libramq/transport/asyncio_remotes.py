@@ -1,8 +1,9 @@
 """Outgoing connections over sockets: the dialer of `remotes` on an event loop, with TLS if configured."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, RemoteError
@@ -16,6 +17,9 @@ from libramq.transport.remotes import OnConnectionLost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
+#: Ours: time for a loop that was late to look at its sockets once.
+LATE_MS: Final = 100
+
 
 class _SocketLink(asyncio.Protocol):
     """One outgoing connection."""
@@ -24,8 +28,31 @@ class _SocketLink(asyncio.Protocol):
         self._dialer = dialer
         self._dialed = dialed
         self._transport: asyncio.Transport | None = None
+        #: Of the attempt, while it is under way.
+        self._limit: asyncio.Timeout | None = None
+
+    @contextlib.asynccontextmanager
+    async def time_limit(self) -> AsyncIterator[None]:
+        """Limit the time until the connection is made; raises TimeoutError.
+
+        A loop that was late itself looks once more for what has happened meanwhile.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as self._limit:
+            over = loop.call_later(CONNECT_TIMEOUT_MS / 1000, self._time_is_over, loop)
+            try:
+                yield
+            finally:
+                over.cancel()
+                self._limit = None
+
+    def _time_is_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._limit is not None and self._transport is None:
+            self._limit.reschedule(loop.time() + LATE_MS / 1000)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(None)
         # uvloop's is not a subclass, but behaves like one.
         self._transport = cast(asyncio.Transport, transport)
         self._dialer.links[self] = asyncio.Event()
@@ -97,7 +124,7 @@ class SocketDialer:
     async def _dial(self, address: str, dialed: Dialed) -> None:
         link, was_made = _SocketLink(self, dialed), False
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+            async with link.time_limit():
                 await self._connect(address, link)
             was_made = True
         except TimeoutError:
