@@ -4,6 +4,8 @@ FastStream's own tests for brokers ran outside of the repository; docs/faststrea
 """
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 from faststream import AckPolicy, Context, FastStream, TestApp
@@ -300,3 +302,10 @@ def test_what_is_not_rocketmqs_is_refused():
         broker.subscriber("Orders", threads=2)
     with pytest.raises(ConfigError, match="one message"):
         broker.subscriber("Orders", batch=True)
+
+
+def test_without_faststream_the_extra_is_named():
+    """Its own modules and another version's missing names are no help."""
+    program = "import sys; sys.modules['faststream'] = None; import libramq.integrations.faststream"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert run.stderr.splitlines()[-1].endswith("needs FastStream 0.7: pip install 'libramq[faststream]'")
