@@ -139,6 +139,7 @@ class RequestCode(IntEnum):
     PROBE = 31020
     PEER_TOPIC = 31021
     PEER_OFFSETS = 31022
+    PEER_GROUPS = 31023
 
 
 class ResponseCode(IntEnum):

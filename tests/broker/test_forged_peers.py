@@ -15,7 +15,7 @@ from libramq.filesystem import LocalFileSystem
 from libramq.formats.document import Document, encode_body
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body import nodes
+from libramq.remoting.body import groups, nodes
 from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
@@ -45,6 +45,7 @@ FORGED: dict[R, Document] = {
     R.PEER_NODE: nodes.PeerNodeBody(broker_name=B),
     R.PEER_TOPIC: nodes.PeerTopicBody(broker_name=B, topic="T", queues=0),
     R.PEER_OFFSETS: nodes.PeerOffsetsBody(broker_name=B, group=GROUP, is_deleted=True),
+    R.PEER_GROUPS: groups.PeerGroupsBody(broker_name=B, sequence=1, gone=[GROUP]),
 }
 
 

@@ -42,7 +42,9 @@ ANSWER_FIELDS = {R.GROUP_JOIN: "lbMember", R.GROUP_FIND: "lbCoordinator", R.PEER
 
 
 #: Requests that 0.1.0 does not know; it answers REQUEST_CODE_NOT_SUPPORTED.
-NEW: set[int] = {R.PEER_REMOVED, R.PEER_REBALANCE, R.PEER_NODE, R.PEER_TOPIC, R.PEER_OFFSETS}
+NEW: set[int] = {
+    R.PEER_REMOVED, R.PEER_REBALANCE, R.PEER_NODE, R.PEER_TOPIC, R.PEER_OFFSETS, R.PEER_GROUPS,
+}  # fmt: skip
 
 
 def name(exchange: dict[str, Any]) -> str:

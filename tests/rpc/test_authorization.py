@@ -221,6 +221,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_NODE: (None, None, _CLUSTER_GET),
     R.PEER_TOPIC: (None, None, _CLUSTER_UPDATE),
     R.PEER_OFFSETS: (None, None, _CLUSTER_UPDATE),
+    R.PEER_GROUPS: (None, None, _CLUSTER_UPDATE),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.QUERY_DATA_VERSION: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Get"),

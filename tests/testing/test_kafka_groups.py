@@ -8,6 +8,7 @@ import os
 import msgspec
 import pytest
 
+from libramq.broker.cluster.group_copies import GroupCopies
 from libramq.broker.cluster.nodes import Nodes
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.group_offsets import GroupOffsets
@@ -131,3 +132,9 @@ def test_partitions_whose_numbers_are_forgotten_in_a_restart(monkeypatch: pytest
     """Until other brokers have answered, all numbers seemed to be those of this broker's queues."""
     monkeypatch.setattr(Nodes, "_numbers_itself", lambda self, topic: not self.known)
     noticed(SEVERAL)
+
+
+def test_members_that_the_next_coordinator_forgets(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(GroupCopies, "claim_modern", lambda _: {})
+    one = scenario("kill_broker", brokers=3)
+    assert noticed(one, 2) == "nothing moves in a Kafka group that is balanced"

@@ -2,6 +2,8 @@
 
 from libramq.broker.cluster.cluster import Cluster
 from libramq.broker.cluster.cluster_topics import ClusterTopics
+from libramq.broker.cluster.group_copies import GroupCopies
+from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.broker.cluster.nodes import Nodes
 from libramq.broker.cluster.offset_exchanges import OffsetExchanges
 from libramq.broker.config import BrokerConfig
@@ -11,6 +13,7 @@ from libramq.broker.groups.committing import Committing
 from libramq.broker.groups.group_offsets import GroupOffsets
 from libramq.broker.groups.group_removal import GroupRemoval
 from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.broker.processor.cluster.peer_groups import PeerGroupRequests
 from libramq.broker.processor.cluster.peer_nodes import PeerNodeRequests
 from libramq.broker.processor.cluster.peers import PeerRequests
 from libramq.kernel.parts import Kernel
@@ -41,14 +44,18 @@ class NodeParts:
         )
         others = OffsetExchanges(config.broker_name, peers, ask)
         self.offsets = GroupOffsets(files.tables, committing, self.group_removal, kernel.clock, others)
+        #: Before the services of Kafka's groups: these drop the groups that others coordinate now.
+        self.copies = GroupCopies(peers.view, kernel.clock)
+        self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)
         topics.observe(self._topic_changed)
 
-    def requests(self, cluster: Cluster) -> list[PeerNodeRequests | PeerRequests]:
+    def requests(self, cluster: Cluster) -> list[PeerNodeRequests | PeerGroupRequests | PeerRequests]:
         """Return the services of other brokers' requests."""
         config, groups = self._config, self._groups
         signature = (config.credentials, config.address)
         return [
             PeerNodeRequests(cluster, self.nodes, self.offsets, self.topics, *signature),
+            PeerGroupRequests(cluster, self.copies, *signature),
             PeerRequests(
                 cluster=cluster,
                 coordination=groups.coordination,

@@ -70,6 +70,12 @@ class ClusterView:
             return None
         return self.own_name if len(self._masters) == 1 else coordinating_broker(group, self._masters)
 
+    def successor_of(self, group: str) -> str | None:
+        """Return the broker that coordinates a group when its coordinator has gone; None if none would."""
+        coordinator = self.coordinator_of(group)
+        others = [name for name in self._masters if name != coordinator]
+        return coordinating_broker(group, others) if coordinator is not None else None
+
     def coordinator_address(self, group: str) -> str | None:
         """Return the address of the broker that coordinates a group; None while it is unknown."""
         coordinator = self.coordinator_of(group)

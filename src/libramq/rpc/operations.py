@@ -293,6 +293,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.PEER_NODE: _cluster_wide(Action.GET),
     R.PEER_TOPIC: _cluster_wide(Action.UPDATE),
     R.PEER_OFFSETS: _cluster_wide(Action.UPDATE),
+    R.PEER_GROUPS: _cluster_wide(Action.UPDATE),
     # Name server.
     R.REGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),
     R.UNREGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),

@@ -3,11 +3,14 @@
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
+from msgspec import json
+
 from libramq.codes import RequestCode
 from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body import nodes
 from libramq.remoting.body.assignment import QueryAssignmentReply
+from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.rpc.call import Call, group_call, nothing
 
 
@@ -86,6 +89,16 @@ def ask_node(body: nodes.PeerNodeBody) -> Call[nodes.PeerNode]:
 def change_topic(body: nodes.PeerTopicBody) -> Call[None]:
     """Have a broker create, extend or delete a topic."""
     return group_call(RequestCode.PEER_TOPIC, None, nothing, body=encode_body(body))
+
+
+def pass_on_groups(body: PeerGroupsBody) -> Call[bool]:
+    """Pass groups on to their next coordinator; return whether it has all that came before.
+
+    The body is standard JSON, in which bytes are base64.
+    """
+    return group_call(
+        RequestCode.PEER_GROUPS, None, lambda reply: reply.ext.get("lbKnown") == "1", body=json.encode(body)
+    )
 
 
 def exchange_offsets(body: nodes.PeerOffsetsBody) -> Call[nodes.PeerOffsets]:

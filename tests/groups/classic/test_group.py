@@ -4,9 +4,12 @@ import random
 from typing import Any
 
 import pytest
+from msgspec import json
 
+from libramq.formats.document import decode_body
 from libramq.groups.classic import state as limits
 from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.saved_state import SavedClassicGroup, restored, saved
 from libramq.groups.classic.state import (
     INITIAL_DELAY_MS,
     NEW_MEMBER_MS,
@@ -529,3 +532,61 @@ def check(world: World) -> None:
         assert group.members[member_id].instance_id == instance
     assert group.status in NEXT
     assert group.is_unused == (group.next_due_ms is None)
+
+
+def test_another_coordinator_continues_with_the_members_of_a_stable_group(world: World):
+    """None of them has to join there, and what each has stays its own."""
+    world.stable("a", "b")
+    former = world.group.generation
+    state = saved(world.group)
+    assert state is not None
+    world.group = restored(decode_body(json.encode(state), SavedClassicGroup), world.now_ms)
+    assert (world.group.status, world.group.leader) == (Status.STABLE, "a-id")
+    assert [world.beat(f"{name}-id", former) for name in "ab"] == [Refusal.NONE] * 2
+    assert world.group.may_commit(Beat("b-id", None, former), world.now_ms) is Refusal.NONE
+    assert world.synced(world.sync("b-id")).assignment == b"b"
+    assert world.group.is_unused is False
+    world.advance(SESSION_MS // 2)
+    assert world.group.status is Status.STABLE
+
+
+def test_generations_that_the_former_coordinator_had_begun_are_not_used_again(world: World):
+    """Its leader may have been told of one, and hand in the assignment of that."""
+    world.stable("a")
+    former = world.group.generation
+    state = saved(world.group)
+    assert state is not None
+    world.group = restored(state, world.now_ms)
+    key = world.join(member_id="a-id")
+    assert world.joined(key).generation > former + 1
+    assert world.synced(world.sync("a-id", generation=former + 1)).refusal is Refusal.ILLEGAL_GENERATION
+
+
+def test_a_member_that_does_not_come_to_the_other_coordinator_is_given_up(world: World):
+    world.stable("a", "b")
+    state = saved(world.group)
+    assert state is not None
+    world.group = restored(state, world.now_ms)
+    world.advance(SESSION_MS - 1)
+    assert world.beat("a-id") is Refusal.NONE
+    world.advance(1)
+    assert world.beat("a-id") is Refusal.REBALANCE_IN_PROGRESS
+    assert list(world.group.members) == ["a-id"]
+
+
+def test_a_static_member_is_known_to_the_other_coordinator(world: World):
+    world.join("a", instance_id="one")
+    world.advance(2 * INITIAL_DELAY_MS)
+    world.sync("a-id", {"a-id": b"share"}, instance_id="one")
+    state = saved(world.group)
+    assert state is not None
+    world.group = restored(state, world.now_ms)
+    key = world.join("c", instance_id="one")
+    assert world.joined(key).generation == state.generation, "it is back in its own place"
+    assert world.beat("a-id") is Refusal.UNKNOWN_MEMBER
+
+
+def test_nothing_is_passed_on_while_members_join(world: World):
+    world.stable("a", "b")
+    world.join("c")
+    assert saved(world.group) is None

@@ -101,8 +101,9 @@ def test_a_group_reads_and_commits_at_every_broker(cluster: KafkaCluster, coordi
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protocol: str):
-    """Members ask for the successor, join it, and continue where they had committed."""
+    """Members ask for the successor, which knows them: nothing is revoked or assigned, and commits go on."""
     cluster = KafkaCluster(tmp_path)
+    changes: list[str] = []
     try:
         group = cluster.group_at(B)
         cluster.create("kills", 6)
@@ -110,9 +111,14 @@ def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protoco
         produce(cluster, "kills", range(6), b"a")
         settings = {"group.protocol": "consumer"} if protocol == "consumer" else {}
         consumer = cluster.consumer(group, **{"enable.auto.commit": False, **settings})
-        consumer.subscribe(["kills"])
+        consumer.subscribe(
+            ["kills"],
+            on_assign=lambda *_: changes.append("assigned"),
+            on_revoke=lambda *_: changes.append("revoked"),
+        )
         read(consumer, 6)
         consumer.commit(asynchronous=False)
+        member_id = consumer.memberid()
         cluster.kill(B)
         cluster.wait_brokers(2, A, C)
         left = {index for index, name in leaders.items() if name != B}
@@ -136,6 +142,10 @@ def test_the_coordinator_is_killed_and_its_members_go_on(tmp_path: Path, protoco
 
         wait_until(has_committed, "a commit")
         assert committed(consumer, "kills", 6) == [2 if index in left else 1 for index in range(6)]
+        admin = cluster.admin(A, C)  # A client that is collected ends its requests.
+        described = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+        assert [each.member_id for each in described.members] == [member_id], "the successor knows it"
+        assert changes == ["assigned"]
         cluster.start(B)
         cluster.wait_brokers(3)
         produce(cluster, "kills", range(6), b"c")

@@ -9,7 +9,8 @@ happens: no clock, no randomness. Who calls it calls `tick` at `next_due_ms`.
 Upstream: GroupCoordinator.scala, GroupMetadata.scala; now ClassicGroup.java, GroupMetadataManager.java.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.rebalance import ClassicRebalance
@@ -35,6 +36,9 @@ from libramq.groups.classic.values import (
     Sync,
     Synced,
 )
+
+#: Ours: more than the generations that may begin without a share being given out.
+GENERATIONS_AHEAD: Final = 100
 
 
 class ClassicGroup(ClassicRebalance):
@@ -208,6 +212,27 @@ class ClassicGroup(ClassicRebalance):
             self._join_phase_ended(now_ms)
         return self._taken()
 
+    def restore(
+        self,
+        generation: int,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        leader: str | None,
+        members: Iterable[Member],
+    ) -> None:
+        """Continue with members that have their shares, as their former coordinator had them.
+
+        That one may have begun further generations, whose shares nobody has got: the next one is later.
+        """
+        self.status = Status.STABLE
+        self.generation, self._generations_ahead = generation, GENERATIONS_AHEAD
+        self.protocol_type, self.protocol_name, self.leader = protocol_type, protocol_name, leader
+        self.version += 1
+        for member in members:
+            self.members[member.member_id] = member
+            if member.instance_id is not None:
+                self._static[member.instance_id] = member.member_id
+
     # Joining.
 
     def _join_refusal(self, join: Join) -> Refusal | None:
@@ -280,6 +305,7 @@ class ClassicGroup(ClassicRebalance):
         self._static[join.instance_id] = member.member_id
         member.assignment = old.assignment
         member.is_new = False
+        self.version += 1
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id

@@ -25,6 +25,9 @@ class ClassicRebalance:
     def __init__(self) -> None:
         self.status = Status.EMPTY
         self.generation = 0
+        #: Rises whenever its members or their shares may have changed.
+        self.version = 0
+        self._generations_ahead = 1
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
@@ -89,7 +92,8 @@ class ClassicRebalance:
     def _complete_join(self, now_ms: MonotonicMs) -> None:
         self._join_ends_ms = None
         self._has_removed = False
-        self.generation += 1
+        self.generation += self._generations_ahead
+        self._generations_ahead = 1
         if not self.members:
             self.protocol_name = self.leader = None
             self._become(Status.EMPTY)
@@ -142,6 +146,7 @@ class ClassicRebalance:
         if self.leader == member.member_id:
             self.leader = None
         self._has_removed = True
+        self.version += 1
 
     def _members_left(self, now_ms: MonotonicMs) -> None:
         """Rebalance if members were removed; one that is under way may be complete without them."""
@@ -186,6 +191,7 @@ class ClassicRebalance:
     def _become(self, status: Status) -> None:
         assert status in NEXT[self.status], f"{self.status} is not followed by {status}"
         self.status = status
+        self.version += 1
 
     def _times(self) -> Iterator[MonotonicMs]:
         yield from self.pending.values()

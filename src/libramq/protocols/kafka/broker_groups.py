@@ -72,6 +72,11 @@ class BrokerGroups:
             view is not None and view.members
         )
 
+    def has_members(self, name: str) -> bool:
+        """Return whether a group has members, of whichever protocol."""
+        is_known = self.classic.get(name) is not None or self.modern.get(name) is not None
+        return is_known or self.has_foreign_members(name)
+
     # Why requests are refused.
 
     def refusal(self, name: str) -> ErrorCode | None:

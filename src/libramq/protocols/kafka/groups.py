@@ -12,7 +12,7 @@ from typing import Any, Final
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.state import Status
-from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol, Refusal, Sync
+from libramq.groups.classic.values import Answer, Beat, Join, Leaving, Protocol, Refusal, Sync, Synced
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 from libramq.kernel.engine import LATE_MS_MIN
@@ -20,6 +20,7 @@ from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import ITEMS_PER_STEP, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.classic_group_records import ClassicGroupRecords
 from libramq.protocols.kafka.cooperation import members_that_wait
 from libramq.protocols.kafka.group_answers import CODES, send
 from libramq.protocols.kafka.held_beats import HOLD_MS_MAX, HOLDS_PER_SESSION, HeldBeat, HeldBeats
@@ -60,6 +61,7 @@ class GroupRequests:
         self,
         groups: BrokerGroups,
         rebalances: Rebalances,
+        records: ClassicGroupRecords,
         kernel: Kernel,
         secret_bits: SecretBits,
         grace_ms: int,
@@ -68,6 +70,7 @@ class GroupRequests:
         self.groups = groups.classic
         self._nodes = groups.nodes
         self._rebalances = rebalances
+        self._records = records
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._deadlines = kernel.deadlines
@@ -80,6 +83,7 @@ class GroupRequests:
         #: What members of a group were told last: the generation, and whether it ends.
         self._announced: dict[str, tuple[int, bool]] = {}
         groups.nodes.observe(self.moved)
+        records.observe(self.claim)
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
@@ -267,6 +271,16 @@ class GroupRequests:
             self.groups.forget(name)
             self._finish(name, ())
             self._rebalances.look(name)
+        self.claim()
+
+    def claim(self) -> None:
+        """Continue with groups that other brokers have coordinated, where their members are known."""
+        for name, group in self._records.claimed(self._clock.monotonic_ms()):
+            log.info("a group of Kafka's clients continues here", group=name, members=len(group.members))
+            self.groups.put(name, group)
+            self.groups.charge(name)
+            self._rebalances.restored(name, group)
+            self._finish(name, ())
 
     # Connections.
 
@@ -309,10 +323,12 @@ class GroupRequests:
 
     def _finish(self, name: str, answers: Iterable[Answer]) -> None:
         """Send answers, and set the time of a group's next step."""
+        self._records.note(name)
         for answer in answers:
-            send(answer)
+            self._send(name, answer)
         if self.groups.forget_unused(name):
             self._all.release(name)
+            self._records.note(name)
             self._announced.pop(name, None)
             self.held_beats.answer_group(name)
             deadline = self._due.pop(name, None)
@@ -330,6 +346,14 @@ class GroupRequests:
         if deadline is None:
             deadline = self._due[name] = self._deadlines.new(partial(self._tick, name), "classic group")
         deadline.at(group.next_due_ms)
+
+    def _send(self, name: str, answer: Answer) -> None:
+        """Send an answer; one with a share, once the group's next coordinator knows of it."""
+        if isinstance(answer, Synced) and answer.refusal is Refusal.NONE:
+            assert isinstance(answer.key, Slot), "requests are named by their slots"
+            self._records.successors.when_held(name, answer.key.guarded(partial(send, answer)))
+        else:
+            send(answer)
 
     def _tick(self, name: str, now_ms: MonotonicMs) -> None:
         group = self.groups.get(name)

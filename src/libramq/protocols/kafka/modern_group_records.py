@@ -1,14 +1,20 @@
 """The records of KIP-848's groups: what changed is written before any member hears of it.
 
-    request ─► group ─► touched members, and the group's epoch ─► the table's journal ─► answer
+    request ─► group ─► touched members, and the group's epoch ─► the table's journal           ─► answer
+                                                              └─► the group's next coordinator
 
 After a restart the groups continue from there, if this broker is alone. Where there are others, one of them
-has coordinated the groups since, and members join anew. Epochs go on from the last one in either case.
+has coordinated the groups since, and hands them over. Epochs go on from the last one in either case.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 
+from msgspec import structs
+
+from libramq.broker.cluster.group_copies import GroupCopies, GroupCopy
+from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.broker.files.tables import Tables
 from libramq.catalog.group_table import GroupTable
 from libramq.clock import MonotonicMs
@@ -23,17 +29,24 @@ from libramq.groups.modern.saved_state import (
     saved_group,
     saved_member,
 )
-from libramq.groups.protocol_groups import GROUPS_MAX
+from libramq.groups.protocol_groups import GROUPS_MAX, Groups
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP
+from libramq.protocols.kafka.broker_groups import BrokerGroups
 
 log = get_logger(__name__)
 
 
 class ModernGroupRecords:
-    """The records of this broker's groups."""
+    """The records of this broker's groups; a `group_successors.Source`."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(
+        self, tables: Tables, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies
+    ) -> None:
+        self._all = groups
+        self._groups: Groups[ModernGroup] = groups.modern
+        self._successors = successors
+        self._copies = copies
         self._tables = tables
         self._entries = tables.modern_groups
         self._table: GroupTable = tables.groups
@@ -41,6 +54,46 @@ class ModernGroupRecords:
         #: Groups that were read at the start, and not used since.
         self._former = {name: each.group for name, each in self._entries.items() if each.group is not None}
         self._count = len(self._former)
+        #: Groups that continue after a restart, and whose members were not heard since.
+        self.unheard: set[str] = set()
+        successors.add(self)
+
+    def observe(self, observer: Callable[[], None]) -> None:
+        """Have a function called when `claimed` may yield groups, beside changes of the brokers."""
+        self._copies.observe(observer)
+
+    # What other brokers get, and have had.
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the groups."""
+        return self._groups.names()
+
+    def copy(self, name: str) -> GroupCopy | None:
+        """Return what is passed on of a group: nothing of one that another broker has had meanwhile."""
+        group = self._groups.get(name)
+        if group is None or not group.members or name in self.unheard:
+            return None
+        entries = {name: saved_group(group)}
+        for member_id in group.members:
+            entry = saved_member(group, member_id)
+            assert entry is not None, "it is a member"
+            entries[member_key(name, member_id)] = entry
+        return GroupCopy(modern=entries, cost_bytes=group.cost_bytes)
+
+    def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
+        """Yield the groups that this broker has to continue; not those that members have begun anew."""
+        for name, entries in self._copies.claim_modern().items():
+            entry = entries.get(name)
+            if entry is None or entry.group is None:
+                continue
+            if self._all.has_members(name) or not self._groups.has_room:
+                continue
+            self._former.pop(name, None)
+            members = members_of(entries).get(name, {})
+            state = structs.replace(entry.group, epoch=max(entry.group.epoch, self._epoch(name)))
+            yield name, restored(state, members, now_ms)
+
+    # What is written.
 
     def restored(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
         """Yield the groups that had members before the restart, as they continue."""
@@ -60,10 +113,12 @@ class ModernGroupRecords:
         if not group.touched and self._epoch(name) == group.epoch:
             return True
         try:
-            self._put(name, saved_group(group))
-            for member_id in sorted(group.touched):
-                self._put(member_key(name, member_id), saved_member(group, member_id))
-                group.touched.discard(member_id)
+            changes: dict[str, SavedEntry | None] = {name: saved_group(group)}
+            changes |= {member_key(name, each): saved_member(group, each) for each in sorted(group.touched)}
+            for key, entry in changes.items():
+                self._put(key, entry)
+            group.touched.clear()
+            self._successors.changed(name, changes if group.members else None)
             if self._count > GROUPS_MAX:
                 self._forget_deleted()
         except OSError as refused:
@@ -71,9 +126,13 @@ class ModernGroupRecords:
             return False
         return True
 
-    def when_recorded(self, then: Callable[[bool], None]) -> None:
-        """Call with True once all records so far are as durable as the broker's flush promises."""
-        self._journals.when_synced(then)
+    def when_recorded(self, name: str, then: Callable[[bool], None]) -> None:
+        """Call with True once a group's records are passed on, and as durable as the flush promises."""
+
+        def synced(is_synced: bool) -> None:
+            self._successors.when_held(name, partial(then, is_synced))
+
+        self._journals.when_synced(synced)
 
     def _epoch(self, name: str) -> int:
         entry = self._entries.get(name)

@@ -88,11 +88,10 @@ class ModernGroupRequests:
         self._last: dict[str, dict[str, HeldOf]] = {}
         #: The versions of groups whose held heartbeats were looked at.
         self._looked_at: dict[str, int] = {}
-        #: Groups that continue after a restart, and whose members were not heard since.
-        self._restored: set[str] = set()
         self._patterns = TopicPatterns(kernel, groups.nodes, self._uses, self._fit)
         self._refusals = HeartbeatRefusals(groups, self._patterns)
         groups.nodes.observe(self.moved)
+        records.observe(self.claim)
         self._restore()
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
@@ -122,7 +121,7 @@ class ModernGroupRequests:
         refusal = group.beat(beat, self._nodes.partitions, now_ms)
         held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
         if refusal is Refusal.NONE:
-            self._restored.discard(name)
+            self._records.unheard.discard(name)
             self._note_last(name, group, held)
             if beat.pattern:
                 self._patterns.use(beat.pattern, name, is_known=beat.pattern in group.fitting)
@@ -160,7 +159,7 @@ class ModernGroupRequests:
         left = ConsumerGroupHeartbeatResponse(
             error_code=CODES[refusal], member_id=beat.member_id, member_epoch=epoch
         )
-        self._send(slot, left, is_recorded=self._records.note(name, group))
+        self._send(name, slot, left, is_recorded=self._records.note(name, group))
 
     def remove(self, request: LeaveGroupRequest, slot: Slot, group: ModernGroup) -> None:
         """Remove members, named by their ids or instances, as tools do."""
@@ -186,14 +185,14 @@ class ModernGroupRequests:
         return None if code is ErrorCode.NONE else code
 
     def moved(self) -> None:
-        """Drop the groups that another broker coordinates now: their members ask for it and join there.
+        """Drop the groups that another broker coordinates now: their members ask for it.
 
         Where there are other brokers, one of them had those of our records after us.
         """
         has_others = not self._nodes.is_alone
         for name in self.groups.names():
             group = self.groups.get(name)
-            is_outdated = has_others and name in self._restored
+            is_outdated = has_others and name in self._records.unheard
             if group is None or not (is_outdated or self._nodes.is_elsewhere(name)):
                 continue
             log.info("another broker coordinates a group of Kafka's clients now", group=name)
@@ -201,6 +200,13 @@ class ModernGroupRequests:
                 self.presence.left((name, member_id))
             group.dissolve()
             self._finish(name)
+        self.claim()
+
+    def claim(self) -> None:
+        """Continue with groups that other brokers have coordinated, where their members are known."""
+        for name, group in self._records.claimed(self._clock.monotonic_ms()):
+            log.info("a group of Kafka's clients continues here", group=name, members=len(group.members))
+            self._continue(name, group)
 
     # Connections.
 
@@ -267,7 +273,7 @@ class ModernGroupRequests:
         if deadline is not None:
             deadline.cancel()
         self._all.release(name)
-        self._restored.discard(name)
+        self._records.unheard.discard(name)
         self._looked_at.pop(name, None)
         self.held_beats.answer_group(name)
         self._last.pop(name, None)
@@ -320,11 +326,12 @@ class ModernGroupRequests:
         is_waiting = group.is_moving(member_id)
         found = response(answer.member_id, answer.epoch, answer.assigned, is_waiting=is_waiting)
         is_recorded = self._records.note(name, group)
-        self._send(slot, found, group.members.get(member_id), is_recorded=is_recorded)
+        self._send(name, slot, found, group.members.get(member_id), is_recorded=is_recorded)
         self._finish(name)
 
     def _send(
         self,
+        name: str,
         slot: Slot,
         found: ConsumerGroupHeartbeatResponse,
         member: Member | None = None,
@@ -344,16 +351,19 @@ class ModernGroupRequests:
                 member.sent = None  # It has heard of nothing.
             slot.answer(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
-        self._records.when_recorded(slot.guarded(send))
+        self._records.when_recorded(name, slot.guarded(send))
 
     def _restore(self) -> None:
         """Continue with the groups that were recorded before a restart."""
         for name, group in self._records.restored(self._clock.monotonic_ms()):
-            self.groups.put(name, group)
-            self._restored.add(name)
-            for pattern in {each.pattern for each in group.members.values() if each.pattern}:
-                if self._refusals.of_pattern(pattern)[0] is None:
-                    self._patterns.use(pattern, name, is_known=pattern in group.fitting)
-            self._rebalances.restored(name, group)
-            self._finish(name)
+            self._records.unheard.add(name)
+            self._continue(name, group)
         self.moved()
+
+    def _continue(self, name: str, group: ModernGroup) -> None:
+        self.groups.put(name, group)
+        for pattern in {each.pattern for each in group.members.values() if each.pattern}:
+            if self._refusals.of_pattern(pattern)[0] is None:
+                self._patterns.use(pattern, name, is_known=pattern in group.fitting)
+        self._rebalances.restored(name, group)
+        self._finish(name)

@@ -70,6 +70,14 @@ class Rebalances:
         self._readers = 0
         foreign.add(self.group)
 
+    def restored(self, name: str, group: ClassicGroup) -> None:
+        """Take a group that continues here: its members read on what they had."""
+        known = self._known.get(name) or self._begin(name)
+        known.members = {each.name: each for each in group.members.values()}
+        known.generation, known.topics = group.generation, _topics(group)
+        known.queue_count = sum(self._count(topic) for topic in known.topics)
+        self._take_shares(known, group, self._clock.monotonic_ms())
+
     def joined(self, name: str, member_id: str) -> None:
         """Note a join: its member has stopped to read what it does not say it keeps."""
         group, known = self._groups.get(name), self._known.get(name)
@@ -107,8 +115,7 @@ class Rebalances:
         if known is None:
             if group is None or not group.members:
                 return
-            deadline = self._deadlines.new(partial(self._due, name), "rebalance of a classic group")
-            known = self._known[name] = _Known(ObservedGroup(name), deadline)
+            known = self._begin(name)
         now = read_clock(self._clock)
         self._note_members(known, group, left, now)
         if group is not None:
@@ -118,6 +125,11 @@ class Rebalances:
             known.observed.begin(now.monotonic_ms)
             known.record_at_ms = known.record_at_ms or now.monotonic_ms + COLLECT_MS
         self._go_on(name, known, group, now)
+
+    def _begin(self, name: str) -> _Known:
+        deadline = self._deadlines.new(partial(self._due, name), "rebalance of a classic group")
+        known = self._known[name] = _Known(ObservedGroup(name), deadline)
+        return known
 
     def _note_members(
         self, known: _Known, group: ClassicGroup | None, left: Collection[str], now: Now
@@ -163,8 +175,10 @@ class Rebalances:
 
     def _note_shares(self, known: _Known, group: ClassicGroup, now_ms: MonotonicMs) -> None:
         """Note the shares that members have got since the rebalance began."""
-        if known.observed.is_settled and not known.causes:
-            return
+        if not known.observed.is_settled or known.causes:
+            self._take_shares(known, group, now_ms)
+
+    def _take_shares(self, known: _Known, group: ClassicGroup, now_ms: MonotonicMs) -> None:
         self._readers -= len(known.observed)
         for member in group.members.values():
             if group.reads_share(member) and member.member_id not in known.with_share:

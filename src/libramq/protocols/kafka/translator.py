@@ -18,6 +18,7 @@ from libramq.kernel.effect import Thread
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import Answers, Slot
 from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.classic_group_records import ClassicGroupRecords
 from libramq.protocols.kafka.coordinators import Coordinators
 from libramq.protocols.kafka.fetch import Fetches
 from libramq.protocols.kafka.group_admin import GroupAdministration
@@ -118,9 +119,11 @@ class KafkaTranslator:
             broker.groups, broker.topics, broker.consumers, broker.coordination, nodes, broker.authorizer
         )
         rebalances = Rebalances(groups.classic, nodes, broker.foreign, kernel, record)
-        self.groups = GroupRequests(groups, rebalances, kernel, secret_bits, grace_ms)
+        passed_on = broker.other_nodes.successors, broker.other_nodes.copies
+        classic_records = ClassicGroupRecords(groups, *passed_on)
+        self.groups = GroupRequests(groups, rebalances, classic_records, kernel, secret_bits, grace_ms)
         modern_rebalances = ModernRebalances(groups.modern, nodes, broker.foreign, kernel, record)
-        records, beats = ModernGroupRecords(broker.tables), Beats(ids, secret_bits)
+        records, beats = ModernGroupRecords(broker.tables, groups, *passed_on), Beats(ids, secret_bits)
         self.modern_groups = ModernGroupRequests(groups, modern_rebalances, records, beats, kernel, grace_ms)
         return [
             self.groups,

@@ -31,7 +31,9 @@ class OneKafkaOwner(Invariant):
 
     A coordinator may have dropped the owner, whose session is over or whose revocation takes too long; the
     owner learns of it later. So from the moment at which another member gets the partition, no heartbeat of
-    the owner is accepted there any more, nor a commit, until it has joined again.
+    the owner is accepted there any more, nor a commit, until it has joined again. Once that coordinator is
+    dead, no other one accepts a heartbeat either; this is judged while nothing fails but members and brokers,
+    as brokers that do not see each other may all coordinate a group.
     """
 
     name = "a partition of a Kafka group has one owner, and others are fenced"
@@ -44,8 +46,14 @@ class OneKafkaOwner(Invariant):
         #: By member and life.
         self._taken: dict[tuple[str, int], dict[KafkaPartition, _Taken]] = {}
         self._expecting: set[tuple[str, int]] = set()
+        self._died_ms: dict[str, MonotonicMs] = {}
+        self._is_whole = True
+
+    def disturbed(self, what: str) -> None:
+        self._is_whole &= _is_end(self.cluster, what)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._died_ms[name] = self.cluster.now_ms
         if durable_to is not None and not self.cluster.is_sync:
             self._taken.clear()  # The last answers may be forgotten.
 
@@ -59,8 +67,10 @@ class OneKafkaOwner(Invariant):
         if code or beat.epoch == JOINS:
             return
         for taken in self._taken.get((beat.member, beat.life), {}).values():
-            if beat.broker == taken.broker and beat.sent_ms > taken.at_ms:
-                self._broken(beat.group, beat.member, taken, "sends heartbeats")
+            has_died = self._died_ms.get(taken.broker, MonotonicMs(0)) > taken.at_ms
+            is_judged = beat.broker == taken.broker or (has_died and self._is_whole)
+            if is_judged and beat.sent_ms > taken.at_ms:
+                self._broken(beat.group, beat.member, taken, f"sends heartbeats to {beat.broker}")
 
     def kafka_owns(self, group: str, member: str, partitions: KafkaPartitions) -> None:
         owned = self._owned.setdefault(group, {})
@@ -101,7 +111,8 @@ class OneKafkaOwner(Invariant):
 class KafkaEpochsGoForward(Invariant):
     """Check that no broker takes an epoch of a group back, also over its restarts; not after lost records.
 
-    Another coordinator begins with epochs of its own; members of the former one have to join there.
+    Another coordinator goes on with later epochs if it knows the members; otherwise they have to join there,
+    and it begins with epochs of its own.
     """
 
     name = "the epochs of Kafka's groups go forward"
@@ -154,6 +165,8 @@ class KafkaEpochsGoForward(Invariant):
         broker, since_ms = self._last.get(life, (beat.broker, self.cluster.now_ms))
         if broker == beat.broker and since_ms < self._died_ms.get(broker, MonotonicMs(0)):
             self.cluster.world.history.happened(Happening.KAFKA_KEPT, beat.group)
+        if broker != beat.broker:
+            self.cluster.world.history.happened(Happening.KAFKA_CONTINUED, beat.group)
         before = self._last.get((beat.member, beat.life - 1))
         if beat.epoch == JOINS and before is not None and before[0] != beat.broker:
             self.cluster.world.history.happened(Happening.KAFKA_TAKEN_OVER, beat.group)
@@ -181,7 +194,8 @@ class KafkaMovesHaveCauses(Invariant):
     """Check that members of a group that is balanced keep what they have until members or topics change.
 
     It is judged while nothing fails but members and brokers. A broker without others goes on after a restart
-    as if nothing had happened.
+    as if nothing had happened, and so does another one when a coordinator dies. It ends when one of several
+    brokers is back, whose members may find it before it has the group, or when a second one dies.
     """
 
     name = "nothing moves in a Kafka group that is balanced"
@@ -189,23 +203,23 @@ class KafkaMovesHaveCauses(Invariant):
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._is_judged = True
+        self._dead: str | None = None
         #: Of groups that are balanced: who was there, and how many queues topics had.
         self._balanced: dict[str, object] = {}
 
     def disturbed(self, what: str) -> None:
-        name, _, how = what.partition(" ")
-        is_end = how.startswith(("is killed", "loses power", "restarts"))
-        self._is_judged &= name.startswith("member-") or (
-            is_end and (name.startswith("kafka-") or name in self.cluster.brokers)
-        )
+        self._is_judged &= _is_end(self.cluster, what)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if len(self.cluster.brokers) > 1:
-            self._is_judged = False  # Another one coordinates, and this one again when it is back.
+            self._is_judged &= self._dead is None
+            self._dead = name
         elif durable_to is not None and not self.cluster.is_sync:
             self._balanced.clear()
 
     def step(self) -> None:
+        if self._dead is not None and self.cluster.brokers[self._dead].broker is not None:
+            self._is_judged = False
         for plan in self.cluster.kafka.plans if self._is_judged else ():
             now = self._state(plan.name)
             if self._balanced.get(plan.name) != now:
@@ -230,6 +244,14 @@ class KafkaMovesHaveCauses(Invariant):
     def _state(self, group: str) -> object:
         names = [each.name for each in self.cluster.kafka.alive(group)]
         return names, dict(self.cluster.topics)
+
+
+def _is_end(cluster: "Cluster", what: str) -> bool:
+    """Return whether a fault is only the end of a Kafka member or a broker, or one of RocketMQ's member."""
+    name, _, how = what.partition(" ")
+    is_end = how.startswith(("is killed", "loses power", "restarts"))
+    is_process = name.startswith("kafka-") or name in cluster.brokers
+    return name.startswith("member-") or (is_end and is_process)
 
 
 def wrong_of(cluster: "Cluster", plan: "KafkaGroupPlan") -> str:

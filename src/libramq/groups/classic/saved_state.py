@@ -1,0 +1,107 @@
+"""The state of a classic group that its next coordinator needs: members that have their shares.
+
+Only a stable group has it. While members join or the leader assigns, they know that a rebalance is under way,
+and begin it anew at another coordinator.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.formats.document import Document
+from libramq.groups.classic.group import ClassicGroup
+from libramq.groups.classic.state import Member, Status
+from libramq.groups.classic.values import Join, Protocol
+
+#: Ours: how long members are expected at least. A heartbeat's interval is a third of the session in most
+#: clients, and Kafka advises no more.
+RETURN_MS: Final = 15_000
+
+
+class SavedProtocol(Document, frozen=True, kw_only=True):
+    """A strategy that a member knows."""
+
+    name: str
+    metadata: bytes
+
+
+class SavedMember(Document, frozen=True, kw_only=True):
+    """A member and its share."""
+
+    session_ms: int
+    rebalance_ms: int
+    protocols: list[SavedProtocol]
+    assignment: bytes = b""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    may_skip: bool = False
+
+
+class SavedClassicGroup(Document, frozen=True, kw_only=True):
+    """A group. members: by their ids, in the order in which they joined."""
+
+    generation: int
+    members: dict[str, SavedMember]
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+
+
+def saved(group: ClassicGroup) -> SavedClassicGroup | None:
+    """Return a group's state; None if it has no members, or a rebalance is under way."""
+    if group.status is not Status.STABLE or not group.members:
+        return None
+    return SavedClassicGroup(
+        generation=group.generation,
+        members={member_id: _saved_member(each) for member_id, each in group.members.items()},
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader,
+    )
+
+
+def restored(state: SavedClassicGroup, now_ms: MonotonicMs) -> ClassicGroup:
+    """Return a group as it continues at another coordinator: its members are expected there."""
+    group = ClassicGroup()
+    group.restore(
+        state.generation, state.protocol_type, state.protocol_name, state.leader, _members(state, now_ms)
+    )
+    return group
+
+
+def _saved_member(member: Member) -> SavedMember:
+    return SavedMember(
+        session_ms=member.session_ms,
+        rebalance_ms=member.rebalance_ms,
+        protocols=[SavedProtocol(name=each.name, metadata=each.metadata) for each in member.protocols],
+        assignment=member.assignment,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        may_skip=member.may_skip,
+    )
+
+
+def _members(state: SavedClassicGroup, now_ms: MonotonicMs) -> Iterator[Member]:
+    for member_id, each in state.members.items():
+        join = Join(
+            key=None,
+            member_id=member_id,
+            instance_id=each.instance_id,
+            fresh_id=member_id,
+            client_id=each.client_id,
+            session_ms=each.session_ms,
+            rebalance_ms=each.rebalance_ms,
+            protocol_type=state.protocol_type or "",
+            protocols=[Protocol(protocol.name, protocol.metadata) for protocol in each.protocols],
+            may_skip=each.may_skip,
+            client_host=each.client_host,
+        )
+        member = Member(member_id, join)
+        member.is_new = False
+        member.assignment = each.assignment
+        is_static = each.instance_id is not None
+        wait_ms = each.session_ms if is_static else max(RETURN_MS, each.session_ms // 2)
+        member.expires_ms = now_ms + min(wait_ms, each.session_ms)
+        yield member
