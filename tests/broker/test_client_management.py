@@ -20,6 +20,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply, QueueRef
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from tests.broker.brokers import Conversation, heartbeat, notifications, send_header, subscription
+from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer
 
 EVENTS = "LIBRA_REBALANCE_EVENTS"
@@ -535,3 +536,18 @@ def test_a_client_that_finds_a_coordinator_stops_allocating(talk, peer):
     talk.beat(FakePeer("10.0.0.9:1"), "carol", "Loud", message_model="BROADCASTING")
     assert stock == [("G", ["alice"]), ("G", [])]
     assert members(talk) == ["alice"]
+
+
+def test_members_that_pop_own_no_queues_and_their_group_settles(talk, peer):
+    """Nobody has to set a message request mode: the group was "still moving" for ever, its queues unread."""
+    talk.create_topic("T")
+    talk.beat(peer, "alice")
+    popper = Popper(talk)
+    popper.peer = peer
+    assert popper.pop() == []
+    talk.advance(2_000)
+    assert [event.kind for event in events(talk)] == ["started", "settled"]
+    (group,) = talk.broker.consumers.groups()
+    assert talk.broker.consumers.rebalances.read_by_two_and_by_none(group, age_ms=1_000)[1] == []
+    pull(talk, peer, 0)
+    assert not talk.broker.consumers.rebalances.is_popped("T", "G")

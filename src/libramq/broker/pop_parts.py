@@ -65,6 +65,7 @@ class PopParts:
             journal=pop.journal,
             in_flight=pop.in_flight,
             topics=tables.topics,
+            modes=tables.request_modes,
             groups=tables.groups,
             fences=tables.fences,
             filters=filters,

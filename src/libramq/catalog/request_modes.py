@@ -34,15 +34,27 @@ class RequestModes:
             (topic, group): mode for topic, of_topic in groups.items() for group, mode in of_topic.items()
         }
         self._record = record
+        #: Topics and groups whose members pop although nobody has set it, as ours do (`pop=True`).
+        self._seen_popping: set[tuple[str, str]] = set()
 
     def get(self, topic: str, group: str) -> MessageRequestMode | None:
         """Return how a group reads a topic; None: by pulling, as nothing is set."""
         return self._modes.get((topic, group))
 
     def is_popped(self, topic: str, group: str) -> bool:
-        """Return whether a group pops a topic's messages."""
+        """Return whether a group pops a topic's messages: it is set so, or done without being set."""
         mode = self._modes.get((topic, group))
-        return mode is not None and mode.mode == MODE_POP
+        return mode.mode == MODE_POP if mode is not None else (topic, group) in self._seen_popping
+
+    def popped(self, topic: str, group: str) -> None:
+        """Note that a group pops a topic."""
+        if len(self._seen_popping) < MODES_MAX:
+            self._seen_popping.add((topic, group))
+
+    def pulled(self, topic: str, group: str) -> None:
+        """Note that a group pulls a topic."""
+        if self._seen_popping:
+            self._seen_popping.discard((topic, group))
 
     def set(self, mode: MessageRequestMode) -> None:
         """Set how a group reads a topic; raises ConfigError."""

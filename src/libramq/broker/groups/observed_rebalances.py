@@ -40,7 +40,8 @@ class ObservedRebalances:
         allocates: Callable[[str], bool],
     ) -> None:
         self.broker_name = tables.topics.broker_name
-        self.is_popped = tables.request_modes.is_popped
+        self._modes = tables.request_modes
+        self.is_popped = self._modes.is_popped
         self.allocates = allocates
         self._groups = groups
         self._topics, self._fences = tables.topics, tables.fences
@@ -136,6 +137,7 @@ class ObservedRebalances:
         if group is None or member is None:
             return
         member.session.seen(now_ms=now_ms)
+        self._modes.pulled(topic, group_name)
         if _are_owned(group, topic) and (is_opened or not self._fences.goes_by_epochs(group_name)):
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).pulled(

@@ -20,6 +20,7 @@ from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.taking import PopSelection, Share, Taken, Taking
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.request_modes import RequestModes
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
@@ -94,6 +95,7 @@ class Popping:
         journal: PopJournal,
         in_flight: InFlight,
         topics: TopicTable,
+        modes: RequestModes,
         groups: GroupTable,
         fences: Fences,
         filters: PullFilters,
@@ -108,6 +110,7 @@ class Popping:
         self._journal = journal
         self._in_flight = in_flight
         self._topics = topics
+        self._modes = modes
         self._groups = groups
         self._fences = fences
         self._filters = filters
@@ -134,6 +137,7 @@ class Popping:
         if pop.expression:
             own = self._filters.own(pop.expression, pop.expression_type)
             pop.wanted.tag_codes, pop.wanted.message_filter = own
+        self._modes.popped(pop.wanted.topic, pop.wanted.group)
         pop.expression = None  # It may be long, and what it was parsed to is enough.
         hold_ms = min(max(pop.hold_ms, 0), SUSPEND_MS_MAX)
         self._run(pop, now_ms + hold_ms if hold_ms else None)
