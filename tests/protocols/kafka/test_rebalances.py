@@ -8,17 +8,23 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body
+from libramq.formats.route import BrokerData, TopicRouteData
 from libramq.groups.classic.observed import QUIET_MS
+from libramq.groups.classic.saved_state import SavedClassicGroup, SavedMember, SavedProtocol
 from libramq.groups.classic.state import INITIAL_DELAY_MS
+from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.protocols.kafka import rebalances as kafka_rebalances
+from libramq.protocols.kafka.held_beats import HOLD_MS_MAX
 from libramq.protocols.kafka.rebalances import COLLECT_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
+from libramq.remoting.body.groups import PeerGroupsBody
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
+from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
 from libramq.wire.kafka.error_code import ErrorCode
 from libramq.wire.kafka.primitives import encode_int16, encode_int32
@@ -315,3 +321,58 @@ def test_a_deleted_group_is_not_shown_by_tools_any_more(alone: Reader, talk: Con
     (result,) = alone.peer.ask(DeleteGroupsRequest(groups_names=("G",))).results
     assert result.error_code == 0
     assert "%RETRY%G" not in talk.broker.topics
+
+
+def other_coordinator(talk: Conversation, group: str) -> None:
+    """Have another broker join the cluster that coordinates a group."""
+    view = talk.broker.other_nodes.nodes.view
+    name = next(
+        name
+        for name in map("broker-{}".format, range(100))
+        if coordinator_of(group, [name, view.own_name]) == name
+    )
+    route = TopicRouteData(broker_datas=[BrokerData(broker_name=name, broker_addrs={0: "127.0.0.1:1"})])
+    view.brokers_reported(route, linked=())
+    view.announce()
+
+
+def test_a_group_that_another_broker_coordinates_now_has_not_changed(
+    alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
+):
+    before = events(talk)
+    other_coordinator(talk, alone.group)
+    talk.advance(QUIET_MS)
+    assert alone.beat() == ErrorCode.NOT_COORDINATOR
+    assert events(talk) == before
+
+
+def test_a_group_that_continues_here_has_not_changed_until_somebody_joins(
+    endpoint: KafkaEndpoint, talk: Conversation
+):
+    """The former coordinator has passed it on."""
+    member = SavedMember(
+        session_ms=SESSION_MS,
+        rebalance_ms=60_000,
+        protocols=[SavedProtocol(name="range", metadata=subscription())],
+        assignment=share(0, 1),
+    )
+    state = SavedClassicGroup(
+        generation=7,
+        members={"m": member},
+        protocol_type="consumer",
+        protocol_name="range",
+        leader="m",
+    )
+    body = PeerGroupsBody(broker_name="broker-b", sequence=1, classic={"G": state})
+    assert talk.broker.other_nodes.copies.take(body)
+    heartbeat = HeartbeatRequest(group_id="G", generation_id=7, member_id="m")
+    peer = endpoint.peer()
+    peer.tell(heartbeat)
+    talk.advance(HOLD_MS_MAX)
+    assert [each.error_code for each in peer.answers()] == [0]
+    assert events(talk) == []
+    Reader(endpoint)
+    talk.advance(COLLECT_MS)
+    (found,) = history(talk)
+    assert found.member_count == 2
+    assert peer.ask(heartbeat).error_code == ErrorCode.REBALANCE_IN_PROGRESS

@@ -270,7 +270,7 @@ class GroupRequests:
             self.groups.charge(name)
             self.groups.forget(name)
             self._finish(name, ())
-            self._rebalances.look(name)
+            self._rebalances.moved(name)
         self.claim()
 
     def claim(self) -> None:

@@ -78,6 +78,16 @@ class Rebalances:
         known.queue_count = sum(self._count(topic) for topic in known.topics)
         self._take_shares(known, group, self._clock.monotonic_ms())
 
+    def moved(self, name: str) -> None:
+        """Note that another broker coordinates a group: its members read on what they have."""
+        known = self._known.get(name)
+        if known is None or known.causes or not known.observed.is_settled:
+            self.look(name)  # What had begun here ends here.
+            return
+        self._readers -= len(known.observed)
+        known.deadline.cancel()
+        del self._known[name]
+
     def joined(self, name: str, member_id: str) -> None:
         """Note a join: its member has stopped to read what it does not say it keeps."""
         group, known = self._groups.get(name), self._known.get(name)
