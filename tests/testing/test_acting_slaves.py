@@ -86,6 +86,7 @@ def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
     assert happened[Happening.PASSED_ON]
     assert happened[Happening.REVIVED_ELSEWHERE]
     assert happened[Happening.READ_FROM_SLAVE]
+    assert happened[Happening.POPPED_AT_SLAVE]
 
 
 def test_slaves_that_end_and_are_out_of_reach_lose_nothing() -> None:

@@ -230,6 +230,7 @@ class Broker:
             randomness,
             self._responder,
             self.filters,
+            self.replication.slave,
         )
         return [
             *self.pop.services,
@@ -292,6 +293,7 @@ class Broker:
             groups=self.groups,
             gone=self.coordination.closed,
         )
+        slave = self.replication.slave
         services: list[Any] = [
             self._clients,
             QueueLockRequests(locks=self.locks, clients=self.consumers, topics=topics, groups=groups),
@@ -300,7 +302,7 @@ class Broker:
             QueryAssignment(
                 tables=self.tables,
                 clients=self.consumers,
-                queues=self.coordination.queues,
+                queues=self.coordination.queues if slave is None else slave.routes.queues,
                 assigner=self.assigner,
                 answer=self._responder.answer,
             ),
@@ -345,7 +347,7 @@ class Broker:
         self._calls = client_calls(self.tables, parts, store, auth, self.kernel, self._responder, answered)
         for late in (self._calls, replies(self.config, self._sends, self.producers, self._calls)):
             self._processors.update(late.processors())
-        self.replication.refuse(self._processors, self._batch_processors)
+        self.replication.refuse(self._processors, self._batch_processors, self.pop.at_slave)
         self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
         self._processors.update(recorded.waiting(self._processors))

@@ -8,6 +8,7 @@ reviving    … or visible again, when they are due
 import random
 from typing import Any
 
+from libramq.broker.cluster.slave import Slave
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
@@ -16,8 +17,10 @@ from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.pop.acknowledging import Acknowledging
 from libramq.broker.pop.ordering import Ordering
 from libramq.broker.pop.popping import Popping
+from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.pop.reviving import Reviving
 from libramq.broker.pop.taking import Taking
+from libramq.broker.pop.taking_at_slave import TakingAtSlave
 from libramq.broker.processor.messages.ack_message import AckMessage
 from libramq.broker.processor.messages.pop_message import PopMessage
 from libramq.errors import StoreError
@@ -43,12 +46,13 @@ class PopParts:
         randomness: random.Random,
         responder: Responder,
         filters: PullFilters,
+        slave: Slave | None,
     ) -> None:
         pop, store, tables = files.pop, files.store, files.tables
         self._store, self._clock = store, kernel.clock
         self._commits_rest = kernel.deadlines.new(lambda _: None, "positions")
         ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
-        self.taking = Taking(
+        self.taking = (Taking if slave is None else TakingAtSlave)(
             store,
             tables.topics,
             offsets,
@@ -80,6 +84,8 @@ class PopParts:
         tables.topics.observe(self._topic_changed)
         name, waits = config.broker_name, pop.journal.must_wait
         acking = Acknowledging(store, tables.topics, pop.journal, pop.in_flight)
+        #: What a slave hands out while it acts; None at a master.
+        self.at_slave = _at_slave(files, self.popping, acking, kernel, slave) if slave is not None else None
         self.services: list[Any] = [
             PopMessage(self.popping, answer=responder.answer, broker_name=name, waits_for_disk=waits),
             AckMessage(acking, ordering, waits_for_disk=waits),
@@ -87,6 +93,8 @@ class PopParts:
 
     def settle(self) -> None:
         """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
+        if self.at_slave is not None:
+            self.at_slave.settle()
         if self.taking.settle():
             self._commits_rest.at(self._clock.monotonic_ms())
 
@@ -123,4 +131,18 @@ def _reviving(config: BrokerConfig, files: BrokerFiles, redelivery: Redelivery, 
         kernel=kernel,
         new_names=config.enable_retry_topic_v2,
         is_held=config.asks_slaves,
+    )
+
+
+def _at_slave(
+    files: BrokerFiles, popping: Popping, acking: Acknowledging, kernel: Kernel, slave: Slave
+) -> PopsAtSlave:
+    store = files.store
+    return PopsAtSlave(
+        files.pop,
+        popping,
+        acking,
+        kernel,
+        may_serve=lambda: slave.may_serve_pops,
+        log_end=lambda: store.end,
     )

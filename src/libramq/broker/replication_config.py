@@ -39,8 +39,8 @@ class ReplicationConfig(MessageStoreConfig):
     enable_slave_acting_master: bool = option(
         False,
         "enableSlaveActingMaster",
-        "While the master is gone, its slave serves locks of queues beside reads and commits. To be set at "
-        "master and slave, with `supportActingMaster` at the name servers.",
+        "While the master is gone, its slave serves locks of queues and pops beside reads and commits. To be "
+        "set at master and slave, with `supportActingMaster` at the name servers.",
     )
     enable_remote_escape: bool = option(
         False,

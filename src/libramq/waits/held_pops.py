@@ -83,6 +83,10 @@ class HeldPops(Generic[T]):
         """Return the groups that wait for messages of a topic, or of a retry topic."""
         return list(self._topics.get(topic, ()))
 
+    def topics(self) -> list[str]:
+        """Return the topics and retry topics that pops wait for."""
+        return list(self._topics)
+
     def hold(self, pop: HeldPop[T]) -> None:
         """Park a pop until it is taken, its time is up or its connection ends."""
         for name in pop.names:

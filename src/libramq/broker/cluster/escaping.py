@@ -98,8 +98,16 @@ class Escaping:
 
     def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
         """Have popped messages not passed on; return whether this slave acts, and knows what was popped."""
-        is_paused = self._clock.monotonic_ms() < self._paused_until_ms
-        return self._was_acting and not is_paused and self._pops.acknowledge(done)
+        return self._is_active and self._pops.acknowledge(done)
+
+    @property
+    def knows_popped(self) -> bool:
+        """Return whether this slave acts, and has read what was popped."""
+        return self._is_active and self._pops.knows_popped
+
+    @property
+    def _is_active(self) -> bool:
+        return self._was_acting and self._clock.monotonic_ms() >= self._paused_until_ms
 
     @property
     def is_ahead_of_master(self) -> bool:

@@ -67,6 +67,7 @@ class EscapingPops:
         self._store = files.store
         self._groups = files.tables.groups
         self._file = files.passed_on
+        self._unwritten = files.pop.unwritten
         self._save_soon = files.save_progress_soon
         self._masters = masters
         self._clock = clock
@@ -82,6 +83,11 @@ class EscapingPops:
     def is_midway(self) -> bool:
         """Return whether check points have been sent in part, or another master has yet to answer."""
         return self._window is not None and (self._is_begun or bool(self._window.awaited))
+
+    @property
+    def knows_popped(self) -> bool:
+        """Return whether the journal was read; none of Apache's master is."""
+        return self._in_flight is not None or self._file.content.place < 0
 
     def begin(self) -> None:
         """Look at the journal as it is now. What was sent in part is ended before."""
@@ -177,6 +183,8 @@ class EscapingPops:
         loaded.finish()
         self._reader, self._until = None, reader.end
         self._in_flight = loaded.in_flight
+        if self._unwritten is not None:
+            self._unwritten.starts = loaded.positions
         self._unsorted = iter(list(loaded.in_flight))
 
     def _sort(self, unsorted: Iterator[CheckPoint]) -> None:

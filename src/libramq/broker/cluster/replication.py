@@ -16,8 +16,10 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.durability import Durability
+from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.cluster.slave_refusals import refuse_at_slave
 from libramq.broker.processor.messages.ack_at_slave import AckAtSlave
+from libramq.broker.processor.messages.pop_at_slave import PopAtSlave
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID
@@ -50,7 +52,7 @@ class Replication:
         kernel: Kernel,
     ) -> None:
         store = self._store = files.store
-        self._groups = files.tables.groups
+        self._groups, self._modes = files.tables.groups, files.tables.request_modes
         self._networks = config.ha_networks
         copies = Copies(
             store,
@@ -77,21 +79,29 @@ class Replication:
         if self.slave is not None:
             self.slave.client.stalled(stall_ms)
 
-    def refuse(self, processors: dict[int, Processor], batch_processors: dict[int, BatchProcessor]) -> None:
-        """Have a slave refuse what only a master does."""
+    def refuse(
+        self,
+        processors: dict[int, Processor],
+        batch_processors: dict[int, BatchProcessor],
+        pops: PopsAtSlave | None,
+    ) -> None:
+        """Have a slave refuse what only a master does. pops: what it has handed out."""
         slave = self.slave
-        if slave is not None:
-            refuse_at_slave(
-                processors, batch_processors, is_readable=self._is_readable, is_acting=lambda: slave.is_acting
-            )
-            if slave.escaping is not None:
-                code = RequestCode.GET_ALL_DELAY_OFFSET
-                processors[code] = _pausing(processors[code], slave.escaping)
-                acks = AckAtSlave(slave.escaping.acknowledge)
-                code = RequestCode.ACK_MESSAGE
-                processors[code] = partial(acks.handle, processors[code])
-                code = RequestCode.BATCH_ACK_MESSAGE
-                processors[code] = partial(acks.handle_batch, processors[code])
+        if slave is None or pops is None:
+            return
+        served = dict(processors)
+        refuse_at_slave(
+            processors, batch_processors, is_readable=self._is_readable, is_acting=lambda: slave.is_acting
+        )
+        PopAtSlave(pops, self._groups.__contains__, self._modes).serve(served, processors)
+        acks = AckAtSlave(pops, slave.escaping.acknowledge if slave.escaping is not None else lambda _: False)
+        code = RequestCode.ACK_MESSAGE
+        processors[code] = partial(acks.handle, processors[code])
+        code = RequestCode.BATCH_ACK_MESSAGE
+        processors[code] = partial(acks.handle_batch, processors[code])
+        if slave.escaping is not None:
+            code = RequestCode.GET_ALL_DELAY_OFFSET
+            processors[code] = _pausing(processors[code], slave.escaping)
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""

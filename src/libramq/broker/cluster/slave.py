@@ -11,6 +11,7 @@ from typing import Final
 
 from libramq.broker.cluster.escaping import Escaping
 from libramq.broker.cluster.registration import Registration
+from libramq.broker.cluster.slave_routes import SlaveRoutes
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
@@ -63,6 +64,7 @@ class Slave:
         self._offsets = offsets
         self._durability = durability
         self._name_server = self._master = self._answered_last = ""
+        self.routes = SlaveRoutes(kernel.clock, self._ask, lambda: self._answered_last)
         #: Whether the name server that answered last knows a master.
         self._has_master = True
         self._silent_until_ms = MonotonicMs(0)
@@ -121,6 +123,11 @@ class Slave:
         """Return whether this slave is to act for a master that is gone."""
         is_enabled = self._config.enable_slave_acting_master
         return is_enabled and not self._has_master and self.client.state is not State.COPYING
+
+    @property
+    def may_serve_pops(self) -> bool:
+        """Return whether this slave acts, and knows what its master has popped, as far as it can."""
+        return self.is_acting and (self.escaping is None or self.escaping.knows_popped)
 
     def settle(self) -> None:
         """Report what was stored; have the tables copied if a topic is new."""

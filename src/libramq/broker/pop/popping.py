@@ -24,7 +24,7 @@ from libramq.catalog.request_modes import RequestModes
 from libramq.catalog.requirements import require_not_own
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.kernel.slices import Slices
@@ -191,6 +191,12 @@ class Popping:
         gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
         for held in self._held.take_all(topic):
             held.request.waiter.refuse(gone)
+
+    def refuse_held(self, error: BrokerError) -> None:
+        """Refuse all held pops."""
+        for topic in self._held.topics():
+            for held in self._held.take_all(topic):
+                held.request.waiter.refuse(error)
 
     def waiting(self, topic: str, group: str, queue_id: int) -> int:
         """Return how many pops of a group are held for a queue."""

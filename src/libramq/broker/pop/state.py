@@ -10,6 +10,7 @@ from typing import Final
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.loading import Loaded, load, uncommitted
+from libramq.broker.pop.unwritten_journal import UnwrittenJournal
 from libramq.clock import Clock, read_clock
 from libramq.errors import BrokerError, StoreError
 from libramq.logs import get_logger
@@ -18,6 +19,7 @@ from libramq.offsets import OffsetLedger
 from libramq.pop import InFlight
 from libramq.pop.passed_on import PassedOn
 from libramq.pop.positions import Positions
+from libramq.pop.unwritten import Unwritten
 from libramq.store.message_store import MessageStore
 from libramq.timers.timer_checkpoint import FoundCheckpoint
 
@@ -55,8 +57,14 @@ class PopState:
         if not store.config.is_copy:
             loaded = load(store, ledger, checkpoint, revive_topic=revive_topic, now=read_clock(clock))
         self.in_flight: InFlight = loaded.in_flight
-        self.positions = Positions()
-        self.journal = PopJournal(store, log, self.in_flight, revive_topic=revive_topic)
+        #: What an acting slave hands out; None at a master.
+        self.unwritten = Unwritten() if store.config.is_copy else None
+        self.positions = Positions() if self.unwritten is None else self.unwritten
+        self.journal = (
+            PopJournal(store, log, self.in_flight, revive_topic=revive_topic)
+            if self.unwritten is None
+            else UnwrittenJournal(self.unwritten, store, log, self.in_flight, revive_topic=revive_topic)
+        )
         #: Whether the file may say where our journal begins.
         self._is_taken_over = not store.config.is_copy
         self._commit(loaded, is_group)

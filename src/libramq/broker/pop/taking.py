@@ -139,7 +139,7 @@ class Taking:
             if result.status is ReadStatus.WOULD_WAIT:
                 return Taken(cold=result.cold)
             if result.status is ReadStatus.FOUND:
-                offsets = tuple(_offsets(result.data))
+                offsets = tuple(queue_offsets(result.data))
                 shares.append(Share(topic, queue_id, position, result.next_offset, offsets, result.data))
                 room -= len(offsets)
             elif result.next_offset != position and result.max_offset:
@@ -270,7 +270,7 @@ def _highest_first(config: TopicConfig) -> Iterator[tuple[str, int]]:
     return ((config.topic_name, queue_id) for queue_id in reversed(range(config.read_queue_nums)))
 
 
-def _offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:
+def queue_offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:
     """Return the queue offsets of records."""
     found: list[int] = []
     unpack = _SIZE_AND_OFFSET.unpack_from

@@ -33,7 +33,7 @@ SLOW_CHANCE: Final = 0.2
 
 
 class SimulatedPopper:
-    """One member. masters: of which it pops; slaves: by their names, where it acknowledges instead."""
+    """One member. masters: of which it pops; slaves: by their names, where it does so instead."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class SimulatedPopper:
 
     def _pop_next(self) -> None:
         master = self._random.choice(self._masters)
+        slave = self._slaves.get(master.name)
         header = PopMessageHeader(
             consumer_group=self.group,
             topic=self.topic,
@@ -69,7 +70,19 @@ class SimulatedPopper:
             poll_time=0,
             init_mode=0,
         )
-        ask(self._remotes, master.address, pop_message(header), partial(self._popped, master))
+
+        def answered(reply: PopReply | LibraError) -> None:
+            if isinstance(reply, RemoteError) and slave is not None:
+                ask(self._remotes, slave.address, pop_message(header), popped_at_slave)
+            else:
+                self._popped(master, reply)
+
+        def popped_at_slave(reply: PopReply | LibraError) -> None:
+            if not isinstance(reply, LibraError) and reply.body:
+                self._world.history.happened(Happening.POPPED_AT_SLAVE, self.topic)
+            self._popped(master, reply)
+
+        ask(self._remotes, master.address, pop_message(header), answered)
         self.process.after(POP_EVERY_MS, self._pop_next)
 
     def _popped(self, master: SimulatedBroker, reply: PopReply | LibraError) -> None:

@@ -51,6 +51,7 @@ class Happening(StrEnum):
     PASSED_ON = "an acting slave passes an open transaction on"
     REVIVED_ELSEWHERE = "an acting slave has another master redeliver what was popped"
     ACKNOWLEDGED_AT_SLAVE = "an acting slave takes the acknowledgement of a popped message"
+    POPPED_AT_SLAVE = "an acting slave hands out messages to a group that pops"
     READ_FROM_SLAVE = "a member reads on from a slave under its opening"
     # Groups of Kafka's members.
     KAFKA_GROUP = "a Kafka group"

@@ -5,7 +5,7 @@
     recalls of timer messages                SLAVE_NOT_AVAILABLE
     pulls, unless slaveReadEnable            SYSTEM_BUSY
     pops, locks, assignments, openings, coordinators: SYSTEM_BUSY; ours: a slave must not own any of these;
-    an acting master locks queues, and may take acknowledgements of what was popped (`ack_at_slave.py`)
+    an acting master locks queues, and serves pops (`pop_at_slave.py`, `ack_at_slave.py`)
 
 Upstream: SendMessageProcessor.rejectRequest, PullMessageProcessor.rejectRequest,
 AdminBrokerProcessor.validateSlave, resetOffsetInner.

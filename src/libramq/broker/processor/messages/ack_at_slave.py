@@ -6,9 +6,10 @@ Upstream: AckMessageProcessor.appendAck, whose acting slave stores them at anoth
 points of a master that returns are not.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from libramq.broker.pop.pops_at_slave import PopsAtSlave
 from libramq.broker.processor.messages.ack_message import ACKS_MAX, real_topic
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -26,9 +27,13 @@ Acknowledged = tuple[Key, bytes]
 
 
 class AckAtSlave:
-    """Takes acknowledgements. acknowledge: returns whether this slave passes on what was popped."""
+    """Takes acknowledgements. pops: what was popped here.
 
-    def __init__(self, acknowledge: Callable[[Iterable[Acknowledged]], bool]) -> None:
+    acknowledge: notes what was popped at the master; returns whether this slave passes that on.
+    """
+
+    def __init__(self, pops: PopsAtSlave, acknowledge: Callable[[Iterable[Acknowledged]], bool]) -> None:
+        self._pops = pops
         self._acknowledge = acknowledge
 
     def handle(self, refuse: Processor, request: Request) -> Outcome:
@@ -40,13 +45,13 @@ class AckAtSlave:
             return refuse(request)
         key = (header.topic, header.consumer_group, header.queue_id, handle.start_offset, handle.pop_time_ms)
         bit_set = (1 << distance).to_bytes(distance // 8 + 1, "little")
-        return SUCCESS if self._acknowledge([(key, bit_set)]) else refuse(request)
+        return self._take(refuse, request, [(key, bit_set)])
 
     def handle_batch(self, refuse: Processor, request: Request) -> Outcome:
         """Take acknowledgements of several check points' messages."""
-        return with_body(request, BatchAckBody, partial(self._take, refuse, request))
+        return with_body(request, BatchAckBody, partial(self._take_batch, refuse, request))
 
-    def _take(self, refuse: Processor, request: Request, body: BatchAckBody) -> Outcome:
+    def _take_batch(self, refuse: Processor, request: Request, body: BatchAckBody) -> Outcome:
         if len(body.acks) > ACKS_MAX:
             raise broker_error(ResponseCode.INVALID_PARAMETER, f"{len(body.acks)} check points; {ACKS_MAX}")
         if any(ack.revive_queue == ORDERED for ack in body.acks):
@@ -55,4 +60,12 @@ class AckAtSlave:
             ((real_topic(ack), ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time), ack.bits())
             for ack in body.acks
         ]
-        return SUCCESS if self._acknowledge(done) else refuse(request)
+        return self._take(refuse, request, done)
+
+    def _take(self, refuse: Processor, request: Request, done: Sequence[Acknowledged]) -> Outcome:
+        """Take what was popped here, and what the master had popped."""
+        of_master = [each for each in done if not self._pops.has(each[0])]
+        if len(of_master) < len(done):
+            self._pops.acknowledge(done, request.now)
+        is_taken = not of_master or self._acknowledge(of_master)
+        return SUCCESS if is_taken else refuse(request)
