@@ -55,6 +55,8 @@ MAY_GROW: Final = {
     "broker.metrics.runtime_info.": "samples of the last ten minutes, one a second",
     "broker.metrics.throughput.": "counts of the last minute, hour and day, LONG_KEYS_MAX names in each",
     "broker.messages.stored_properties._needles": "our own names of properties, each from its first use on",
+    "client.consuming.committing.first_commits.FirstCommits._known": "a member's topics, once committed in",
+    "groups.contested_queues.ContestedQueues._taken_at_ms": "queues moved since the rebalance began",
     "store.log.segments.Segments.": "files of the commit log, until retention removes them",
     "store.open_files.OpenFiles.": "open files, up to the store's count_max",
 }
@@ -109,7 +111,7 @@ class Turnover:
         for topic in TOPICS:
             self.cluster.produce(topic, interval_ms=PRODUCER_INTERVAL_MS, body_bytes=BODY_BYTES)
         for plan in self._groups:
-            self.cluster.join(plan)
+            self.cluster.join(plan, kind=0)  # All topics of the group are known from the beginning.
         self.cluster.kafka.join_all()
         self.come_and_go(2 * WAYS * len(self._joins))
 
