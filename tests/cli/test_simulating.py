@@ -12,6 +12,7 @@ from libramq.cli.simulating import simulate
 from libramq.offsets.journal import OffsetJournal
 from libramq.testing.history import Violation
 from libramq.testing.scenarios.happening import Happening
+from libramq.testing.scenarios.scenario import draw_scenario
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report
 
@@ -27,7 +28,7 @@ def test_passing_seeds_are_counted(capsys: pytest.CaptureFixture[str]):
 def test_a_missing_extra_is_named_before_any_seed_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Some seeds have groups of Kafka's clients."""
+    """Only seeds with groups of Kafka's clients need it; the first seeds have none."""
     imported = builtins.__import__
 
     def without_extra(name: str, *arguments: Any, **options: Any) -> Any:
@@ -36,10 +37,13 @@ def test_a_missing_extra_is_named_before_any_seed_runs(
         return imported(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without_extra)
-    assert run(["simulate", "--seeds", "1"]) == 2
+    first = next(seed for seed in range(100) if draw_scenario(seed).kafka_groups)
+    assert run(["simulate", "--seeds", str(first + 1)]) == 2
     told = capsys.readouterr()
+    assert f"seed {first} " in told.err
     assert "pip install 'libramq[kafka]'" in told.err
     assert len(told.err.splitlines()) == 1
+    assert run(["simulate", "--seeds", "1"]) == 0
 
 
 def test_a_failure_names_rule_seed_and_command(

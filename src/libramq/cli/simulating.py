@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from libramq.cli.output import console, print_table
 from libramq.errors import ConfigError
 from libramq.testing.scenarios.happening import Happening
+from libramq.testing.scenarios.scenario import draw_scenario
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report, Simulation
 
@@ -33,11 +34,11 @@ def simulate(
 ) -> int:
     """Run seeds in `jobs` processes, until one fails or to the end; return the exit code.
 
-    run: runs one seed; the simulator by default. Raises ConfigError without the extra `kafka`.
+    run: runs one seed; the simulator by default. Raises ConfigError if a seed needs an extra that is missing.
     """
     out, began = console(), time.monotonic()
     if run is None:
-        _require_kafka()
+        _require_kafka(range(first, first + count))
         run = RunSeed(steps=steps, lines_kept=None if shows_log else LINES_SHOWN)
     totals = _Totals()
     with (
@@ -63,14 +64,15 @@ def simulate(
     return EXIT_BROKEN if totals.failed else 0
 
 
-def _require_kafka() -> None:
-    """Raise ConfigError if the seeds that have Kafka's groups could not be run."""
+def _require_kafka(seeds: Iterable[int]) -> None:
+    """Raise ConfigError if a seed has groups of Kafka's, and the extra that they need is missing."""
     try:
         import libramq.testing.nodes.kafka_port  # noqa: F401
     except ModuleNotFoundError as missing:
-        raise ConfigError(
-            f"some seeds have groups of Kafka's: they need {missing.name}: pip install 'libramq[kafka]'"
-        ) from None
+        for seed in seeds:
+            if draw_scenario(seed).kafka_groups:
+                what = f"seed {seed} has a group of Kafka's and needs {missing.name}"
+                raise ConfigError(f"{what}: pip install 'libramq[kafka]'") from None
 
 
 class _Totals:
