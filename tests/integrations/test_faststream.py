@@ -200,7 +200,28 @@ async def test_a_subscriber_without_handlers_is_read(one):
         async for message in subscriber:
             found.add(await message.decode())
             break
+        began_s = asyncio.get_running_loop().time()
     assert found == {"a", "b"}
+    assert asyncio.get_running_loop().time() - began_s < 10, "the stop waits for no reader"
+
+
+async def test_reading_ends_with_the_broker(one):
+    broker = RocketMQBroker(one.namesrv)
+    subscriber = broker.subscriber("Orders", consume_from="earliest")
+    calls = Calls()
+
+    async def read():
+        async for message in subscriber:
+            calls(await message.decode())
+
+    async with broker:
+        await broker.publish("a", "Orders")
+        await broker.start()
+        reading = asyncio.create_task(read())
+        await calls.wait(1)
+    async with asyncio.timeout(PATIENCE_S):
+        await reading
+    assert calls.all == [("a",)]
 
 
 async def test_what_was_read_is_done_at_the_stop_and_nobody_is_waited_for(one):

@@ -1,8 +1,8 @@
 """The subscriber: a push consumer whose messages FastStream's handlers get."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Final, TypeVar
 
 from faststream._internal.endpoint.publisher import PublisherProto
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
@@ -26,6 +26,8 @@ from libramq.integrations.faststream.config import (
 from libramq.integrations.faststream.message import Received
 from libramq.integrations.faststream.publisher import ReplyPublisher
 from libramq.message.message import MessageExt
+
+T = TypeVar("T")
 
 #: Ours: how soon a topic that is not there yet is looked up again; the client's own period is 30 s.
 ROUTE_REFRESH_MS: Final = 1_000
@@ -136,9 +138,7 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
         """Return the next message; None if none came in time. Only without handlers."""
         consumer = self._without_handlers()
-        # A task that is done: at the stop, which another task calls, its message counts as done.
-        fetch = asyncio.create_task(consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1))
-        found = await fetch
+        found = await _in_own_task(consumer.getmany(timeout_ms=int(timeout * 1000), max_records=1))
         for messages in found.values():
             return await self._parsed(messages[0])
         return None
@@ -146,7 +146,11 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
     async def __aiter__(self) -> AsyncIterator[StreamMessage[Received]]:
         """Yield messages. Only without handlers."""
         consumer = self._without_handlers()
-        async for message in consumer:
+        while True:
+            try:
+                message = await _in_own_task(anext(consumer))
+            except StopAsyncIteration:
+                return
             yield await self._parsed(message)
 
     def get_log_context(self, message: StreamMessage[Received] | None) -> dict[str, str]:
@@ -178,3 +182,12 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         parsed = await process_msg(msg=received, middlewares=middlewares, parser=parser, decoder=decoder)
         assert parsed is not None, "it was received"
         return parsed
+
+
+async def _in_own_task(fetch: Coroutine[Any, Any, T]) -> T:
+    """Fetch in a task that is done afterwards.
+
+    A broker stops its subscribers in tasks of its own. Whatever a task that still runs has fetched, the
+    consumer would wait for its next call; what a task has that is done counts as done.
+    """
+    return await asyncio.create_task(fetch)
