@@ -89,6 +89,9 @@ class ConsumeQueueTable:
 
         The first record of a topic says what queues it has.
         """
+        queue = self._queues.get((head.topic, head.queue_id))
+        if queue is not None:
+            return queue
         if head.topic not in self.batch_topics and is_of_batch_queue(head) and not self.of_topic(head.topic):
             self.batch_topics.add(head.topic)
         return self.get_or_create(head.topic, head.queue_id)

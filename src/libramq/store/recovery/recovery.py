@@ -29,7 +29,7 @@ from libramq.store.log.log_scan import Damage, LogScan, newest_written
 from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
 from libramq.store.queues.dispatch import unit_tag_code
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK
 from libramq.store.recovery.damage import DamageExtent, lost_files, refusal
 from libramq.store.recovery.recovery_point import RecoveryPoint
 from libramq.store.retention.deletions import Deletions
@@ -173,7 +173,8 @@ def recover(
             tally.timestamp_ms = WallMs(found.store_timestamp_ms)
             if found.physical_offset >= deletions.end_of(found.topic):
                 tally.unreachable_count += not _dispatch(queues, found)
-            _dispatch_light(queues, found, deletions)
+            if MARK in found.properties:
+                _dispatch_light(queues, found, deletions)
             continue
         if not found.is_proven:
             if damaged is None:
