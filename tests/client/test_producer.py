@@ -16,6 +16,7 @@ from libramq.errors import (
     LocalProtocolError,
     MessageIllegal,
     NameServerUnavailable,
+    RemoteError,
     RequestTimeout,
     RouteNotFound,
     SystemBusy,
@@ -227,6 +228,26 @@ async def test_an_error_that_every_broker_would_give_is_raised_at_once(namesrv, 
             await sender.send(Message("T", b"x"))
     assert caught.value.response_code == 13
     assert broker.count(*SENDS) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"msgId": "a", "queueId": "x", "queueOffset": "0"}])
+async def test_an_answer_that_cannot_be_read_is_an_error(start, fields):
+    """It ended the connection, and whoever waited for it waited for ever."""
+
+    class Garbled(FakeBroker):
+        def send_message_v2(self, peer, request):
+            self.answer(peer, request, **fields)
+
+        send_batch_message = send_message_v2
+
+    namesrv = await start(FakeNameServer(await start(Garbled("a", T=4))))
+    heard = []
+    async with producer(namesrv) as sender:
+        with pytest.raises(RemoteError, match="cannot be read"):
+            await sender.send(Message("T", b"x"))
+        sender.send_nowait(Message("T", b"x"), heard.append)
+        await sender.flush()
+    assert isinstance(heard[0], RemoteError)
 
 
 async def test_attempts_are_bounded(namesrv, broker):

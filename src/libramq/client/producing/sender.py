@@ -14,7 +14,7 @@ from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, ConnectFailed, LibraError, RemoteError, RemoteProtocolError
+from libramq.errors import BrokerError, ConnectFailed, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
 from libramq.transport.remotes import Remotes
@@ -104,8 +104,8 @@ class Sender:
                     self._remotes.close_connection(address)
                 self._failed(prepared, attempts, error, sent)
                 return
-            except (KeyError, ValueError) as error:
-                sent(RemoteProtocolError(f"the answer of {address} to a send cannot be read: {error!r}"))
+            except RemoteError as error:  # It cannot be read: the message may be stored.
+                sent(error)
                 return
             safe = reply.code == ResponseCode.SUCCESS
             following = attempts.stored(self._clock.monotonic_ms(), safe=safe)
