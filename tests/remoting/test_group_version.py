@@ -8,7 +8,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting import group_version
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body import nodes
+from libramq.remoting.body import groups, nodes
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.remoting.requests import REQUESTS
 from libramq.rpc import group_calls, peer_calls
@@ -36,6 +36,7 @@ CALLS: tuple[Call[object], ...] = (
     peer_calls.ask_node(nodes.PeerNodeBody(broker_name="b")),
     peer_calls.change_topic(nodes.PeerTopicBody(broker_name="b", topic="T", queues=1)),
     peer_calls.exchange_offsets(nodes.PeerOffsetsBody(broker_name="b", group="g")),
+    peer_calls.pass_on_groups(groups.PeerGroupsBody(broker_name="b", sequence=1)),
 )
 
 
