@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from libramq.client.routing.name_servers import Routed
 from libramq.client.routing.routes import Routes
-from libramq.errors import LibraError, NameServerUnavailable
+from libramq.errors import LibraError, NameServerUnavailable, RemoteProtocolError
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 
 
@@ -68,6 +68,18 @@ def test_a_failed_lookup_keeps_the_old_route_and_stops_no_other():
     names.answer()
     assert done == [1]
     assert routes.table.publish_info("T") is not None
+
+
+def test_a_route_that_cannot_be_used_is_an_error_and_the_next_one_counts():
+    """An operator writes the order by hand; sends to the topic waited for ever, even once it was right."""
+    names, routes = made()
+    found: list[object] = []
+    routes.publish_info("T", found.append)
+    names.answer(TopicRouteData(order_topic_conf="a=2", broker_datas=[], queue_datas=[]))
+    assert isinstance(found[0], RemoteProtocolError)
+    routes.publish_info("T", found.append)
+    names.answer()
+    assert len(found[1].queues) == 1  # type: ignore[attr-defined]
 
 
 def test_a_stop_ends_a_refresh_of_thousands_of_topics():

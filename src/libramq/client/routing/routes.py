@@ -87,9 +87,15 @@ class Routes:
         self.fetch(topic, fetched)
 
     def _routed(self, topic: str, outcome: TopicRouteData | LibraError) -> None:
-        failure = outcome if isinstance(outcome, LibraError) else None
-        if not isinstance(outcome, LibraError) and self.table.update(topic, outcome):
-            log.debug("route changed", topic=topic)
+        failure: LibraError | None = None
+        if isinstance(outcome, LibraError):
+            failure = outcome
+        else:
+            try:
+                if self.table.update(topic, outcome):
+                    log.debug("route changed", topic=topic)
+            except LibraError as error:  # Its order, for example, which an operator writes by hand.
+                failure = error
         for fetched in self._fetching.pop(topic):
             fetched(failure)
 
