@@ -21,7 +21,17 @@ def test_a_message_has_the_handle_of_its_queue():
     assert message.properties[POP_CK] == "4 5 6 2 0 b 3 7"
 
 
-@pytest.mark.parametrize(("body", "starts"), [(ONE, {"0 2": 4}), (ONE, {"1 3": 4}), (ONE[:-1], {"0 3": 4})])
+@pytest.mark.parametrize(
+    ("body", "starts"),
+    [
+        (ONE, {"0 2": 4}),
+        (ONE, {"1 3": 4}),
+        (ONE[:-1], {"0 3": 4}),
+        (ONE, {"0 3": 8}),
+        (ONE, {"0 3": -(1 << 21)}),
+        (ONE, {"0 3": 10**30}),
+    ],
+)
 def test_an_answer_that_cannot_be_read_is_the_brokers_failure(body: bytes, starts: dict[str, int]):
     """So the other brokers are asked; a missing start was a KeyError in the program."""
     with pytest.raises(RemoteError, match="broker b"):

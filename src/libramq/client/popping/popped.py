@@ -53,8 +53,19 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
                 broker_name, queue_id,
             )  # fmt: skip
             beginning = beginnings[queue_id] = encode_handle(handle)
+            _require_sound(f"{beginning} {message.queue_offset}", broker_name)
         message.add_properties({p.POP_CK: f"{beginning} {message.queue_offset}"})
     return messages
+
+
+def _require_sound(text: str, broker_name: str) -> None:
+    """Raise RemoteError for a handle that could not be sent back: no acknowledgement would ever name it."""
+    try:
+        handle = decode_handle(text)
+        if handle.offset is not None:
+            _bit_set([handle.offset - handle.start_offset])
+    except ConfigError as error:
+        raise RemoteError(f"a pop's answer of broker {broker_name} has impossible numbers: {error}") from None
 
 
 def _brings_handle(message: MessageExt) -> bool:
