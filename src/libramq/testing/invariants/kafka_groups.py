@@ -166,9 +166,6 @@ class KafkaEpochsGoForward(Invariant):
         if broker == beat.broker and since_ms < self._died_ms.get(broker, MonotonicMs(0)):
             self.cluster.world.history.happened(Happening.KAFKA_KEPT, beat.group)
         if broker != beat.broker:
-            self.cluster.world.history.happened(Happening.KAFKA_CONTINUED, beat.group)
-        before = self._last.get((beat.member, beat.life - 1))
-        if beat.epoch == JOINS and before is not None and before[0] != beat.broker:
             self.cluster.world.history.happened(Happening.KAFKA_TAKEN_OVER, beat.group)
         self._last[life] = (beat.broker, self.cluster.now_ms)
 

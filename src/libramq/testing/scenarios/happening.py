@@ -61,8 +61,7 @@ class Happening(StrEnum):
     KAFKA_REPLACED = "a static Kafka member is replaced"
     KAFKA_AMID = "a coordinator ends amid a rebalance of a Kafka group"
     KAFKA_KEPT = "a coordinator restarts, and its Kafka members keep their partitions"
-    KAFKA_TAKEN_OVER = "another broker takes a Kafka group over, and its members join there"
-    KAFKA_CONTINUED = "another broker continues with the members of a Kafka group"
+    KAFKA_TAKEN_OVER = "another broker takes a Kafka group over, and continues with its members"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
     ROUTES_DIFFER = "name servers do not agree on a topic"
