@@ -182,6 +182,16 @@ def test_members_that_get_nothing_new_wait_for_those_that_give_something_up(worl
     assert world.group.has_synced
 
 
+def test_a_member_that_hears_of_the_next_rebalance_elsewhere_does_not_wait(world: World):
+    """One of librdkafka has a held heartbeat, and would not join for a second after an error."""
+    for name in "ab":
+        world.join(name)
+    world.advance(2 * INITIAL_DELAY_MS)
+    b = world.sync("b-id", may_wait=False)
+    world.sync("a-id", {"a-id": b"less"}, waiting=("b-id",))
+    assert world.synced(b).refusal is Refusal.NONE
+
+
 def test_members_wait_no_longer_than_until_their_next_heartbeat(world: World):
     _, b, c = world.giving_up()
     world.advance(NEXT_REBALANCE_MS - 1)

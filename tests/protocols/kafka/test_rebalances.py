@@ -23,6 +23,7 @@ from libramq.protocols.kafka.rebalances import COLLECT_MS
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats
 from libramq.remoting.body.groups import PeerGroupsBody
+from libramq.wire.kafka.apis.api_versions import ApiVersionsRequest
 from libramq.wire.kafka.apis.delete_groups import DeleteGroupsRequest
 from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol
@@ -142,6 +143,22 @@ def test_a_cooperative_rebalance_of_two_generations_is_one(
     _, found = history(talk)
     assert (found.moved, found.minimum, found.worst_pause_ms) == (1, 1, 40)
     assert [cause.reason for cause in found.causes] == ["member_joined"]
+
+
+def test_a_cooperative_member_of_librdkafka_is_told_its_share_at_once(
+    alone: Reader, endpoint: KafkaEndpoint, talk: Conversation
+):
+    """Its held heartbeat tells it of the second generation; after an error it waits for a second."""
+    other = Reader(endpoint)
+    software = ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.16.1")
+    other.peer.tell(software, 3)
+    alone.rejoin(0, 1)
+    alone.joined()
+    joined, _ = other.peer.answers()
+    other.generation = joined.generation_id
+    other.sync()
+    alone.sync({alone.member_id: share(0), other.member_id: share()})
+    assert [each.error_code for each in other.peer.answers()] == [0]
 
 
 def test_queues_that_nobody_is_assigned_are_unowned_after_a_while(

@@ -105,7 +105,7 @@ class ClassicGroup(ClassicRebalance):
         member.renew(now_ms)
         self._to_sync.discard(member.member_id)
         self._end_sync(member, Refusal.REBALANCE_IN_PROGRESS)  # It asks again: its first answer was lost.
-        member.sync_key = sync.key
+        member.sync_key, member.may_wait = sync.key, sync.may_wait
         if self.status is Status.STABLE:
             self._answer_syncs(now_ms)
         elif member.member_id == self.leader:

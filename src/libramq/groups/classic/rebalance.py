@@ -123,7 +123,8 @@ class ClassicRebalance:
     def _answer_syncs(self, now_ms: MonotonicMs) -> None:
         """Give members that ask their shares, except for those that wait; their sessions begin again."""
         for member in self.members.values():
-            if member.sync_key is not None and member.member_id not in self._waiting:
+            waits = member.may_wait and member.member_id in self._waiting
+            if member.sync_key is not None and not waits:
                 member.renew(now_ms)
                 self._answers.append(self._share(member.sync_key, member))
                 member.sync_key = None

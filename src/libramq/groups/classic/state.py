@@ -56,6 +56,7 @@ class Member:
         "is_new",
         "join_key",
         "may_skip",
+        "may_wait",
         "member_id",
         "protocols",
         "rebalance_ms",
@@ -71,6 +72,8 @@ class Member:
         #: Whether its connection has ended, and it was not heard since.
         self.is_lost = False
         self.sync_key: Hashable | None = None
+        #: Whether its sync may be answered with the next rebalance.
+        self.may_wait = False
         self.expires_ms = MonotonicMs(0)
         self.take(join)
 

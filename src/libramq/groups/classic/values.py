@@ -51,7 +51,7 @@ class Sync(NamedTuple):
     """A member wants its share. protocol_type, protocol_name: None where it does not name them.
 
     waiting: of the leader's, members whose shares bring nothing new, while others give up theirs and join
-    again at once. They are answered with that rebalance.
+    again at once. They are answered with that rebalance, those whose own syncs say that they may wait.
     """
 
     key: Hashable
@@ -62,6 +62,7 @@ class Sync(NamedTuple):
     protocol_name: str | None = None
     assignments: Mapping[str, bytes] = {}
     waiting: Collection[str] = ()
+    may_wait: bool = True
 
 
 class Beat(NamedTuple):

@@ -63,6 +63,11 @@ class Slot(Parked):
         assert self.call is not None, "a request has a call"
         return self.call.header.version
 
+    @property
+    def is_ordered(self) -> bool:
+        """Return whether the client needs its answers in the order of its requests."""
+        return self._answers.is_ordered(self.connection)
+
     def answer(self, response: Message) -> None:
         """Send an answer as soon as those before it have left."""
         assert self.call is not None, "an answer in the request's version needs the request"
@@ -177,10 +182,14 @@ class Answers:
             self._unordered.add(connection)
             self._purgatory.park(_Unordered(connection, self._unordered))
 
+    def is_ordered(self, connection: Connection) -> bool:
+        """Return whether a client needs its answers in the order of its requests."""
+        return connection not in self._unordered
+
     def take_apart(self, slot: Slot) -> None:
         """Let the answers of later requests leave before this one's, if the client allows it."""
         waiting = self._waiting.get(slot.connection)
-        if slot.connection not in self._unordered or waiting is None or slot not in waiting:
+        if slot.is_ordered or waiting is None or slot not in waiting:
             return
         slot.is_apart = True
         waiting.remove(slot)

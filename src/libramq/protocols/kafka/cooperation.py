@@ -5,7 +5,8 @@
 
 A joins again as soon as it has its share. B would hear of that by its next heartbeat, 3 s later with the
 defaults, as clients begin to count anew when they have joined; until then nobody reads the partitions. So
-the answer to B's sync waits for round 2, and tells it to join again.
+the answer to B's sync waits for round 2, and tells it to join again. Members of librdkafka need no such
+answer: their heartbeats are held all the time.
 """
 
 from collections.abc import Collection, Mapping

@@ -163,6 +163,8 @@ class GroupRequests:
             protocol_name=request.protocol_name,
             assignments=assignments,
             waiting=waiting,
+            # librdkafka hears of it by its held heartbeat, and waits a second after an error before it joins.
+            may_wait=slot.is_ordered,
         )
         answers = group.sync(sync, self._clock.monotonic_ms())
         self.groups.charge(request.group_id)
