@@ -1,4 +1,4 @@
-"""What an acting slave has handed out to groups that pop: in memory, as a slave writes nothing to its log.
+"""The messages that an acting slave has handed out to groups that pop: in memory, as its log is its master's.
 
     queue   0 … │ ✓ ✓ │ ○ ✓ ○ ✓ │ …
                first  done      next

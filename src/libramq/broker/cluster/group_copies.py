@@ -33,7 +33,7 @@ class _Sender:
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.heard_ms = MonotonicMs(0)
+        self.last_request_ms = MonotonicMs(0)
         self.classic: dict[str, SavedClassicGroup] = {}
         self.modern: dict[str, dict[str, SavedEntry]] = {}
 
@@ -93,7 +93,7 @@ class GroupCopies:
             sender.clear()
             if body.after:
                 return False
-        sender.heard_ms, sender.sequence = now_ms, body.sequence
+        sender.last_request_ms, sender.sequence = now_ms, body.sequence
         others = sum(len(each.names()) for each in self._senders.values() if each is not sender)
         sender.apply(body, GROUPS_MAX - others)
         if any(self._view.coordinator_of(name) == self._view.own_name for name in sender.names()):
@@ -125,7 +125,7 @@ class GroupCopies:
         return [name for name in names if self._view.coordinator_of(name) == self._view.own_name]
 
     def _is_fresh(self, sender: _Sender, now_ms: MonotonicMs) -> bool:
-        return now_ms - sender.heard_ms <= FRESH_MS
+        return now_ms - sender.last_request_ms <= FRESH_MS
 
     def _brokers_changed(self) -> None:
         """Forget copies of groups of which this broker is neither the coordinator now nor the next one."""

@@ -49,7 +49,7 @@ class Source(Protocol):
 
 @dataclass(slots=True)
 class _Change:
-    """What a successor has yet to get of a group. entries: None: a member is gone.
+    """The part of a group that its successor does not have yet. entries: None: a member is gone.
 
     is_whole: what it got before is void. is_handed_over: the successor coordinates the group already.
     """

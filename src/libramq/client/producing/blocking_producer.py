@@ -104,8 +104,8 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> MessageExt:
         """Send a message as a request, and return the reply that a consumer of its topic sends."""
-        asked = self._producer.request(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
-        return self._wait("request", asked)
+        reply = self._producer.request(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        return self._wait("request", reply)
 
     def reply(
         self,

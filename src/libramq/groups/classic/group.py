@@ -70,8 +70,8 @@ class ClassicGroup(ClassicRebalance):
 
     def reads_share(self, member: Member) -> bool:
         """Return whether a member has its share of this generation."""
-        has_asked = member.member_id not in self._to_sync
-        return self.status is Status.STABLE and has_asked and member.sync_key is None
+        has_sent_sync = member.member_id not in self._to_sync
+        return self.status is Status.STABLE and has_sent_sync and member.sync_key is None
 
     # Requests.
 

@@ -126,8 +126,8 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
                 self._stopping = asyncio.create_task(self.stop())
                 return
         self._consumer = self._fetching = None
-        patience_s = self._outer_config.graceful_timeout
-        timeout_ms = STOP_TIMEOUT_MS if patience_s is None else int(patience_s * 1000)
+        timeout_s = self._outer_config.graceful_timeout
+        timeout_ms = STOP_TIMEOUT_MS if timeout_s is None else int(timeout_s * 1000)
         # First: what comes while FastStream waits for handlers would fail, and go to the retry topic.
         if consumer is not None:
             await consumer.stop(timeout_ms=timeout_ms)

@@ -55,7 +55,7 @@ class ModernGroupRecords:
         self._former = {name: each.group for name, each in self._entries.items() if each.group is not None}
         self._count = len(self._former)
         #: Groups that continue after a restart, and whose members were not heard since.
-        self.unheard: set[str] = set()
+        self.silent: set[str] = set()
         successors.add(self)
 
     def observe(self, observer: Callable[[], None]) -> None:
@@ -71,7 +71,7 @@ class ModernGroupRecords:
     def copy(self, name: str) -> GroupCopy | None:
         """Return what is passed on of a group: nothing of one that another broker has had meanwhile."""
         group = self._groups.get(name)
-        if group is None or not group.members or name in self.unheard:
+        if group is None or not group.members or name in self.silent:
             return None
         entries = {name: saved_group(group)}
         for member_id in group.members:

@@ -121,7 +121,7 @@ class ModernGroupRequests:
         refusal = group.beat(beat, self._nodes.partitions, now_ms)
         held = HeldOf(beat.member_id, beat.instance_id, beat.epoch)
         if refusal is Refusal.NONE:
-            self._records.unheard.discard(name)
+            self._records.silent.discard(name)
             self._note_last(name, group, held)
             if beat.pattern:
                 self._patterns.use(beat.pattern, name, is_known=beat.pattern in group.fitting)
@@ -192,7 +192,7 @@ class ModernGroupRequests:
         has_others = not self._nodes.is_alone
         for name in self.groups.names():
             group = self.groups.get(name)
-            is_outdated = has_others and name in self._records.unheard
+            is_outdated = has_others and name in self._records.silent
             if group is None or not (is_outdated or self._nodes.is_elsewhere(name)):
                 continue
             log.info("another broker coordinates a group of Kafka's clients now", group=name)
@@ -273,7 +273,7 @@ class ModernGroupRequests:
         if deadline is not None:
             deadline.cancel()
         self._all.release(name)
-        self._records.unheard.discard(name)
+        self._records.silent.discard(name)
         self._looked_at.pop(name, None)
         self.held_beats.answer_group(name)
         self._last.pop(name, None)
@@ -356,7 +356,7 @@ class ModernGroupRequests:
     def _restore(self) -> None:
         """Continue with the groups that were recorded before a restart."""
         for name, group in self._records.restored(self._clock.monotonic_ms()):
-            self._records.unheard.add(name)
+            self._records.silent.add(name)
             self._continue(name, group)
         self.moved()
 

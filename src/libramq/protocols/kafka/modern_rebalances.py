@@ -25,7 +25,7 @@ from libramq.protocols.kafka.rebalances import COLLECT_MS, READERS_MAX
 
 @dataclass(slots=True)
 class _Known:
-    """What was known of a group when it was looked at last.
+    """The state of a group when it was looked at last.
 
     noted: the partitions of members, by their names. causes: those that are not recorded yet.
     """

@@ -34,7 +34,7 @@ READERS_MAX: Final = 100_000
 
 @dataclass(slots=True)
 class _Known:
-    """What was known of a group when it was looked at last.
+    """The state of a group when it was looked at last.
 
     causes: those that are not recorded yet. with_share: the members whose share of this generation was noted.
     """

@@ -35,7 +35,7 @@ _BLOCK_BYTES: Final = 24 * 1024
 
 
 class ExtensionUnit(NamedTuple):
-    """What an extension has of a message."""
+    """The extension of a message."""
 
     tag_code: int
     stored_ms: int

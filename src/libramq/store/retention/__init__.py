@@ -1,1 +1,1 @@
-"""What is deleted: old files, removed topics, and the room that the disk has left."""
+"""Retention: old files and removed topics are deleted, by age and by the room that the disk has left."""

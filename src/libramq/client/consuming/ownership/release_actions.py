@@ -77,8 +77,8 @@ def end_draining(own: Ownership, owned: OwnedQueue, event: ev.Event, now_ms: Mon
     if has_no_master and _may_have_a_master(own, owned, event, now_ms):
         own.timers.at(now_ms + MASTER_LOOK_MS, DrainOver(queue, owned.generation))
         return [sg.BrokerMissing()]
-    is_released_as_asked = owned.is_revoked_by_coordinator and _is_committed(own, owned)
-    if owned.lock.is_in_doubt or (has_no_master and not is_released_as_asked):
+    is_revocation_done = owned.is_revoked_by_coordinator and _is_committed(own, owned)
+    if owned.lock.is_in_doubt or (has_no_master and not is_revocation_done):
         return [fx.Lost((queue,)), *complete_release(own, owned, now_ms)]
     steps: Steps = [*own.commits.commit([owned]), fx.Revoked((queue,))]
     if settings.has_revoke_hook:
