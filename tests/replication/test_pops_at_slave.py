@@ -25,8 +25,7 @@ from tests.broker.test_pop import Popper, popped
 from tests.fakes import FakePeer
 from tests.replication.pairs import Pair
 from tests.replication.test_escaping import ACTING, ROUND_MS, SECONDS, lose_master, return_master
-
-INVISIBLE_MS = 20 * SECONDS
+from tests.replication.test_escaping_pops import INVISIBLE_MS, pop, send
 
 
 @pytest.fixture
@@ -44,16 +43,6 @@ def open_pair(root: Path, **of_slave: object) -> Pair:
     assert Popper(pair.master).pop() == []  # The group is created.
     pair.run(ROUND_MS)
     return pair
-
-
-def send(pair: Pair, *texts: str) -> None:
-    for text in texts:
-        reply = pair.master.send(FakePeer(), "T", body=text.encode(), properties={"UNIQ_KEY": text})
-        assert reply.code == ResponseCode.SUCCESS
-
-
-def pop(talk: Conversation, **fields: object) -> list[MessageExt]:
-    return Popper(talk).pop(**({"invisible_time": INVISIBLE_MS} | fields))
 
 
 def texts(messages: list[MessageExt]) -> list[str]:

@@ -4,35 +4,24 @@ every member has its share, or one comes, goes or is replaced ─► the group's
 a former coordinator's copy ─► the group as it continues here
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from libramq.broker.cluster.group_copies import GroupCopies, GroupCopy
 from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.group import ClassicGroup
 from libramq.groups.classic.saved_state import restored, saved
-from libramq.groups.protocol_groups import Groups
 from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.group_records import GroupRecords
 
 
-class ClassicGroupRecords:
+class ClassicGroupRecords(GroupRecords[ClassicGroup]):
     """The records of this broker's groups; a `group_successors.Source`."""
 
     def __init__(self, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies) -> None:
-        self._all = groups
-        self._groups: Groups[ClassicGroup] = groups.classic
-        self._copies = copies
-        self.successors = successors
+        super().__init__(groups, groups.classic, successors, copies)
         self._versions: dict[str, int] = {}
         successors.add(self)
-
-    def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called when `claimed` may yield groups, beside changes of the brokers."""
-        self._copies.observe(observer)
-
-    def names(self) -> Iterable[str]:
-        """Return the names of the groups."""
-        return self._groups.names()
 
     def copy(self, name: str) -> GroupCopy | None:
         """Return what is passed on of a group."""
@@ -55,6 +44,5 @@ class ClassicGroupRecords:
     def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ClassicGroup]]:
         """Yield the groups that this broker has to continue; not those that members have begun anew."""
         for name, state in self._copies.claim_classic().items():
-            if self._all.has_members(name) or not self._groups.has_room:
-                continue
-            yield name, restored(state, now_ms)
+            if self._may_continue(name):
+                yield name, restored(state, now_ms)

@@ -7,7 +7,7 @@ After a restart the groups continue from there, if this broker is alone. Where t
 has coordinated the groups since, and hands them over. Epochs go on from the last one in either case.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
@@ -29,24 +29,22 @@ from libramq.groups.modern.saved_state import (
     saved_group,
     saved_member,
 )
-from libramq.groups.protocol_groups import GROUPS_MAX, Groups
+from libramq.groups.protocol_groups import GROUPS_MAX
 from libramq.logs import get_logger
 from libramq.protocols.kafka.answers import CHANGES_PER_STEP
 from libramq.protocols.kafka.broker_groups import BrokerGroups
+from libramq.protocols.kafka.group_records import GroupRecords
 
 log = get_logger(__name__)
 
 
-class ModernGroupRecords:
+class ModernGroupRecords(GroupRecords[ModernGroup]):
     """The records of this broker's groups; a `group_successors.Source`."""
 
     def __init__(
         self, tables: Tables, groups: BrokerGroups, successors: GroupSuccessors, copies: GroupCopies
     ) -> None:
-        self._all = groups
-        self._groups: Groups[ModernGroup] = groups.modern
-        self._successors = successors
-        self._copies = copies
+        super().__init__(groups, groups.modern, successors, copies)
         self._tables = tables
         self._entries = tables.modern_groups
         self._table: GroupTable = tables.groups
@@ -58,15 +56,7 @@ class ModernGroupRecords:
         self.silent: set[str] = set()
         successors.add(self)
 
-    def observe(self, observer: Callable[[], None]) -> None:
-        """Have a function called when `claimed` may yield groups, beside changes of the brokers."""
-        self._copies.observe(observer)
-
     # What other brokers get, and have had.
-
-    def names(self) -> Iterable[str]:
-        """Return the names of the groups."""
-        return self._groups.names()
 
     def copy(self, name: str) -> GroupCopy | None:
         """Return what is passed on of a group: nothing of one that another broker has had meanwhile."""
@@ -84,9 +74,7 @@ class ModernGroupRecords:
         """Yield the groups that this broker has to continue; not those that members have begun anew."""
         for name, entries in self._copies.claim_modern().items():
             entry = entries.get(name)
-            if entry is None or entry.group is None:
-                continue
-            if self._all.has_members(name) or not self._groups.has_room:
+            if entry is None or entry.group is None or not self._may_continue(name):
                 continue
             self._former.pop(name, None)
             members = members_of(entries).get(name, {})
@@ -118,7 +106,7 @@ class ModernGroupRecords:
             for key, entry in changes.items():
                 self._put(key, entry)
             group.touched.clear()
-            self._successors.changed(name, changes if group.members else None)
+            self.successors.changed(name, changes if group.members else None)
             if self._count > GROUPS_MAX:
                 self._forget_deleted()
         except OSError as refused:
@@ -130,7 +118,7 @@ class ModernGroupRecords:
         """Call with True once a group's records are passed on, and as durable as the flush promises."""
 
         def synced(is_synced: bool) -> None:
-            self._successors.when_held(name, partial(then, is_synced))
+            self.successors.when_held(name, partial(then, is_synced))
 
         self._journals.when_synced(synced)
 
