@@ -76,25 +76,16 @@ def test_each_broker_filters_what_the_other_stored(directory: Directory, tmp_pat
         assert all(unit is not None and unit.bit_map_bytes > 0 for unit in units)
         assert not check_store(directory.store, LocalFileSystem()).is_damaged
 
-        directory.start("libra")
-        cluster = Cluster("libra", namesrv, tmp_path / "second")
-        cluster.wait_stored(TOPIC, 40)
-        check_filters(namesrv, sent)
-        send(cluster, "libra", 12)
-        sent["libra"] = 12
-        cluster.wait_stored(TOPIC, 52)
-        check_filters(namesrv, sent)
-        directory.end("kill -9")
-        cluster.stop_programs(keep_producers=False)
-
-        directory.start("apache")
-        cluster = Cluster("apache", namesrv, tmp_path / "third")
-        cluster.wait_stored(TOPIC, 52)
-        check_filters(namesrv, sent)
-        send(cluster, "apache again", 8)
-        sent["apache again"] = 8
-        cluster.wait_stored(TOPIC, 60)
-        check_filters(namesrv, sent)
-        directory.end("kill -9")
+        for system, sender, count in (("libra", "libra", 12), ("apache", "apache again", 8)):
+            directory.start(system)
+            cluster = Cluster(system, namesrv, tmp_path / sender)
+            cluster.wait_stored(TOPIC, sum(sent.values()))
+            check_filters(namesrv, sent)
+            send(cluster, sender, count)
+            sent[sender] = count
+            cluster.wait_stored(TOPIC, sum(sent.values()))
+            check_filters(namesrv, sent)
+            directory.end("kill -9")
+            cluster.stop_programs(keep_producers=False)
     finally:
         cluster.stop_programs(keep_producers=False)
