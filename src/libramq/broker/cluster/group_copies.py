@@ -6,8 +6,8 @@ A copy is believed only while its coordinator is heard, and as long as this brok
 is cut off gives out nothing for as long (`group_successors`); then what we have may be old.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from libramq.clock import Clock, MonotonicMs
 from libramq.groups.classic.saved_state import SavedClassicGroup
@@ -15,6 +15,8 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.groups.modern.saved_state import SEPARATOR, SavedEntry
 from libramq.groups.protocol_groups import GROUPS_MAX
 from libramq.remoting.body.groups import PeerGroupsBody
+
+T = TypeVar("T")
 
 #: Ours: how long a coordinator is believed after it was heard last, four times its interval. It waits longer.
 FRESH_MS: Final = 2_000
@@ -96,32 +98,30 @@ class GroupCopies:
         sender.last_request_ms, sender.sequence = now_ms, body.sequence
         others = sum(len(each.names()) for each in self._senders.values() if each is not sender)
         sender.apply(body, GROUPS_MAX - others)
-        if any(self._view.coordinator_of(name) == self._view.own_name for name in sender.names()):
+        if self._own(sender.names()):
             for observer in self._observers:
                 observer()
         return True
 
     def claim_classic(self) -> dict[str, SavedClassicGroup]:
         """Return the classic groups that this broker coordinates now, and forget their copies."""
-        found: dict[str, SavedClassicGroup] = {}
-        for sender in self._senders.values():
-            for name in self._own(sender.classic):
-                state = sender.classic.pop(name)
-                if self._is_fresh(sender, self._clock.monotonic_ms()):
-                    found[name] = state
-        return found
+        return self._claim(lambda sender: sender.classic)
 
     def claim_modern(self) -> dict[str, dict[str, SavedEntry]]:
         """Return the groups of KIP-848 that this broker coordinates now, and forget their copies."""
-        found: dict[str, dict[str, SavedEntry]] = {}
+        return self._claim(lambda sender: sender.modern)
+
+    def _claim(self, groups_of: Callable[[_Sender], dict[str, T]]) -> dict[str, T]:
+        found: dict[str, T] = {}
         for sender in self._senders.values():
-            for name in self._own(sender.modern):
-                entries = sender.modern.pop(name)
+            groups = groups_of(sender)
+            for name in self._own(groups):
+                group = groups.pop(name)
                 if self._is_fresh(sender, self._clock.monotonic_ms()):
-                    found[name] = entries
+                    found[name] = group
         return found
 
-    def _own(self, names: Mapping[str, object]) -> list[str]:
+    def _own(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if self._view.coordinator_of(name) == self._view.own_name]
 
     def _is_fresh(self, sender: _Sender, now_ms: MonotonicMs) -> bool:
