@@ -4,12 +4,18 @@ import random
 from typing import Any
 
 import pytest
-from msgspec import json
+from msgspec import json, structs
 
 from libramq.formats.document import decode_body
 from libramq.groups.classic import state as limits
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.saved_state import SavedClassicGroup, restored, saved
+from libramq.groups.classic.saved_state import (
+    GENERATION_MAX,
+    SavedClassicGroup,
+    is_sound,
+    restored,
+    saved,
+)
 from libramq.groups.classic.state import (
     INITIAL_DELAY_MS,
     NEW_MEMBER_MS,
@@ -600,3 +606,21 @@ def test_nothing_is_passed_on_while_members_join(world: World):
     world.stable("a", "b")
     world.join("c")
     assert saved(world.group) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"members": {}},
+        {"generation": -1},
+        {"generation": GENERATION_MAX + 1},
+        {"leader": "stranger"},
+        {"protocol_name": "another"},
+    ],
+)
+def test_a_state_from_which_no_group_can_continue_is_found_out(world: World, change: dict[str, Any]):
+    world.stable("a", "b")
+    state = saved(world.group)
+    assert state is not None
+    assert is_sound(state)
+    assert not is_sound(structs.replace(state, **change))

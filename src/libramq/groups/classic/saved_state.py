@@ -10,12 +10,18 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.formats.document import Document
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.state import Member, Status
+from libramq.groups.classic.state import SESSION_MS_MAX, SESSION_MS_MIN, Member, Status
 from libramq.groups.classic.values import Join, Protocol
 
 #: Ours: how long members are expected at least. A heartbeat's interval is a third of the session in most
 #: clients, and Kafka advises no more.
 RETURN_MS: Final = 15_000
+
+
+#: Ours: half of what the protocol can carry; later generations are further on.
+GENERATION_MAX: Final = 1 << 30
+#: Ours: a member's id is a name (NAME_CHARACTERS_MAX) and 33 more.
+MEMBER_ID_CHARACTERS_MAX: Final = 300
 
 
 class SavedProtocol(Document, frozen=True, kw_only=True):
@@ -58,6 +64,22 @@ def saved(group: ClassicGroup) -> SavedClassicGroup | None:
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         leader=group.leader,
+    )
+
+
+def is_sound(state: SavedClassicGroup) -> bool:
+    """Return whether a group can continue from a state that another process has sent."""
+    members = state.members.values()
+    instances = [each.instance_id for each in members if each.instance_id is not None]
+    names = [*state.members, *instances]
+    return (
+        bool(members)
+        and 0 <= state.generation <= GENERATION_MAX
+        and (state.leader is None or state.leader in state.members)
+        and all(0 < len(name) <= MEMBER_ID_CHARACTERS_MAX for name in names)
+        and len(set(instances)) == len(instances)
+        and all(SESSION_MS_MIN <= each.session_ms <= SESSION_MS_MAX for each in members)
+        and all(state.protocol_name in {own.name for own in each.protocols} for each in members)
     )
 
 

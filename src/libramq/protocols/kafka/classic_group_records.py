@@ -10,7 +10,7 @@ from libramq.broker.cluster.group_copies import GroupCopies, GroupCopy
 from libramq.broker.cluster.group_successors import GroupSuccessors
 from libramq.clock import MonotonicMs
 from libramq.groups.classic.group import ClassicGroup
-from libramq.groups.classic.saved_state import restored, saved
+from libramq.groups.classic.saved_state import is_sound, restored, saved
 from libramq.protocols.kafka.broker_groups import BrokerGroups
 from libramq.protocols.kafka.group_records import GroupRecords
 
@@ -44,5 +44,5 @@ class ClassicGroupRecords(GroupRecords[ClassicGroup]):
     def claimed(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ClassicGroup]]:
         """Yield the groups that this broker has to continue; not those that members have begun anew."""
         for name, state in self._copies.claim_classic().items():
-            if self._may_continue(name):
+            if self._may_continue(name) and is_sound(state):
                 yield name, restored(state, now_ms)
