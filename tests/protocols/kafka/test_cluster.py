@@ -24,6 +24,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
         cluster.stop()
 
 
+def leaders_of(cluster: KafkaCluster, topic: str, count: int, *names: str) -> dict[int, str | None]:
+    """Return the leaders once a broker knows all partitions and the broker of each."""
+    leaders: dict[int, str | None] = {}
+
+    def are_known() -> bool:
+        leaders.update(cluster.leaders(topic, *names))
+        return len(leaders) == count and None not in leaders.values()
+
+    wait_until(are_known, f"{topic} has not {count} partitions with a leader each")
+    return leaders
+
+
 def produce(cluster: KafkaCluster, topic: str, partitions: range, *values: bytes) -> None:
     producer = cluster.producer()
     errors: list[Any] = []
@@ -69,13 +81,16 @@ def committed(consumer: Consumer, topic: str, count: int) -> list[int]:
 
 def test_a_topics_partitions_are_spread_over_all_brokers(cluster: KafkaCluster):
     cluster.create("spread", 6)
-    wait_until(lambda: None not in cluster.leaders("spread").values(), "a broker is away")
-    leaders = cluster.leaders("spread")
+    leaders = leaders_of(cluster, "spread", 6)
     assert sorted(leaders.values(), key=str) == [A, A, B, B, C, C]
-    assert [cluster.leaders("spread", name) for name in NAMES] == [leaders] * 3
+    # Metadata is eventually the same everywhere, as Kafka's is.
+    wait_until(
+        lambda: [cluster.leaders("spread", name) for name in NAMES] == [leaders] * 3,
+        "brokers do not agree on the leaders",
+    )
     admin = cluster.admin()
     admin.create_partitions([NewPartitions("spread", 9)])["spread"].result(PATIENCE_S)
-    more = cluster.leaders("spread", B)
+    more = leaders_of(cluster, "spread", 9, B)
     assert {index: more[index] for index in leaders} == leaders, "partitions keep their queues"
     assert sorted(more.values(), key=str) == [A, A, A, B, B, B, C, C, C]
 
