@@ -276,3 +276,19 @@ def test_the_queue_of_a_message_is_read_without_decoding_its_head(queue_id):
     assert message.as_stored() is not None
     assert message.flag == 0
     assert message.queue_id == queue_id
+
+
+def test_records_of_several_topics_are_read_as_each_alone():
+    """Those whose topic and properties have one size together differ where that is divided."""
+    records = [
+        encode_record(
+            topic=topic, queue_id=1, queue_offset=number, physical_offset=number, body=bytes(number),
+            properties=properties,
+        )
+        for number, (topic, properties) in enumerate([("Ab", b"k\x01vvv\x02"), ("Abc", b"k\x01vv\x02")] * 2)
+    ]  # fmt: skip
+    assert decode_records(b"".join(records)) == [decode_record(each)[0] for each in records]
+    damaged = bytearray(records[2])
+    damaged[-len(b"k\x01vvv\x02") - 1] += 1
+    with pytest.raises(RemoteProtocolError, match="do not add up"):
+        decode_records(b"".join([records[0], bytes(damaged)]))

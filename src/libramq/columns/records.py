@@ -11,7 +11,6 @@ No Python object is created per message (except for compressed bodies).
 Record format: store/MessageExtEncoder.java.
 """
 
-import zlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -25,6 +24,7 @@ from libramq.columns.properties import Properties
 from libramq.columns.record_starts import record_starts
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
+from libramq.message.checksum import crc32
 from libramq.message.compression import decompress_body
 from libramq.message.record import MAGIC_V1, MAGIC_V2
 from libramq.message.record_head import HOST_BITS
@@ -147,11 +147,9 @@ class Records:
 
     def has_good_crcs(self) -> bool:
         """Return whether every body, as it is stored, matches its checksum."""
-        view, crc32 = memoryview(self._data), zlib.crc32
-        bodies = zip(
-            self._body[0].tolist(), self._body[1].tolist(), self._head["body_crc"].tolist(), strict=True
-        )
-        return all(crc32(view[start:end]) & 0x7FFF_FFFF == crc for start, end, crc in bodies)
+        bodies = map(memoryview(self._data).__getitem__, map(slice, *(each.tolist() for each in self._body)))
+        found = np.fromiter(map(crc32, bodies), np.int64, len(self)) & 0x7FFF_FFFF
+        return np.array_equal(found, self._head["body_crc"])
 
     def tags(self) -> pa.Array:
         """Return the tag of each record, or null."""

@@ -14,13 +14,13 @@ Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
 """
 
 import struct
-import zlib
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from libramq.errors import BodyDamaged, InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
 from libramq.message import sys_flag as flags
+from libramq.message.checksum import crc32
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
 from libramq.message.message import NONE_ADDED, MessageExt, Received
@@ -116,7 +116,7 @@ def encode_record(
     size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
     return b"".join((
         head.pack(
-            size, magic, zlib.crc32(body) & 0x7FFF_FFFF, queue_id, flag, queue_offset, physical_offset,
+            size, magic, crc32(body) & 0x7FFF_FFFF, queue_id, flag, queue_offset, physical_offset,
             sys_flag, born_timestamp_ms, born_host, store_timestamp_ms, store_host, reconsume_times,
             prepared_transaction_offset, len(body),
         ),
@@ -176,7 +176,7 @@ def decode_record(
     fields = head_fields(stored_head)
     body_end, topic, properties_start = _tail(data, body_start, fields[14], end, magic, RemoteProtocolError)
     body = bytes(data[body_start:body_end])
-    if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != fields[2]:
+    if check_crc and crc32(body) & 0x7FFF_FFFF != fields[2]:
         raise _damaged(topic, fields[3], fields[5])
     if decompress and fields[7] & flags.COMPRESSED:
         body = decompress_body(body, fields[7])
@@ -203,8 +203,8 @@ def decode_records(
     messages: list[MessageExt] = []
     start, length = 0, len(data)
     unpack: Callable[[bytes, int], tuple[int, int, int, int, int, int, int]] = BRIEF_HEAD.unpack_from
-    crc32 = zlib.crc32
-    topic, stored_topic, topic_bytes = "", b"\x00", 1  # Nearly always the topic is that of the record before.
+    # By the size of all behind a body, which many records have in common: `_between` of one of these.
+    known: dict[int, tuple[bytes, str] | None] = {}
     while start < length:
         if length - start >= RECORD_BYTES_MIN:
             # Most records have IPv4 hosts and a short topic. What does not pass all checks is left to
@@ -220,22 +220,17 @@ def decode_records(
                 and end <= length
                 and RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX
             ):
-                if not data.startswith(stored_topic, body_end):
-                    topic_bytes = 1 + data[body_end]
-                    stored_topic = data[body_end : body_end + topic_bytes]
-                    topic = _topic(stored_topic[1:])
-                topic_end = body_end + topic_bytes
-                properties_start = topic_end + 2
-                if (
-                    properties_start <= end
-                    and properties_start + (data[topic_end] << 8 | data[topic_end + 1]) == end
-                ):
+                found = known.get(end - body_end)
+                if found is None or not data.startswith(found[0], body_end):
+                    found = known[end - body_end] = _between(data, body_end, end)
+                if found is not None:
+                    between, topic = found
                     body = data[body_start:body_end]
                     if check_crc and crc32(body) & 0x7FFF_FFFF != body_crc:
                         raise _damaged(topic, int.from_bytes(data[start + 12 : start + 16]), queue_offset)
                     messages.append(Received(
                         topic, queue_offset, reconsume_times, body, broker_name, data[start:body_start],
-                        data[properties_start:end], added,
+                        data[body_end + len(between) : end], added,
                     ))  # fmt: skip
                     start = end
                     continue
@@ -245,6 +240,15 @@ def decode_records(
         message.add_properties(added)
         messages.append(message)
     return messages
+
+
+def _between(data: bytes, body_end: int, end: int) -> tuple[bytes, str] | None:
+    """Return what stands between a body and its properties, and the topic in it; None unless it adds up."""
+    topic_end = body_end + 1 + data[body_end]
+    properties_start = topic_end + 2
+    if properties_start > end or int.from_bytes(data[topic_end:properties_start]) != end - properties_start:
+        return None
+    return data[body_end:properties_start], _topic(data[body_end + 1 : topic_end])
 
 
 def _decode_any(
@@ -289,7 +293,7 @@ def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
 
 def has_good_crc(data: bytes, head: RecordHead) -> bool:
     """Return whether the body of a peeked record matches its checksum."""
-    return zlib.crc32(memoryview(data)[head.body_start : head.body_end]) & 0x7FFF_FFFF == head.body_crc
+    return crc32(memoryview(data)[head.body_start : head.body_end]) & 0x7FFF_FFFF == head.body_crc
 
 
 def damaged_records(data: bytes) -> list[RecordHead]:

@@ -8,7 +8,6 @@ Upstream: store/MessageExtEncoder.java, CommitLog.DefaultAppendMessageCallback.
 """
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 
 from libramq.clock import WallMs
 from libramq.errors import InvalidMessage, InvalidName
+from libramq.message.checksum import crc32
 from libramq.message.ids import HOST_V6_BYTES
 from libramq.message.properties import INNER_NUM, PROPERTIES_BYTES_MAX, find_property
 from libramq.message.record import host_bits, topic_prefix
@@ -80,7 +80,7 @@ def pack_batch(
     plans: Plans = {}
     parts: list[bytes] = []
     results: list[AppendResult] = []
-    crc32, pack_unit, message_count = zlib.crc32, UNIT.pack, len(messages)
+    pack_unit, message_count = UNIT.pack, len(messages)
     for message in messages:
         if type(message) is MessageRun:
             place = _Place(physical_offset, store_timestamp_ms, store_host, body_bytes_max)
@@ -192,7 +192,7 @@ def _pack_run(
     light: _Light = {}
     has_light = queues.has_light
     positions: list[int] = []
-    crc32, pack_unit, pack_head = zlib.crc32, UNIT.pack, HEADS[sys_flag & HOST_BITS].pack
+    pack_unit, pack_head = UNIT.pack, HEADS[sys_flag & HOST_BITS].pack
     physical_offset = first
     try:
         plan = plans.get((topic, queue_id)) or _new_plan(plans, queues, (topic, queue_id))
