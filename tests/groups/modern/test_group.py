@@ -276,6 +276,17 @@ def test_a_fenced_member_joins_again_with_its_id(world: World):
     assert world.group.epoch == 1, "nothing has to move"
 
 
+def test_a_member_that_joins_again_revokes_nothing_for_one_that_joins_with_it(world: World):
+    world.stable("a")
+    world.join("b")
+    world.join("a")
+    world.advance(COLLECT_MS)
+    first, second = world.hear("a"), world.hear("b")
+    assert (first, second) == (Answer("a", 2, world.owned["a"]), Answer("b", 2, world.owned["b"]))
+    assert sorted(world.owned["a"] | world.owned["b"]) == sorted(of(0, 1, 2, 3))
+    assert world.group.is_settled, "it has told that it has no partitions"
+
+
 def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions(world: World):
     world.stable("a")
     world.join("b", instance_id="i")

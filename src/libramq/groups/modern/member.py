@@ -4,7 +4,7 @@
     revoking        what it must give up first; nobody else gets that until it has
     target          what the assignor wants it to have
 
-    has too much    ─► assigned shrinks, the rest is revoked      its epoch stays
+    has too much    ─► assigned shrinks, the rest is revoked      its epoch stays, unless it joins again
     has too little  ─► it gets what no other member still has     its epoch becomes the target's
 
 Upstream: CurrentAssignmentBuilder.java, ConsumerGroupMember.java.
@@ -117,6 +117,6 @@ class Member:
         if self.revoking or (self.epoch == target_epoch and self.assigned == target):
             return Step(self.epoch, self.assigned, self.revoking)
         kept = self.assigned & target
-        if kept != self.assigned:
+        if kept != self.assigned and self.epoch != JOINS:  # One that joins again has nothing to revoke.
             return Step(self.epoch, kept, self.assigned - kept)
         return Step(target_epoch, kept | frozenset(filter(is_free, target - kept)), NO_PARTITIONS)
