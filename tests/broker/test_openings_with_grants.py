@@ -117,6 +117,22 @@ def joined(talk: Conversation, name: str = "alice") -> tuple[Member, dict[int, i
     return member, member.opened(request)
 
 
+def test_the_only_client_of_a_group_is_assigned_its_queues_in_the_turn_of_its_join(talk):
+    """Clients that start together send their heartbeats first, so the broker knows that more will join."""
+    alice = Member(talk, "alice")
+    assert len(alice.opened(alice.join())) == 4
+
+
+def test_a_client_waits_for_those_that_start_with_it(talk):
+    """One of them would be assigned all queues, to give most of them up again."""
+    alice, bob = Member(talk, "alice"), Member(talk, "bob")
+    talk.beat(bob.peer, "bob", stock=False)
+    requests = [alice.join(), bob.join(beats=False)]
+    assert find_answer(alice.peer, requests[0]) is None
+    talk.advance(COLLECT_MS)
+    assert [len(alice.opened(requests[0])), len(bob.opened(requests[1]))] == [2, 2]
+
+
 def test_one_answer_brings_a_new_member_its_queues_opened(talk):
     """It pulls and commits next; it reads a new topic from 0."""
     alice, opened = joined(talk)

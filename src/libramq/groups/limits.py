@@ -8,3 +8,7 @@ MEMBERS_MAX: Final = 10_000
 SUBSCRIPTIONS_MAX: Final = 2_000
 #: Ours: memory of all members' subscriptions: 10,000 members with 1.6 KB each.
 SUBSCRIPTION_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX).
+COORDINATED_GROUPS_MAX: Final = 25_000
+#: Ours: members of all coordinated groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
+MEMBERS_OF_ALL_MAX: Final = 200_000

@@ -19,7 +19,6 @@ from libramq.groups.coordinator.effect import (
     ModeChanged,
     Settled,
     Started,
-    WatchTopic,
 )
 from libramq.groups.coordinator.group.assignment import Assignment
 from libramq.groups.coordinator.group.request import Join, Leave, Poll, Release, Remove
@@ -38,7 +37,7 @@ def queues_of(topic: str, count: int, broker: str = "b") -> list[MessageQueue]:
 @dataclass
 class Consumer:
     """One honest member. drains: it releases revoked queues at once. is_leaving: it is stopping slowly.
-    waits: its joins are answered with its assignment.
+    waits: its joins are answered with its assignment. is_alone: no other client is connected to its broker.
     """
 
     client_id: str
@@ -53,6 +52,7 @@ class Consumer:
     is_silent: bool = False
     is_leaving: bool = False
     waits: bool = False
+    is_alone: bool = False
     member: str | None = None
     epoch: int = -1
     mode: str = MODE_EPOCHS
@@ -91,6 +91,7 @@ class Surroundings:
             secret_bits=self.secret_bits,
             record=self.record,
             restored=self.states,
+            queues=self.topics.get,
             must_gather=lambda _: self.must_gather,
         )
 
@@ -139,7 +140,11 @@ class Surroundings:
         )
         if not claims:
             consumer.held.clear()
-        self.do(self.coordinator.join(self.ticket(consumer), consumer.peer, join, now_ms=self.now_ms))
+        ticket = self.ticket(consumer)
+        effects = self.coordinator.join(
+            ticket, consumer.peer, join, is_alone=consumer.is_alone, now_ms=self.now_ms
+        )
+        self.do(effects)
 
     def poll(self, consumer: Consumer) -> None:
         poll = Poll(
@@ -245,9 +250,6 @@ class Surroundings:
             match effect:
                 case Answer():
                     self.answered(effect)
-                case WatchTopic(topic):
-                    if topic in self.topics:
-                        self.tell(topic, self.topics[topic])
                 case Assign():
                     self.works.append((self.now_ms + self.work_ms, effect))
                 case Gather():
@@ -325,5 +327,5 @@ class Surroundings:
 
 __all__ = [
     "GROUP", "SESSION_MS", "Answer", "Consumer", "Gather", "Grant", "ModeChanged", "Settled", "Started",
-    "Surroundings", "WatchTopic", "queues_of",
+    "Surroundings", "queues_of",
 ]  # fmt: skip

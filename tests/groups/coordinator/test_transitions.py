@@ -468,6 +468,7 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch):
         give_up_in_a_large_group(monkeypatch)
         for seed in range(WALKS):
             Walk(seed)
+        Surroundings().add("alice", waits=True, is_alone=True)
         monkeypatch.setattr(group_assigning, "SUBSCRIPTIONS_AT_ONCE_MAX", 0)
         for seed in range(WALKS):
             Walk(seed)

@@ -38,6 +38,40 @@ def test_a_join_is_answered_with_its_assignment():
     assert answer.assignment.queues == dict.fromkeys(queues_of("T", 8), 1)
 
 
+def test_the_first_member_is_assigned_its_queues_at_once_where_no_other_is_known_to_follow():
+    """A second member's join starts a collection, as each change of a group with members does."""
+    group = Surroundings()
+    group.add("alice", waits=True, is_alone=True)
+    (answer,) = group.take(Answer)
+    assert answer.assignment.queues == dict.fromkeys(queues_of("T", 8), 1)
+    assert len(group.take(Started)) == 1
+    joining(group, "bob")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"is_alone": False}, {"is_alone": True, "held": {queues_of("T", 1)[0]: 0}}], ids=str
+)
+def test_the_first_member_waits_for_others_that_are_known_or_may_return(fields):
+    """A member with queues has lost its group with the others, which return, too."""
+    group = Surroundings()
+    alice = Consumer("alice", "peer of alice", waits=True, **fields)
+    group.consumers["alice"] = alice
+    group.join(alice, claims=True)
+    assert group.take(Answer) == []
+    assert len(assigned(group).assignment.queues) == 8
+
+
+def test_the_first_member_waits_for_a_topic_whose_queues_are_unknown():
+    """It is answered, so that it polls, and is assigned the queues once they are reported."""
+    group = Surroundings()
+    alice = group.add("alice", topics=("Unknown",), waits=True, is_alone=True)
+    (answer,) = group.take(Answer)
+    assert answer.assignment.queues == {}
+    group.tell("Unknown", queues_of("Unknown", 2))
+    group.run(COLLECT_MS)
+    assert list(alice.held) == queues_of("Unknown", 2)
+
+
 def test_a_join_that_changes_nothing_does_not_wait():
     """A member that returns with its queues is answered at once."""
     group = Surroundings()

@@ -55,7 +55,7 @@ class Coordination:
         self._address = view.own_address
         self._topics = tables.topics
         self._fences = tables.fences
-        self._locks = locks
+        self._locks, self._consumers = locks, consumers
         self._now_ms = kernel.clock.monotonic_ms
         self._reports = RebalanceReports(
             broker_name=view.own_name, consumers=consumers, peers=peers, clock=kernel.clock
@@ -70,6 +70,7 @@ class Coordination:
             secret_bits=secret_bits,
             record=tables.record_group,
             restored=tables.group_states,
+            queues=self.queues,
             must_gather=self._must_gather,
         )
         self.client_of = self._coordinator.client_of
@@ -123,9 +124,11 @@ class Coordination:
 
     def join(self, waiter: MemberWaiter, join: rq.Join, *, cost_bytes: int = 0) -> None:
         """Admit a client to its group; raises BrokerError if the group is coordinated elsewhere."""
-        ticket = self._park(waiter, join.group, cost_bytes)
-        now_ms = self._now_ms()
-        self._perform(self._coordinator.join(ticket, waiter.connection, join, now_ms=now_ms))
+        ticket, peer = self._park(waiter, join.group, cost_bytes), waiter.connection
+        # Clients send a heartbeat before they join: of those that start together, each knows of others.
+        clients = self._consumers.group(join.group)
+        is_alone = clients is not None and clients.members.keys() == {peer}
+        self._perform(self._coordinator.join(ticket, peer, join, is_alone=is_alone, now_ms=self._now_ms()))
 
     def poll(self, waiter: MemberWaiter, poll: rq.Poll, *, cost_bytes: int = 0) -> None:
         """Hold a member's poll until its assignment changes."""
@@ -312,8 +315,6 @@ class Coordination:
                     effect.ticket.waiter.answer(effect)
             case fx.Grant():
                 self._grant(effect.broker_name, effect.grant)
-            case fx.WatchTopic():
-                self.topic_changed(effect.topic)
             case fx.Gather():
                 own = self._known_of(effect.group, *self._former.get(effect.group, (0, None)))
                 self._peers.gather(effect.group, own, self.gathered)

@@ -10,7 +10,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator import event as ev
-from libramq.groups.coordinator.effect import Answer, Gather, Replaced, WatchTopic
+from libramq.groups.coordinator.effect import Answer, Gather, Replaced
 from libramq.groups.coordinator.group.balance import COLLECT_MS, JOINS_MS_MAX
 from libramq.groups.coordinator.group.core import GroupCore
 from libramq.groups.coordinator.group.inquiry import (
@@ -55,18 +55,28 @@ def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     member, reason, is_changed = _admit(group, event, now_ms)
     if reason is not None or is_changed:
         group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
-    if not _claims_later_epoch(group, member, event.held, 0, now_ms):
+    if not _claims_later_epoch(group, member, event.join.held, 0, now_ms):
         _hand_over_unlisted(group, member, now_ms)
+
+
+def join_first(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
+    """Admit a group's first member, and assign it the queues at once if no other is known to follow.
+
+    One that comes with queues was a member before, and the others may be about to return.
+    """
+    join(group, event, now_ms)
+    if event.join.waits and event.is_alone and not event.join.held:
+        group.assign(now_ms)
 
 
 def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a client; one that holds queues was a member before, so it causes no rebalance."""
     member, reason, is_changed = _admit(group, event, now_ms)
-    if reason is Reason.MEMBER_JOINED and event.held:
+    if reason is Reason.MEMBER_JOINED and event.join.held:
         reason = None
     if reason is not None or is_changed:
         group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
-    _claims_later_epoch(group, member, event.held, 0, now_ms)
+    _claims_later_epoch(group, member, event.join.held, 0, now_ms)
     _awaited_reported(group, member, now_ms)
 
 
@@ -76,10 +86,10 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
     Return the member, the reason for a rebalance, and whether its strategy or subscription changed.
     """
     admission = group.members.admit(
-        event.profile, event.wanted, event.peer, if_free=event.if_free, now_ms=now_ms
+        event.profile, event.join.member, event.peer, if_free=event.join.if_free, now_ms=now_ms
     )
     member, profile, publication = admission.member, event.profile, group.publication
-    publication.effects += map(WatchTopic, group.topics.add(profile.subscriptions, now_ms=now_ms))
+    group.topics.add(profile.subscriptions, now_ms=now_ms)
     if admission.replaced is not None:  # A static member has restarted.
         group.balance.rename(admission.replaced.id, member.id)
         publication.is_changed = True
@@ -95,7 +105,7 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
         group.members.leaving.discard(member.id)
         reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
     # What a member holds it may use while its session lasts, so it hears soon that it is one.
-    wait_ms = 0 if not event.waits else COLLECT_MS if event.held else JOINS_MS_MAX
+    wait_ms = 0 if not event.join.waits else COLLECT_MS if event.join.held else JOINS_MS_MAX
     publication.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
     return member, reason, admission.is_changed
 

@@ -32,6 +32,7 @@ from libramq.groups.coordinator.refusals import allocates_itself, at_limit, busy
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED
 from libramq.groups.coordinator.watched_topics import change_of
+from libramq.groups.limits import COORDINATED_GROUPS_MAX, MEMBERS_OF_ALL_MAX
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message import names
@@ -43,20 +44,17 @@ log = get_logger(__name__)
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX).
-GROUPS_MAX: Final = 25_000
 #: The design's: 128 bits, which cannot be guessed.
 MEMBER_ID_BYTES: Final = 16
-#: Ours: members of all groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
-MEMBERS_OF_ALL_MAX: Final = 200_000
 
 
 class Coordinator(Generic[P, T]):
     """Groups by name. P: a connection; T: a request that is answered later.
 
     record: persists a group's state before any of it is published; None removes it. restored: the persisted
-    states; the sessions of their members begin with the first call, which brings the time. must_gather:
-    whether another broker may have coordinated a group that is not known here.
+    states; the sessions of their members begin with the first call, which brings the time. queues: returns
+    those of a topic over all brokers, sorted, or None; `queues_changed` takes changes, and those of restored
+    groups. must_gather: whether another broker may have coordinated a group that is not known here.
     """
 
     def __init__(
@@ -65,6 +63,7 @@ class Coordinator(Generic[P, T]):
         secret_bits: SecretBits,
         record: Record = lambda *_: None,
         restored: Mapping[str, GroupState] | None = None,
+        queues: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None,
         must_gather: Callable[[str], bool] = lambda _: False,
         sessions: SessionLimits | None = None,
     ) -> None:
@@ -72,18 +71,22 @@ class Coordinator(Generic[P, T]):
         self._must_gather = must_gather
         self._sessions = sessions or SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
-        self._groups: dict[str, CoordinatedGroup[P, T]] = {}
-        self._restored = dict(restored or {})
-        self._is_begun = False
-        for name, state in self._restored.items():
-            self._groups[name] = CoordinatedGroup(
-                name, shared=self._shared, state=state, now_ms=MonotonicMs(0)
-            )
+        self._restored, self._is_begun = dict(restored or {}), False
+        self._groups: dict[str, CoordinatedGroup[P, T]] = {
+            name: CoordinatedGroup(name, shared=self._shared, state=state, now_ms=MonotonicMs(0))
+            for name, state in self._restored.items()
+        }
+        self._shared.topics.find = queues
 
     # Requests of members and operators.
 
-    def join(self, ticket: T, peer: P, join: Join, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Admit a client to a group; answered at once, or with its assignment if it waits for that."""
+    def join(
+        self, ticket: T, peer: P, join: Join, *, is_alone: bool = False, now_ms: MonotonicMs
+    ) -> list[Effect[T]]:
+        """Admit a client to a group; answered at once, or with its assignment if it waits for that.
+
+        is_alone: no other client of the group is connected here, which would join next.
+        """
         self._begin(now_ms)
         try:
             names.validate_group(join.group)
@@ -92,10 +95,7 @@ class Coordinator(Generic[P, T]):
             group = self._group_to_join(join.group, now_ms)
             if group.publication.cannot_persist:
                 raise busy(group.name)
-            event = ev.Joined(
-                ticket, peer, profile, join.member, join.held, if_free=join.if_free, waits=join.waits
-            )
-            group.handle(event, now_ms=now_ms)
+            group.handle(ev.Joined(ticket, peer, profile, join, is_alone), now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]
         return group.publish(now_ms=now_ms)
@@ -212,7 +212,7 @@ class Coordinator(Generic[P, T]):
 
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Take the complete list of a group's stock members, which allocate queues for themselves."""
-        if client_ids and len(self._shared.stock) < GROUPS_MAX:
+        if client_ids and len(self._shared.stock) < COORDINATED_GROUPS_MAX:
             self._shared.stock[group] = tuple(client_ids)
         else:
             self._shared.stock.pop(group, None)
@@ -384,8 +384,8 @@ class Coordinator(Generic[P, T]):
             raise at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
         if group is not None:
             return group
-        if len(self._groups) >= GROUPS_MAX:
-            raise at_limit(f"{GROUPS_MAX} groups are coordinated here")
+        if len(self._groups) >= COORDINATED_GROUPS_MAX:
+            raise at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
         if name in self._shared.stock:
             group.handle(ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)

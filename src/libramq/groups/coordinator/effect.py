@@ -2,7 +2,7 @@
 
         Answer                     to a member's request, at once or after it was held
         Grant                      to a broker's fence, by PEER_GRANT; idempotent
-        WatchTopic, Gather         questions, answered by `queues_changed` and `gathered`
+        Gather                     a question; `gathered` takes the answer
         Assign                     work for a thread; `assigned` takes the result
     Started, Settled, Replaced, ModeChanged     what happened to a group, for events and metrics
 
@@ -41,13 +41,6 @@ class Grant:
 
     broker_name: str
     grant: FenceGrant
-
-
-@dataclass(frozen=True, slots=True)
-class WatchTopic:
-    """Report the queues of a topic, now (an empty list if there are none) and after every change."""
-
-    topic: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +108,4 @@ class ModeChanged:
     epoch: int
 
 
-Effect = Answer[T] | Grant | WatchTopic | Gather | Assign | Started | Settled | Replaced | ModeChanged
+Effect = Answer[T] | Grant | Gather | Assign | Started | Settled | Replaced | ModeChanged

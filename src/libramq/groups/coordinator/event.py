@@ -10,7 +10,7 @@ from typing import Any
 from libramq.fencing import FenceReport
 from libramq.groups.coordinator.group.assigning import Made
 from libramq.groups.coordinator.group.member import GroupMember
-from libramq.groups.coordinator.group.request import Held
+from libramq.groups.coordinator.group.request import Held, Join
 from libramq.groups.coordinator.group.saved_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -25,18 +25,13 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client joins, or a member returns. wanted: the id it claims; held: the queues it reports.
-
-    waits: for its assignment, while changes are collected.
-    """
+    """A client joins, or a member returns. is_alone: no other client of the group is connected here."""
 
     ticket: Any
     peer: Any
     profile: MemberProfile
-    wanted: str | None
-    held: Held
-    if_free: bool = False
-    waits: bool = False
+    join: Join
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
     ev.Begun: _stay(do.begin, E, S, C),
     # Requests of members and operators.
     ev.Joined: {
-        E: _to(do.join, A, G),
+        E: _to(do.join_first, A, S, G),
         A: _to(do.join, A, G),
         R: _to(do.join, R, A, S, G),
         S: _to(do.join, S, A, G),

@@ -1,6 +1,6 @@
 """The topics that coordinated groups subscribe to, and their queues over all brokers."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -9,12 +9,14 @@ from libramq.message.queue import MessageQueue
 class WatchedTopics:
     """Topics by name; a topic is watched while a group subscribes to it.
 
+    find: returns the queues of a topic that is watched from now on, sorted; None while they are unknown.
     absent: the brokers whose master is gone while a slave serves their queues.
     """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, None]] = {}
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self.find: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None
         self.absent: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
@@ -28,14 +30,12 @@ class WatchedTopics:
         """Return the groups that subscribe to a topic."""
         return list(self._groups.get(topic, ()))
 
-    def watch(self, group: str, topics: Iterable[str]) -> list[str]:
-        """Add a group's subscriptions; return the topics that are new here."""
-        new = []
+    def watch(self, group: str, topics: Iterable[str]) -> None:
+        """Add a group's subscriptions."""
         for topic in topics:
-            if topic not in self._groups:
-                new.append(topic)
+            if topic not in self._groups and (queues := self.find(topic)) is not None:
+                self._queues[topic] = tuple(queues)
             self._groups.setdefault(topic, {})[group] = None
-        return new
 
     def unwatch(self, group: str, topics: Iterable[str]) -> None:
         """Remove subscriptions of a group."""

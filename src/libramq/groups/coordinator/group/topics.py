@@ -21,13 +21,13 @@ class GroupTopics:
         self._subscribed: set[str] = set()
         self._wait_until_ms = MonotonicMs(0)
 
-    def add(self, topics: Iterable[str], *, now_ms: MonotonicMs) -> list[str]:
-        """Add subscriptions; return the topics that no group has watched before."""
+    def add(self, topics: Iterable[str], *, now_ms: MonotonicMs) -> None:
+        """Add subscriptions."""
         new = [topic for topic in topics if topic not in self._subscribed]
         if new:
             self._subscribed.update(new)
             self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
-        return self._watched.watch(self._group, new)
+            self._watched.watch(self._group, new)
 
     def begin(self, *, now_ms: MonotonicMs) -> None:
         """Start waiting for the topics' queues."""
