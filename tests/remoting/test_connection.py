@@ -116,6 +116,18 @@ def test_frames_are_filled_in_place_as_they_are_cut_from_pieces(
         (each.code, each.ext, each.body) for each in sent
     ]
     assert all(type(each.body) is bytes for each in got)  # What is read later leaves them alone.
+    elsewhere = FrameFiller()
+    assert [each.body for each in elsewhere.receive(wire)] == [each.body for each in sent]
+
+
+def test_spare_memory_is_limited():
+    spare = connection.SpareMemory()
+    for size in (100, 200, 300, 400, 500, connection.SPARE_BYTES_MAX + 1):
+        spare.give_back(memoryview(bytearray(size)))
+    assert spare.sizes == [200, 300, 400, 500]
+    assert len(spare.take(450)) == 500
+    assert len(spare.take(401)) == 401  # One that is too small is given up.
+    assert spare.sizes == [200, 300]
 
 
 def test_a_bad_length_is_refused_when_frames_are_filled_in_place():

@@ -9,7 +9,9 @@ import pytest
 
 from libramq.clock import SystemClock
 from libramq.errors import ConnectFailed, ConnectionLost, RemoteError, RequestTimeout
+from libramq.remoting import connection
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.connection import SpareMemory
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.seams import Link
 from libramq.transport import asyncio_remotes
@@ -64,6 +66,30 @@ def test_requests_share_one_connection_and_each_gets_its_answer(loop):
         assert [reply.body for reply in replies] == [str(n).encode() for n in range(50)]
         assert handler.connections == 1
         assert remotes.is_connected(address)
+        await remotes.aclose()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_large_replies_are_received_in_memory_that_the_next_ones_use(loop, monkeypatch):
+    spare = SpareMemory()
+    monkeypatch.setattr(connection, "SPARE", spare)
+
+    async def scenario() -> None:
+        server, _, address = await serve()
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
+        bodies = [bytes([number]) * 300_000 for number in range(3)]
+        for body in bodies:
+            assert (await remotes.call(address, Command(code=1, body=body))).body == body
+        assert len(spare.sizes) == 1
+        together = await asyncio.gather(
+            *(remotes.call(address, Command(code=1, body=body)) for body in bodies)
+        )
+        assert [reply.body for reply in together] == bodies
+        assert len(spare.sizes) == 1
+        assert min(spare.sizes) >= 300_000
         await remotes.aclose()
         await server.close()
 

@@ -32,6 +32,9 @@ def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
     return str(path)
 
 
+SECRET = b"secret" * 20_000  # Too large for one read.
+
+
 def serving(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(context)
@@ -45,7 +48,7 @@ def asyncio_ask(loop: str) -> Ask:
         async def scenario() -> None:
             remotes = AsyncioRemotes(SystemClock().monotonic_ms, access=Access(tls=tls))
             try:
-                bodies.append((await remotes.call(address, Command(code=1, body=b"secret"))).body)
+                bodies.append((await remotes.call(address, Command(code=1, body=SECRET))).body)
             finally:
                 await remotes.aclose()
 
@@ -58,7 +61,7 @@ def asyncio_ask(loop: str) -> Ask:
 def blocking_ask(address: str, tls: Tls | None) -> bytes:
     remote = BlockingRemote(address, SystemClock().monotonic_ms, access=Access(tls=tls))
     try:
-        return remote.call(Command(code=1, body=b"secret")).body
+        return remote.call(Command(code=1, body=SECRET)).body
     finally:
         remote.close()
 
@@ -71,8 +74,8 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 def test_a_trusted_server_is_used(ask: Ask, authority: trustme.CA, ca_file: str) -> None:
     with echo_server(serving(authority)) as server:
-        assert ask(server.address, Tls(ca_file=ca_file)) == b"secret"
-    assert [request.body for request in server.requests] == [b"secret"]
+        assert ask(server.address, Tls(ca_file=ca_file)) == SECRET
+    assert [request.body for request in server.requests] == [SECRET]
 
 
 def test_an_untrusted_server_is_not_used(ask: Ask, authority: trustme.CA) -> None:
@@ -90,7 +93,7 @@ def test_the_certificates_name_is_checked_by_default(ask: Ask, authority: trustm
             ConnectFailed, match=r"mismatch, certificate is not valid for '127.0.0.1'.*verify=ca"
         ):
             ask(server.address, Tls(ca_file=ca_file))
-        assert ask(server.address, Tls(ca_file=ca_file, verify="ca")) == b"secret"
+        assert ask(server.address, Tls(ca_file=ca_file, verify="ca")) == SECRET
 
 
 def test_the_authority_can_be_checked_without_the_name(
@@ -104,7 +107,7 @@ def test_the_authority_can_be_checked_without_the_name(
 
 def test_all_checks_can_be_switched_off(ask: Ask, authority: trustme.CA) -> None:
     with echo_server(serving(authority, "broker.example")) as server:
-        assert ask(server.address, Tls(verify="none")) == b"secret"
+        assert ask(server.address, Tls(verify="none")) == SECRET
 
 
 def test_a_plaintext_server_is_distinguished_from_an_untrusted_one(ask: Ask) -> None:
@@ -130,7 +133,7 @@ def test_a_server_may_require_a_client_certificate(
     own = tmp_path / "client.pem"
     authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(own))
     with echo_server(context) as server:
-        assert ask(server.address, Tls(ca_file=ca_file, cert_file=str(own))) == b"secret"
+        assert ask(server.address, Tls(ca_file=ca_file, cert_file=str(own))) == SECRET
         # TLS 1.3 reports a missing certificate only after the client's handshake.
         with pytest.raises((ConnectionLost, ConnectFailed), match=r"certificate|handshake"):
             ask(server.address, Tls(ca_file=ca_file))

@@ -4,6 +4,7 @@ Both sides may send requests: each numbers its own, and a reply carries its requ
 Upstream: remoting/netty/NettyRemotingAbstract.java (responseTable).
 """
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
@@ -18,6 +19,12 @@ T = TypeVar("T")
 PENDING_REQUESTS_MAX: Final = 65_535
 #: Ours: frames whose rest is larger than this are received in place.
 SMALL_READ_BYTES: Final = 64 * 1024
+#: Ours: the room of a connection until a read has filled it; most never read more at once.
+FIRST_READ_BYTES: Final = 4 * 1024
+#: Ours: memory for so many large frames is kept for the next ones, each up to the reply of the largest pull,
+#: 4 MiB with its header.
+SPARES_MAX: Final = 4
+SPARE_BYTES_MAX: Final = 5 * 1024 * 1024
 
 
 class FrameReader:
@@ -71,42 +78,92 @@ class FrameReader:
         return partial
 
 
-class FrameFiller:
-    """A FrameReader for callers that can receive into given memory, where the frame is decoded.
+class SpareMemory:
+    """Memory for large frames that is free again, for all connections of the process and any thread."""
 
-    Receive up to `len(room)` bytes into `room`, then report how many came. A reply of a megabyte is copied
-    once, out of memory that is reused for the next; joining pieces costs three copies and, as each is as
-    large as a frame, newly allocated memory every time.
+    def __init__(self) -> None:
+        self._spare: deque[memoryview] = deque(maxlen=SPARES_MAX)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the sizes of what is kept."""
+        return [len(each) for each in self._spare]
+
+    def take(self, size: int) -> memoryview:
+        """Return memory of at least that size."""
+        try:
+            found = self._spare.pop()
+        except IndexError:
+            return memoryview(bytearray(size))
+        return found if len(found) >= size else memoryview(bytearray(size))
+
+    def give_back(self, memory: memoryview) -> None:
+        """Keep memory whose frame was decoded, unless it is very large."""
+        if len(memory) <= SPARE_BYTES_MAX:
+            self._spare.append(memory)
+
+
+SPARE: Final = SpareMemory()
+
+
+class FrameFiller:
+    """A FrameReader for callers that can receive into given memory, where frames are decoded.
+
+    Receive up to `len(room)` bytes into `room`, then report how many came. A body is copied once, out of
+    memory that is reused; joining pieces costs three copies and, as each is as large as a frame, newly
+    allocated memory every time. What is read ends with a large frame, so nothing behind it is moved.
+
+        memory   │ beginning of a frame │ room │
     """
 
     def __init__(self) -> None:
-        self._reader = FrameReader()
-        self._small = memoryview(bytearray(SMALL_READ_BYTES))
-        self._large = memoryview(b"")
-        self._large_end = 0
-        self.room = self._small
+        self._small = self._memory = self.room = memoryview(bytearray(FIRST_READ_BYTES))
+        self._end = 0
+        self._needed_bytes = 4
 
     def received(self, count: int) -> list[Command]:
         """Take the received bytes in `room`; return the commands that are complete now."""
-        if self._large_end:
+        end = self._end + count
+        is_full = count == len(self.room)
+        if end < self._needed_bytes:
+            self._end = end
             self.room = self.room[count:]
-            if self.room:
-                return []
-            decoded = decode_frame(self._large[: self._large_end], 0)
-            assert decoded is not None, "a whole frame"
-            self._large_end = 0
-            self.room = self._small
-            return [decoded[0]]
-        commands = self._reader.receive(bytes(self._small[:count]))
-        missing = self._reader.missing_bytes
-        if missing > SMALL_READ_BYTES:
-            partial = self._reader.take_partial()
-            self._large_end = len(partial) + missing
-            if self._large_end > len(self._large):
-                self._large = memoryview(bytearray(self._large_end))
-            self._large[: len(partial)] = partial
-            self.room = self._large[len(partial) : self._large_end]
+            return []
+        whole, commands, position = self._memory[:end], [], 0
+        while position < end and (decoded := decode_frame(whole, position)) is not None:
+            command, position = decoded
+            commands.append(command)
+        self._begin(whole[position:], is_full=is_full)
         return commands
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Take bytes that were received elsewhere; return the commands that are complete now."""
+        commands: list[Command] = []
+        position = 0
+        while position < len(data):
+            count = min(len(self.room), len(data) - position)
+            self.room[:count] = data[position : position + count]
+            position += count
+            commands += self.received(count)
+        return commands
+
+    def _begin(self, rest: memoryview, *, is_full: bool) -> None:
+        """Keep the beginning of a frame, and make room for what follows. is_full: more could have come."""
+        frame_bytes = frame_end(rest, 0)
+        self._needed_bytes = needed = 4 if frame_bytes is None else frame_bytes
+        before, self._end = self._memory, len(rest)
+        if needed > SMALL_READ_BYTES:
+            self._memory, size = SPARE.take(needed), needed
+        else:
+            size = len(self._small)
+            if size < SMALL_READ_BYTES and (is_full or needed > size):
+                size = SMALL_READ_BYTES
+                self._small = memoryview(bytearray(size))
+            self._memory = self._small
+        self._memory[: len(rest)] = rest
+        self.room = self._memory[len(rest) : size]
+        if len(before) > SMALL_READ_BYTES:
+            SPARE.give_back(before)
 
 
 class PendingRequests(Generic[T]):

@@ -4,7 +4,7 @@ The network has two parts: `Remotes` asks questions, `Dialer` makes connections 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
@@ -86,6 +86,20 @@ class Dialed(Protocol):
 
     def refused(self, error: RemoteError) -> None:
         """Handle a failed attempt."""
+        ...
+
+
+@runtime_checkable
+class Filled(Protocol):
+    """An observer with memory of its own, into which a dialer may receive instead of calling `received`."""
+
+    @property
+    def room(self) -> memoryview:
+        """Return where the next bytes go; there is always room."""
+        ...
+
+    def filled(self, count: int) -> None:
+        """Handle the bytes of one read, which are in `room`."""
         ...
 
 

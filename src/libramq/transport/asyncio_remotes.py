@@ -9,7 +9,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, RemoteError
 from libramq.remoting.command import Command
 from libramq.runtime.asyncio_seams import LoopTimers
-from libramq.runtime.seams import Dialed
+from libramq.runtime.seams import Dialed, Filled
 from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.outages import Outages
@@ -21,7 +21,7 @@ from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 LATE_MS: Final = 100
 
 
-class _SocketLink(asyncio.Protocol):
+class _Link(asyncio.BaseProtocol):
     """One outgoing connection."""
 
     def __init__(self, dialer: "SocketDialer", dialed: Dialed) -> None:
@@ -58,9 +58,6 @@ class _SocketLink(asyncio.Protocol):
         self._dialer.links[self] = asyncio.Event()
         self._dialed.opened(self)
 
-    def data_received(self, data: bytes) -> None:
-        self._dialed.received(data)
-
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:  # It was given up.
             return
@@ -90,6 +87,27 @@ class _SocketLink(asyncio.Protocol):
             self._transport.abort()
 
 
+class _SocketLink(_Link, asyncio.Protocol):
+    """A connection whose observer gets the bytes of each read."""
+
+    def data_received(self, data: bytes) -> None:
+        self._dialed.received(data)
+
+
+class _FilledLink(_Link, asyncio.BufferedProtocol):
+    """A connection that receives into its observer's memory."""
+
+    def __init__(self, dialer: "SocketDialer", dialed: Dialed, filled: Filled) -> None:
+        super().__init__(dialer, dialed)
+        self._filled = filled
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._filled.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled.filled(nbytes)
+
+
 class SocketDialer:
     """Connects on the running event loop. Raises ConfigError for TLS files that cannot be used."""
 
@@ -99,7 +117,7 @@ class SocketDialer:
         self._tls = tls
         self._dialing: set[asyncio.Task[None]] = set()
         #: Open connections, and the events set when each has ended.
-        self.links: dict[_SocketLink, asyncio.Event] = {}
+        self.links: dict[_Link, asyncio.Event] = {}
 
     def dial(self, address: str, dialed: Dialed) -> None:
         """Connect; `dialed` gets the result."""
@@ -122,7 +140,10 @@ class SocketDialer:
             await asyncio.gather(*(ended.wait() for ended in self.links.values()))
 
     async def _dial(self, address: str, dialed: Dialed) -> None:
-        link, was_made = _SocketLink(self, dialed), False
+        link: _Link = _SocketLink(self, dialed)
+        if isinstance(dialed, Filled):  # The remotes; streams of other bytes are few.
+            link = _FilledLink(self, dialed, dialed)
+        was_made = False
         try:
             async with link.time_limit():
                 await self._connect(address, link)
@@ -141,7 +162,7 @@ class SocketDialer:
             if not was_made:
                 link.give_up()
 
-    async def _connect(self, address: str, link: _SocketLink) -> None:
+    async def _connect(self, address: str, link: _Link) -> None:
         host, port = split_address(address)
         secured: dict[str, Any] = {}
         if self._tls is not None:

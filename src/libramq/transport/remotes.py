@@ -8,14 +8,14 @@ It does not use sockets itself: a dialer makes the connections and timers provid
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTimeout
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
-from libramq.remoting.connection import FrameReader, PendingRequests
+from libramq.remoting.connection import FrameFiller, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, Access
@@ -23,6 +23,7 @@ from libramq.transport.outages import Outages
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 #: How often deadlines are checked, at most; upstream scans every second (scanResponseTable).
 DEADLINE_SCAN_MS: Final = 50
@@ -59,7 +60,7 @@ class _Remote:
 
     def __init__(self, remotes: "Remotes", address: str) -> None:
         self._remotes = remotes
-        self._reader = FrameReader()
+        self._frames = FrameFiller()
         self._corked: list[bytes] = []
         self._waiting: list[tuple[Command, Done | None, int]] = []
         self._link: Link | None = None
@@ -123,13 +124,23 @@ class _Remote:
         for request, done, timeout_ms in waiting:
             self.send(request, done, timeout_ms)
 
+    @property
+    def room(self) -> memoryview:
+        return self._frames.room
+
     def received(self, data: bytes) -> None:
+        self._read(self._frames.receive, data)
+
+    def filled(self, count: int) -> None:
+        self._read(self._frames.received, count)
+
+    def _read(self, take: Callable[[T], list[Command]], read: T) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
         if self._is_silent:
             self._is_silent = False
             self._remotes.answered(self)
         try:
-            commands = self._reader.receive(data)
+            commands = take(read)
         except ProtocolError as error:
             log.warning("connection closed", peer=self.address, reason=str(error))
             self.close()
