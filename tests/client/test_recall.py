@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from libramq import ConfigError, InvalidMessage, Message, NoPermission, Producer, PushConsumer, sync
-from libramq.message.message import validate
 from libramq.message.recall_handle import HANDLE_BYTES_MAX, RecallHandle
+from libramq.message.validation import validate
 from libramq.testing import Broker
 
 HOUR = timedelta(hours=1)

@@ -22,9 +22,9 @@ from libramq import (
 )
 from libramq.integrations import message_traces
 from libramq.integrations.message_traces import traced, traced_handler
-from libramq.message.message import validate
 from libramq.message.names import TRACE_TOPIC
 from libramq.message.trace import Pub, SubAfter, SubBefore, TraceRecord, decode_trace
+from libramq.message.validation import validate
 from libramq.testing import Broker
 
 from ..client.consuming.examples import message

@@ -2,10 +2,11 @@
 
 from libramq.message.batch import BatchItem, decode_batch, encode_batch
 from libramq.message.ids import UniqueIdGenerator
-from libramq.message.message import Message, MessageExt, validate
+from libramq.message.message import Message, MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_record, decode_records, encode_record
 from libramq.message.tags import java_hash, tag_code
+from libramq.message.validation import validate
 
 __all__ = [
     "BatchItem",

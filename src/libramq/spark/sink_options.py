@@ -32,8 +32,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError, InvalidName
-from libramq.message.message import BODY_BYTES_MAX, DELAY_LEVEL_MAX
+from libramq.message.message import BODY_BYTES_MAX
 from libramq.message.names import validate_group, validate_topic
+from libramq.message.validation import DELAY_LEVEL_MAX
 from libramq.spark.options import ACCESS, Options
 from libramq.spark.source_options import NAMESRV_DEFAULT, TIMEOUT_MS_MAX
 from libramq.transport.address import split_name_servers

@@ -37,10 +37,11 @@ from libramq.client.producing.transaction import CheckTransaction, Transaction, 
 from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BufferFull, ConfigError
-from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt, validate
+from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.message.recall_handle import decode_recall_handle
+from libramq.message.validation import validate
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import RecallMessageHeader
 from libramq.rpc.broker_calls import recall_message

@@ -17,8 +17,9 @@ from libramq.integrations.faststream.producer import RocketMQProducer
 from libramq.integrations.faststream.publisher import RocketMQTopicPublisher
 from libramq.integrations.faststream.response import RocketMQPublishCommand
 from libramq.integrations.faststream.subscriber import RocketMQSubscriber
-from libramq.message.message import Message, MessageExt, validate
+from libramq.message.message import Message, MessageExt
 from libramq.message.properties import encode_properties
+from libramq.message.validation import validate
 
 
 class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQBroker):  # type: ignore[call-arg]
