@@ -547,9 +547,9 @@ def test_an_account_names_the_messages_that_are_done() -> None:
     passed_on, waiting = check_point(3, 50, 4), check_point(2, 50, 4)
     later, unread, other = check_point(4, 70, 2), check_point(9, 70), check_point(5, 70)
     found = account.done_of([passed_on, waiting, later, unread, other], acknowledged)
-    assert list(found) == [(passed_on, [0, 1, 2, 3]), (waiting, [2]), (later, [0, 1])]
+    assert list(found) == [(passed_on, 0b1111), (waiting, 0b100), (later, 0b11)]
     waiting.done, later.done = 0b100, 0b01
-    assert list(account.done_of([waiting, later], acknowledged)) == [(later, [1])]
+    assert list(account.done_of([waiting, later], acknowledged)) == [(later, 0b10)]
 
 
 def test_an_account_covers_what_is_before_its_mark() -> None:

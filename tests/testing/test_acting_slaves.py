@@ -154,7 +154,7 @@ def test_pops_that_a_slave_drops_are_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_acknowledgement_at_a_slave_that_counts_for_others_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CheckPoint, "open_offsets_in", lambda self, bit_set: list(self.open_offsets()))
+    monkeypatch.setattr(CheckPoint, "open_bits_in", lambda self, bit_set: self.open_bits)
     caught(PoppedAtLeastOnce, BUSY)
 
 

@@ -6,7 +6,7 @@
 It is named by its key; a message in it by its queue offset. Each message has a bit, set once it is done.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from sys import intern
 from typing import Final
 
@@ -73,6 +73,11 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         return self.done == (1 << len(self.diffs)) - 1
 
     @property
+    def open_bits(self) -> int:
+        """Return the bits of the messages that are not done."""
+        return (1 << len(self.diffs)) - 1 & ~self.done
+
+    @property
     def end(self) -> int:
         """Return the offset after its last message."""
         return self.start_offset + self.diffs[-1] + 1 if self.diffs else self.start_offset
@@ -93,27 +98,31 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         named = [1 << index for index, diff in enumerate(self.diffs) if start + diff in wanted]
         return sum(named) & ~self.done
 
-    def open_offsets_in(self, bit_set: bytes) -> list[int]:
-        """Return the offsets of the messages that are not done and that a BitSet of Java's names.
+    def open_bits_in(self, bit_set: bytes) -> int:
+        """Return the bits of the messages that are not done and that a BitSet of Java's names.
 
         Its bits are distances from the start offset.
         """
-        done, start, end = self.done, self.start_offset, 8 * len(bit_set)
-        return [
-            start + diff
+        if self.diffs is _CONSECUTIVE[len(self.diffs)]:
+            return int.from_bytes(bit_set[: MESSAGES_MAX // 8], "little") & self.open_bits
+        end = 8 * len(bit_set)
+        named = [
+            1 << index
             for index, diff in enumerate(self.diffs)
-            if diff < end and bit_set[diff >> 3] >> (diff & 7) & 1 and not done >> index & 1
+            if diff < end and bit_set[diff >> 3] >> (diff & 7) & 1
         ]
+        return sum(named) & self.open_bits
 
-    def open_offsets(self) -> Iterator[int]:
-        """Yield the offsets of the messages that are not done."""
-        return self.offsets_of(~self.done)
+    def open_offsets(self) -> list[int]:
+        """Return the offsets of the messages that are not done."""
+        return self.offsets_of(self.open_bits)
 
-    def offsets_of(self, bits: int) -> Iterator[int]:
-        """Yield the offsets of the messages that have these bits."""
-        for index, diff in enumerate(self.diffs):
-            if bits >> index & 1:
-                yield self.start_offset + diff
+    def offsets_of(self, bits: int) -> list[int]:
+        """Return the offsets of the messages that have these bits."""
+        start, diffs = self.start_offset, self.diffs
+        if bits == (1 << len(diffs)) - 1:
+            return [start + diff for diff in diffs]
+        return [start + diff for index, diff in enumerate(diffs) if bits >> index & 1]
 
     def entry(self, *, is_again: bool = False) -> CheckPointEntry:
         """Return the check point in the journal's form. is_again: it is written a second time."""
@@ -132,8 +141,9 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
             re_puts=str(self.re_puts) if self.re_puts else None,
         )
 
-    def ack(self, offsets: list[int]) -> AckEntry:
-        """Return the entry by which these messages are done."""
+    def ack(self, bits: int) -> AckEntry:
+        """Return the entry by which the messages that have these bits are done."""
+        offsets = self.offsets_of(bits)
         alone = len(offsets) == 1
         return AckEntry(
             offset=offsets[0] if alone else -1,
@@ -145,6 +155,13 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
             start_offset=self.start_offset,
             topic=self.topic,
         )
+
+
+def diffs_of(start_offset: int, offsets: Sequence[int]) -> tuple[int, ...]:
+    """Return the distances of some messages, in their order in a queue, from an offset not behind them."""
+    if offsets[-1] - start_offset == len(offsets) - 1:
+        return _CONSECUTIVE[len(offsets)]
+    return tuple([offset - start_offset for offset in offsets])
 
 
 def is_again(entry: CheckPointEntry) -> bool:

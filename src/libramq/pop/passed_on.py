@@ -46,15 +46,15 @@ class PassedOn(Document, frozen=True, kw_only=True):
 
     def done_of(
         self, check_points: Iterable[CheckPoint], acknowledged: Mapping[int, int]
-    ) -> Iterator[tuple[CheckPoint, list[int]]]:
-        """Yield those of some check points of which something is done, and the offsets of these messages.
+    ) -> Iterator[tuple[CheckPoint, int]]:
+        """Yield those of some check points of which something is done, and the bits of these messages.
 
         acknowledged: the account's, as a dict.
         """
         for each in check_points:
             if any(self.of((each,))):
-                yield each, list(each.open_offsets())
+                yield each, each.open_bits
             elif 0 <= each.origin < self.until and each.origin in acknowledged:
-                offsets = list(each.offsets_of(acknowledged[each.origin] & ~each.done))
-                if offsets:
-                    yield each, offsets
+                bits = acknowledged[each.origin] & each.open_bits
+                if bits:
+                    yield each, bits

@@ -114,7 +114,7 @@ class EscapingPops:
         for key, bit_set in done:
             check_point = in_flight.find(key)
             if check_point is not None:
-                bits = check_point.bits_of(check_point.open_offsets_in(bit_set))
+                bits = check_point.open_bits_in(bit_set)
                 in_flight.acknowledge(check_point, bits)
                 if bits and check_point.origin >= 0:
                     self._file.acknowledge(check_point.origin, bits)

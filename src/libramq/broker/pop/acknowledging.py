@@ -80,36 +80,35 @@ class Acknowledging:
         Messages that are not in flight are done already, or visible again: nothing is left to say. Raises
         BrokerError if the store refuses.
         """
-        done: dict[CheckPoint, list[int]] = {}
+        done: dict[CheckPoint, int] = {}
         for message in popped:
-            check_point = self._find(message)
-            if check_point is not None and message.offset not in done.get(check_point, ()):
-                done.setdefault(check_point, []).append(message.offset)
+            found = self._find(message)
+            if found is not None:
+                check_point, bit = found
+                done[check_point] = done.get(check_point, 0) | bit
         return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
 
     def acknowledge_sets(self, popped: Iterable[tuple[Key, bytes]], now: Now) -> int:
         """As `acknowledge`, for messages of check points; which of each one's is a BitSet of Java's."""
-        done: dict[CheckPoint, list[int]] = {}
+        done: dict[CheckPoint, int] = {}
         for key, bit_set in popped:
             check_point = self._in_flight.find(key)
-            offsets = check_point.open_offsets_in(bit_set) if check_point is not None else []
-            if check_point is None or not offsets:
-                continue
-            if check_point in done:  # A consumer names each once.
-                offsets = sorted({*done[check_point], *offsets})
-            done[check_point] = offsets
+            bits = check_point.open_bits_in(bit_set) if check_point is not None else 0
+            if check_point is not None and bits:
+                done[check_point] = done.get(check_point, 0) | bits
         return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
 
     def change(self, popped: Popped, invisible_ms: int, now: Now) -> Changed:
         """Have a message invisible until a time from now on; raises BrokerError if it is visible again."""
         self.check_invisible_time(invisible_ms)
-        old = self._find(popped)
-        if old is None:
+        found = self._find(popped)
+        if found is None:
             raise broker_error(
                 ResponseCode.NO_MESSAGE,
                 f"message {popped.offset} of {popped.topic}@{popped.queue_id} was acknowledged, "
                 "or is visible again",
             )
+        old, bit = found
         new = CheckPoint(
             topic=old.topic,
             group=old.group,
@@ -123,11 +122,12 @@ class Acknowledging:
             revive_queue=old.revive_queue,
             due_ms=now.monotonic_ms + invisible_ms,
         )
-        end = self._journal.write((new,), [(old, [popped.offset])], wall_ms=now.wall_ms)
+        end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
         return Changed(new.pop_time_ms, new.revive_queue, end)
 
-    def _find(self, popped: Popped) -> CheckPoint | None:
-        """Return the check point that has the message in flight."""
+    def _find(self, popped: Popped) -> tuple[CheckPoint, int] | None:
+        """Return the check point that has the message in flight, and the message's bit."""
         key = (popped.topic, popped.group, popped.queue_id, popped.start_offset, popped.pop_time_ms)
         check_point = self._in_flight.find(key)
-        return check_point if check_point is not None and check_point.bit_of(popped.offset) else None
+        bit = check_point.bit_of(popped.offset) if check_point is not None else 0
+        return (check_point, bit) if check_point is not None and bit else None

@@ -37,7 +37,8 @@ SETTLED_MAX: Final = 20_000
 #: Ours: check points that one compaction writes again.
 COMPACTED_PER_ROUND: Final = 256
 
-Ack = tuple[CheckPoint, list[int]]
+#: A check point, and the bits of its messages that are done.
+Ack = tuple[CheckPoint, int]
 
 
 class PopJournal:
@@ -77,7 +78,7 @@ class PopJournal:
         messages = [
             *copies,
             *(self._check_point(each, wall_ms) for each in check_points),
-            *(self._ack(check_point, offsets, wall_ms) for check_point, offsets in acks),
+            *(self._ack(check_point, bits, wall_ms) for check_point, bits in acks),
         ]
         results = self._log.append(messages)
         entries = results[len(copies) :]
@@ -88,8 +89,8 @@ class PopJournal:
         for check_point, result in zip(check_points, entries, strict=False):
             check_point.place = check_point.origin = result.queue_offset
             self._in_flight.add(check_point)
-        for check_point, offsets in acks:
-            self._in_flight.acknowledge(check_point, check_point.bits_of(offsets))
+        for check_point, bits in acks:
+            self._in_flight.acknowledge(check_point, bits)
         return results[-1].end if results else 0
 
     def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
@@ -145,8 +146,8 @@ class PopJournal:
         entry = check_point.entry(is_again=is_again)
         return self._message(entry, check_point.revive_queue, deliver_ms, wall_ms)
 
-    def _ack(self, check_point: CheckPoint, offsets: list[int], wall_ms: WallMs) -> StoreMessage:
-        entry = check_point.ack(offsets)
+    def _ack(self, check_point: CheckPoint, bits: int, wall_ms: WallMs) -> StoreMessage:
+        entry = check_point.ack(bits)
         return self._message(entry, check_point.revive_queue, check_point.visible_ms, wall_ms)
 
     def _message(self, entry: Entry, queue_id: int, deliver_ms: int, wall_ms: WallMs) -> StoreMessage:

@@ -91,6 +91,6 @@ class PopsAtSlave:
             if check_point is None:
                 return
             queue = check_point.group, check_point.topic, check_point.queue_id
-            self._unwritten.give_again(queue, list(check_point.open_offsets()))
+            self._unwritten.give_again(queue, check_point.open_offsets())
             self._in_flight.acknowledge(check_point, (1 << len(check_point.diffs)) - 1)
             self._popping.visible(check_point.topic, check_point.group)

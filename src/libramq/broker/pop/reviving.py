@@ -95,9 +95,7 @@ class Reviving:
         gone = [each for each in self._in_flight if each.topic == topic]
         try:
             for first in range(0, len(gone), REVIVED_PER_ROUND_MAX):
-                acks = [
-                    (each, list(each.open_offsets())) for each in gone[first : first + REVIVED_PER_ROUND_MAX]
-                ]
+                acks = [(each, each.open_bits) for each in gone[first : first + REVIVED_PER_ROUND_MAX]]
                 self._journal.write((), acks, wall_ms=self._clock.wall_ms())
         except BrokerError as error:
             self._refused(error)
@@ -130,14 +128,14 @@ class Reviving:
                     if message is not None
                 ]
             )
-            offsets = [offset for offset, _ in batch]
-            self._journal.write((), [(check_point, offsets)], copies=copies, wall_ms=wall_ms)
+            bits = check_point.bits_of([offset for offset, _ in batch])
+            self._journal.write((), [(check_point, bits)], copies=copies, wall_ms=wall_ms)
             count += len(batch)
         return max(1, count)
 
     def _messages(self, check_point: CheckPoint) -> Iterator[tuple[int, MessageExt | None]]:
         """Yield the messages that are not done; None for those that are gone, with their topic perhaps."""
-        for offset in list(check_point.open_offsets()):
+        for offset in check_point.open_offsets():
             read = self._store.read(check_point.topic, check_point.queue_id, offset, 1)
             found = undamaged(read.data) if read.status is ReadStatus.FOUND else []
             message = found[0] if found and found[0].queue_offset == offset else None

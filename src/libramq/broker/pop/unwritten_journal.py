@@ -46,11 +46,11 @@ class UnwrittenJournal(PopJournal):
         assert not copies
         for check_point in check_points:
             self._in_flight.add(check_point)
-        for check_point, offsets in acks:
+        for check_point, bits in acks:
             if not check_points:
                 queue = check_point.group, check_point.topic, check_point.queue_id
-                self._unwritten.done(queue, offsets)
-            self._in_flight.acknowledge(check_point, check_point.bits_of(offsets))
+                self._unwritten.done(queue, check_point.offsets_of(bits))
+            self._in_flight.acknowledge(check_point, bits)
         return 0
 
     def mark(self, topic: str, group: str, queue_id: int, offset: int, wall_ms: WallMs) -> None:
