@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.broker.pop import taking
 from libramq.codes import ResponseCode
 from libramq.message import MessageExt
 from tests.broker.brokers import Conversation
@@ -19,7 +20,8 @@ INVISIBLE_MS = 10_000
 class Witness:
     """What a group's consumers have seen: until when each message is invisible, and which are done."""
 
-    def __init__(self, broker: Conversation) -> None:
+    def __init__(self, broker: Conversation, *, wide: bool = False) -> None:
+        self.wide = wide
         self.broker = broker
         self.popper = Popper(broker)
         self.sent: set[bytes] = set()
@@ -37,7 +39,9 @@ class Witness:
         if self.broker.send(FakePeer(), body=body).code == ResponseCode.SUCCESS:
             self.sent.add(body)
 
-    def pop(self, invisible_ms: int = INVISIBLE_MS, **fields: object) -> None:
+    def pop(self, invisible_ms: int = INVISIBLE_MS, **fields: int) -> None:
+        if self.wide:
+            fields["lb_max_msg_nums"] = 3 * fields.get("max_msg_nums", 32)
         for message in self.popper.pop(invisible_time=invisible_ms, **fields):
             body = message.body
             assert body not in self.done, f"{body!r} comes again, after it was acknowledged"
@@ -151,11 +155,15 @@ def _work_until_killed(broker: Conversation, witness: Witness, kill_at: int, cop
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_work_with_kills_and_stops(tmp_path: Path, seed: int):
+def test_random_work_with_kills_and_stops(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Half of them pop as consumers of ours do: a pop has several check points."""
     dice = random.Random(seed)
+    wide = bool(seed % 2)
+    if wide:
+        monkeypatch.setattr(taking, "MESSAGES_MAX", 2)
     broker = Conversation(tmp_path)
     broker.create_topic("T", queues=2)
-    witness = Witness(broker)
+    witness = Witness(broker, wide=wide)
     for step in range(150):
         in_time = witness.in_time()
         match dice.randrange(10):

@@ -98,6 +98,7 @@ class MessageExt:
     _stored: bytes
     _added: Mapping[str, str]
     _properties: dict[str, str] | None
+    _popped_as: str | None
 
     def __new__(
         cls,
@@ -206,14 +207,20 @@ class MessageExt:
     def properties(self) -> dict[str, str]:
         """Return its properties: the user's, and those of clients and brokers."""
         if self._properties is None:
-            self._properties = names.decode_properties(self._stored)
-            self._properties.update(self._added)
+            properties = names.decode_properties(self._stored)
+            properties.update(self._added)
+            if self._popped_as is not None:
+                properties[names.POP_CK] = f"{self._popped_as} {self.queue_offset}"
+            self._properties = properties
         return self._properties
 
     def find_property(self, name: str) -> str | None:
         """Return one property, or None. One that the receiver added is found without decoding the others."""
-        if self._properties is None and name in self._added:
-            return self._added[name]
+        if self._properties is None:
+            if name in self._added:
+                return self._added[name]
+            if self._popped_as is not None and name == names.POP_CK:
+                return f"{self._popped_as} {self.queue_offset}"
         return self.properties.get(name)
 
     def add_properties(self, added: Mapping[str, str]) -> None:
@@ -222,6 +229,20 @@ class MessageExt:
             self._added = added
         else:
             self.properties.update(added)
+
+    @property
+    def popped_as(self) -> str | None:
+        """Return what the handles of all messages begin with that were popped together.
+
+        None if it was not popped, or its properties were read since: they count then.
+        """
+        return self._popped_as if self._properties is None else None
+
+    def name_popped(self, popped_as: str) -> None:
+        """Note the beginning of the handle, POP_CK, under which it was popped; its offset is the rest."""
+        self._popped_as = popped_as
+        if self._properties is not None:
+            self._properties[names.POP_CK] = f"{popped_as} {self.queue_offset}"
 
     def as_stored(self) -> tuple[bytes, bytes, bytes] | None:
         """Return head, body and properties as they are stored; None if that is no longer known."""
@@ -235,7 +256,7 @@ class MessageExt:
         properties = None if self._properties is None else dict(self._properties)
         return Received(
             self.topic, self.queue_offset, self.reconsume_times, self.body, self.broker_name,
-            self._head, self._stored, self._added, properties,
+            self._head, self._stored, self._added, properties, self._popped_as,
         )  # fmt: skip
 
     def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
@@ -301,6 +322,8 @@ class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
     _stored: bytes
     _added: Mapping[str, str]
     _properties: dict[str, str] | None = None
+    #: The beginning of its handle, POP_CK, if it was popped; the message's offset is the rest.
+    _popped_as: str | None = None
 
 
 MessageExt.__new__ = _constructor  # type: ignore[method-assign]

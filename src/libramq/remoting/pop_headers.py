@@ -3,11 +3,21 @@
 Upstream: remoting/protocol/header/*.java.
 """
 
+from typing import Final
+
 from libramq.remoting.headers import Header, Int, Long
+
+#: Ours: how many messages each check point of a pop has, in the order of `startOffsetInfo` and of the body.
+#: Whoever sends `lbMaxMsgNums` gets it from brokers of ours, and knows them by it.
+MESSAGE_COUNTS: Final = "lbMsgCounts"
 
 
 class PopMessageHeader(Header):
-    """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last."""
+    """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last.
+
+    lb_max_msg_nums: ours, how many messages a broker of ours may return; Apache's knows the other alone, and
+    refuses more than 32.
+    """
 
     consumer_group: str
     topic: str
@@ -21,6 +31,7 @@ class PopMessageHeader(Header):
     exp: str | None = None
     order: bool | None = None
     attempt_id: str | None = None
+    lb_max_msg_nums: Int | None = None
 
 
 class AckMessageHeader(Header):

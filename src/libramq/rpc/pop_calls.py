@@ -18,7 +18,11 @@ _POPPED: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, R
 
 
 class PopReply(NamedTuple):
-    """What a pop took. starts: the first offset by kind of topic and queue, `0 3` for queue 3."""
+    """What a pop took. starts: the first offset by kind of topic and queue, `0 3` for queue 3.
+
+    counts: of a broker of ours that was asked for many: kind and queue, first offset and number of messages
+    of each check point, in the order of the body. None: another broker; a queue has one check point there.
+    """
 
     code: int
     pop_time_ms: int
@@ -26,6 +30,7 @@ class PopReply(NamedTuple):
     revive_queue: int
     starts: dict[str, int]
     body: bytes
+    counts: Sequence[tuple[str, int, int]] | None = None
 
 
 class Changed(NamedTuple):
@@ -43,16 +48,18 @@ def pop_message(header: h.PopMessageHeader) -> Call[PopReply]:
 
 def _pop_reply(reply: Command) -> PopReply:
     ext = reply.ext
+    counted = ext.get(h.MESSAGE_COUNTS)
     if reply.code != ResponseCode.SUCCESS:
-        return PopReply(reply.code, 0, 0, 0, {}, b"")
-    starts = {}
+        return PopReply(reply.code, 0, 0, 0, {}, b"", None if counted is None else ())
+    starts = []
     for entry in ext.get("startOffsetInfo", "").split(";"):
         kind_and_queue, _, start = entry.rpartition(" ")
-        starts[kind_and_queue] = int(start)
-    changed = _numbers(ext)
-    return PopReply(
-        reply.code, changed.pop_time_ms, changed.invisible_ms, changed.revive_queue, starts, reply.body
-    )
+        starts.append((kind_and_queue, int(start)))
+    counts = None
+    if counted is not None:
+        numbers = map(int, counted.split(";"))
+        counts = [(*start, number) for start, number in zip(starts, numbers, strict=True)]
+    return PopReply(reply.code, *_numbers(ext), dict(starts), reply.body, counts)
 
 
 def _numbers(ext: Mapping[str, str]) -> Changed:

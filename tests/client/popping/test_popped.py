@@ -1,8 +1,10 @@
 """Popped messages: what an answer has to have."""
 
+import base64
+
 import pytest
 
-from libramq.client.popping.popped import messages_of
+from libramq.client.popping.popped import batch_acks, messages_of
 from libramq.errors import RemoteError
 from libramq.message.properties import POP_CK
 from libramq.message.queue import MessageQueue
@@ -36,6 +38,30 @@ def test_an_answer_that_cannot_be_read_is_the_brokers_failure(body: bytes, start
     """So the other brokers are asked; a missing start was a KeyError in the program."""
     with pytest.raises(RemoteError, match="broker b"):
         messages_of(reply(body, starts), "b")
+
+
+def test_messages_are_named_by_the_check_points_that_their_broker_counts():
+    """Those between that come again bring theirs along."""
+    queue = MessageQueue("T", "b", 3)
+    again = record(queue, 1, b"", b"POP_CK\x010 5 6 2 1 b 3 1\x02")
+    body = b"".join([record(queue, 32, b"a"), record(queue, 34, b"b"), again, record(queue, 64, b"c")])
+    counts = [("0 3", 32, 2), ("1 3", 0, 1), ("0 3", 64, 1)]
+    messages = messages_of(reply(body, {})._replace(counts=counts), "b")
+    messages[1].properties["mine"] = "read"
+    (acks,) = batch_acks("G", messages).values()
+    named = [(ack.retry, ack.start_offset, base64.b64decode(ack.bit_set)) for ack in acks]
+    assert named == [("0", 32, b"\x05"), ("1", 0, b"\x02"), ("0", 64, b"\x01")]
+    assert [each.properties[POP_CK] for each in messages] == [
+        "32 5 6 2 0 b 3 32", "32 5 6 2 0 b 3 34", "0 5 6 2 1 b 3 1", "64 5 6 2 0 b 3 64",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "counts", [[("0 3", 4, 2)], [("0 3", 4, 1), ("0 3", 36, 1)], [("0 3", 8, 1)], [("0 3", 4, 0)]]
+)
+def test_an_answer_that_counts_wrong_is_the_brokers_failure(counts: list[tuple[str, int, int]]):
+    with pytest.raises(RemoteError, match="broker b"):
+        messages_of(reply(ONE, {})._replace(counts=counts), "b")
 
 
 def test_a_damaged_message_is_reported(caplog: pytest.LogCaptureFixture):

@@ -18,7 +18,7 @@ from libramq.broker.messages.pull_filters import PullFilters
 from libramq.broker.messages.reading import WARMINGS_MAX
 from libramq.broker.pop.journal import PopJournal
 from libramq.broker.pop.ordering import Ordering
-from libramq.broker.pop.taking import PopSelection, Share, Taken, Taking
+from libramq.broker.pop.taking import MESSAGES_OF_A_POP_MAX, PopSelection, Share, Taken, Taking
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.request_modes import RequestModes
 from libramq.catalog.requirements import require_not_own
@@ -33,6 +33,7 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.offsets import Fences
 from libramq.pop import CheckPoint, InFlight
+from libramq.pop.check_point import diffs_of
 from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.handle import ORDERED
 from libramq.pop.ordered import OrderedPop
@@ -72,6 +73,7 @@ class PopResult(NamedTuple):
 class Pop(msgspec.Struct, eq=False, kw_only=True):
     """A group's request for messages. hold_ms: how long to wait for one.
 
+    wide_max: how many it takes if it may get more than one check point of a queue; not in order.
     is_notification: it wants to know only whether there are some, and gets them by another pop.
     """
 
@@ -79,6 +81,7 @@ class Pop(msgspec.Struct, eq=False, kw_only=True):
     wanted: PopSelection
     invisible_ms: int = 0
     hold_ms: int = 0
+    wide_max: int = 0
     expression: str | None = None
     expression_type: str | None = None
     is_notification: bool = False
@@ -129,6 +132,8 @@ class Popping:
         """Answer a pop by its waiter, now or later; raises BrokerError for an immediate refusal."""
         self.check(pop.wanted, wall_ms)
         _require_count(pop.wanted.count_max)
+        if pop.wide_max > pop.wanted.count_max and not pop.wanted.in_order:
+            pop.wanted.count_max = min(pop.wide_max, MESSAGES_OF_A_POP_MAX)
         if not 0 <= pop.invisible_ms <= INVISIBLE_MS_MAX:
             raise broker_error(
                 ResponseCode.INVALID_PARAMETER,
@@ -293,15 +298,16 @@ class Popping:
                 topic=share.topic,
                 group=wanted.group,
                 queue_id=share.queue_id,
-                start_offset=share.start,
+                start_offset=start,
                 pop_time_ms=pop_time_ms,
                 invisible_ms=pop.invisible_ms,
-                diffs=tuple([offset - share.start for offset in share.offsets]),
+                diffs=diffs_of(start, offsets),
                 broker_name=self._broker_name,
                 revive_queue=revive_queue,
                 due_ms=now_ms + pop.invisible_ms,
             )
             for share in shares
+            for start, offsets in share.parts()
         ]
         end = self._journal.write(check_points, wall_ms=wall_ms)
         self._full_groups.discard(wanted.group)
@@ -331,8 +337,9 @@ class Popping:
     def _pop_time(self, group: str, shares: Sequence[Share], wall_ms: int) -> int:
         """Return the time of a pop: now, or later if there is a check point of this name already."""
         while any(
-            self._in_flight.find((share.topic, group, share.queue_id, share.start, wall_ms))
+            self._in_flight.find((share.topic, group, share.queue_id, start, wall_ms))
             for share in shares
+            for start, _ in share.parts()
         ):
             wall_ms += 1
         return wall_ms

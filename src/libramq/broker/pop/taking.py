@@ -24,6 +24,7 @@ from libramq.clock import Clock
 from libramq.filter.message_filter import MessageFilter
 from libramq.formats.tables import TopicConfig
 from libramq.message import names
+from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.positions import Positions, QueueOfGroup
 from libramq.store.log.segments import Cold
 from libramq.store.message_store import MessageStore
@@ -39,6 +40,10 @@ SCANS_MAX: Final = 2
 #: Ours: steps of a filtered read that one pop makes, for 800 messages (maxMessageFilterNum); fewer with many
 #: lookups in each message. A consumer whose messages all lie further behind pops again at once.
 STEPS_MAX: Final = 25
+#: Ours: messages of one pop that takes more than one check point has, and the bytes with which any pop ends:
+#: each queue that is read gives at least one message, and an answer has to fit into a frame of 16 MiB.
+MESSAGES_OF_A_POP_MAX: Final = 1024
+POP_BYTES_MAX: Final = 4 * 1024 * 1024
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
 
@@ -76,6 +81,12 @@ class Share(NamedTuple):
     def is_retry(self) -> bool:
         """Return whether its messages were popped before."""
         return self.topic.startswith(names.RETRY_PREFIX)
+
+    def parts(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield the check points that its messages have: where each starts, and the offsets in it."""
+        start, offsets = self.start, self.offsets
+        for first in range(0, len(offsets), MESSAGES_MAX):
+            yield start if first == 0 else offsets[first], offsets[first : first + MESSAGES_MAX]
 
 
 class Taken(NamedTuple):
@@ -127,12 +138,12 @@ class Taking:
     def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
         """Return the next messages, at most as many as wanted; only: of this queue."""
         shares: list[Share] = []
-        room, rest, scans = wanted.count_max, 0, 0
+        room, size, rest, scans = wanted.count_max, 0, 0, 0
         for topic, queue_id in self._queues(wanted, only):
             if wanted.in_order and self._is_blocked((wanted.group, topic, queue_id), wanted.attempt_id):
                 continue  # What waits there is no reason to pop again at once.
             position = self.position(wanted, topic, queue_id)
-            if room <= 0 or scans >= SCANS_MAX:
+            if room <= 0 or size >= POP_BYTES_MAX or scans >= SCANS_MAX:
                 rest += max(0, self._store.max_offset(topic, queue_id) - position)
                 continue
             position, result = self._read(wanted, topic, queue_id, position, room, may_wait=may_wait)
@@ -142,6 +153,7 @@ class Taking:
                 offsets = tuple(queue_offsets(result.data))
                 shares.append(Share(topic, queue_id, position, result.next_offset, offsets, result.data))
                 room -= len(offsets)
+                size += result.size
             elif result.next_offset != position and result.max_offset:
                 scans += 1
                 shares.append(Share(topic, queue_id, position, result.next_offset, (), ()))
@@ -227,10 +239,11 @@ class Taking:
         self, wanted: PopSelection, topic: str, queue_id: int, offset: int, room: int, *, may_wait: bool
     ) -> ReadResult:
         store = self._store
+        bytes_max = POP_BYTES_MAX if room > MESSAGES_MAX else None  # None: what one read of Apache's returns.
         if wanted.message_filter is None:
-            return store.read(topic, queue_id, offset, room, None, wanted.tag_codes, may_wait=may_wait)
+            return store.read(topic, queue_id, offset, room, bytes_max, wanted.tag_codes, may_wait=may_wait)
         read = store.filtered_read(
-            topic, queue_id, offset, room, None, wanted.message_filter, may_wait=may_wait
+            topic, queue_id, offset, room, bytes_max, wanted.message_filter, may_wait=may_wait
         )
         result = _stepped(read, wanted.message_filter.weight) if read is not None else NO_QUEUE
         store.count_read(result)

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Final
 
 from libramq.broker.pop.taking import COMMITTED_AT_ONCE, PopSelection, Share, Taking, queue_offsets
+from libramq.pop.entries import MESSAGES_MAX
 from libramq.pop.unwritten import Unwritten
 from libramq.store.reading.read import ReadResult, ReadStatus
 
@@ -71,7 +72,7 @@ class TakingAtSlave(Taking):
         offsets: list[int] = []
         data: list[bytes | memoryview] = []
         gone: list[int] = []
-        for offset in self._positions.again(queue)[:room]:
+        for offset in self._positions.again(queue)[: min(room, MESSAGES_MAX)]:  # Each is a read.
             if offsets and offset - offsets[0] >= DISTANCE_MAX:
                 break
             read = self._read_from(wanted, topic, queue_id, offset, 1, may_wait=may_wait)

@@ -5,7 +5,7 @@ Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.
 """
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from libramq.errors import BodyDamaged, ConfigError, RemoteError, RemoteProtocolError
@@ -37,6 +37,9 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
         messages = _decoded(reply.body, broker_name)
     except RemoteProtocolError as error:
         raise RemoteError(f"a pop's answer of broker {broker_name} cannot be read: {error}") from None
+    if reply.counts:
+        _name_together(messages, reply, reply.counts, broker_name)
+        return messages
     redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
     beginnings: dict[int, str] = {}
     for message in messages:
@@ -48,14 +51,36 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
             start = reply.starts.get(f"{ORDINARY} {queue_id}")
             if start is None:
                 raise RemoteError(f"a pop's answer of broker {broker_name} has no start of queue {queue_id}")
-            handle = Handle(
-                start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY,
-                broker_name, queue_id,
-            )  # fmt: skip
-            beginning = beginnings[queue_id] = encode_handle(handle)
-            _require_sound(f"{beginning} {message.queue_offset}", broker_name)
-        message.add_properties({p.POP_CK: f"{beginning} {message.queue_offset}"})
+            beginning = _beginning(reply, queue_id, start, message, broker_name)
+            beginnings[queue_id] = beginning
+        message.name_popped(beginning)
     return messages
+
+
+def _name_together(
+    messages: list[MessageExt], reply: PopReply, counts: Sequence[tuple[str, int, int]], broker_name: str
+) -> None:
+    """Name messages by check points in the order of the answer. Those that come again bring their handles."""
+    end = 0
+    for kind_and_queue, start, count in counts:
+        first, end = end, end + count
+        kind, _, queue_id = kind_and_queue.partition(" ")
+        if kind == ORDINARY and 0 < count <= len(messages) - first:
+            beginning = _beginning(reply, int(queue_id), start, messages[first], broker_name)
+            for message in messages[first:end]:
+                message.name_popped(beginning)
+    if end != len(messages):
+        raise RemoteError(f"a pop's answer of broker {broker_name} names {end} of {len(messages)} messages")
+
+
+def _beginning(reply: PopReply, queue_id: int, start: int, message: MessageExt, broker_name: str) -> str:
+    """Return what the handles of a check point's messages begin with. message: its first."""
+    handle = Handle(
+        start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY, broker_name, queue_id
+    )
+    beginning = encode_handle(handle)
+    _require_sound(f"{beginning} {message.queue_offset}", broker_name)
+    return beginning
 
 
 def _require_sound(text: str, broker_name: str) -> None:
@@ -63,7 +88,7 @@ def _require_sound(text: str, broker_name: str) -> None:
     try:
         handle = decode_handle(text)
         if handle.offset is not None:
-            _bit_set([handle.offset - handle.start_offset])
+            _bit_set([handle.offset], handle.start_offset)
     except ConfigError as error:
         raise RemoteError(f"a pop's answer of broker {broker_name} has impossible numbers: {error}") from None
 
@@ -153,10 +178,41 @@ def note_change(message: MessageExt, changed: Changed) -> None:
 
 def batch_acks(group: str, messages: Iterable[MessageExt]) -> dict[str, list[BatchAckText]]:
     """Return the acknowledgements of messages by broker, one for each check point."""
+    acks: dict[str, list[BatchAckText]] = {}
+    for (topic, handle), offsets in _check_points(messages).items():
+        ack = BatchAckText(
+            consumer_group=group,
+            topic=topic,
+            retry=handle.kind,
+            start_offset=handle.start_offset,
+            queue_id=handle.queue_id,
+            revive_queue=handle.revive_queue,
+            pop_time=handle.pop_time_ms,
+            invisible_time=handle.invisible_ms,
+            bit_set=_bit_set(offsets, handle.start_offset),
+        )
+        acks.setdefault(handle.broker_name, []).append(ack)
+    return acks
+
+
+def _check_points(messages: Iterable[MessageExt]) -> dict[tuple[str, Handle], list[int]]:
+    """Return the offsets of messages by topic and check point, which is a handle without an offset."""
     offsets: dict[tuple[str, Handle], list[int]] = {}
-    # The messages of one queue that were popped together: their handles begin alike, and are read once.
+    # Handles of messages that were popped together begin alike, and each beginning is read once.
     together: dict[tuple[str, str], list[int]] = {}
+    last, of_last = "", list[int]()
     for message in messages:
+        popped_as: str | None = getattr(message, "popped_as", None)
+        if popped_as is not None:
+            if popped_as is not last:
+                last, key = popped_as, (message.topic, popped_as)
+                found = together.get(key)
+                if found is None:
+                    found = offsets.setdefault((message.topic, decode_handle(popped_as)), [])
+                    together[key] = found
+                of_last = found
+            of_last.append(message.queue_offset)
+            continue
         text = _handle_text(message)
         beginning, _, offset = text.rpartition(" ")
         found = together.get((message.topic, beginning))
@@ -168,21 +224,7 @@ def batch_acks(group: str, messages: Iterable[MessageExt]) -> dict[str, list[Bat
             found.append(_offset(message, handle))
         else:
             found.append(int(offset))
-    acks: dict[str, list[BatchAckText]] = {}
-    for (topic, handle), acknowledged in offsets.items():
-        ack = BatchAckText(
-            consumer_group=group,
-            topic=topic,
-            retry=handle.kind,
-            start_offset=handle.start_offset,
-            queue_id=handle.queue_id,
-            revive_queue=handle.revive_queue,
-            pop_time=handle.pop_time_ms,
-            invisible_time=handle.invisible_ms,
-            bit_set=_bit_set(each - handle.start_offset for each in acknowledged),
-        )
-        acks.setdefault(handle.broker_name, []).append(ack)
-    return acks
+    return offsets
 
 
 def _real_topic(group: str, message: MessageExt, handle: Handle) -> str:
@@ -195,11 +237,16 @@ def _offset(message: MessageExt, handle: Handle) -> int:
     return message.queue_offset if handle.offset is None else handle.offset
 
 
-def _bit_set(indexes: Iterable[int]) -> str:
+def _bit_set(offsets: Sequence[int], start: int) -> str:
     """Return a BitSet of Java's in Base64: the least significant bit of each byte first."""
+    first, last = min(offsets) - start, max(offsets) - start
+    if not 0 <= first <= last < POPPED_TOGETHER_MAX:
+        wrong = last if first >= 0 else first
+        raise ConfigError(f"POP_CK names message {wrong} of its pop: leave the property as it came")
     bits = 0
-    for index in indexes:
-        if not 0 <= index < POPPED_TOGETHER_MAX:
-            raise ConfigError(f"POP_CK names message {index} of its pop: leave the property as it came")
-        bits |= 1 << index
+    if last - first == len(offsets) - 1 == len({*offsets}) - 1:
+        bits = (1 << len(offsets)) - 1 << first
+    else:
+        for offset in offsets:
+            bits |= 1 << offset - start
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

@@ -47,8 +47,10 @@ from libramq.transport.tls import Tls
 
 T = TypeVar("T")
 
-#: PopMessageProcessor: a broker takes no more for one request.
+#: PopMessageProcessor: Apache's broker takes no more for one request.
 POP_MESSAGES_MAX: Final = 32
+#: Ours: what one request takes of a broker of ours; while it reads for the next request, these are decoded.
+WIDE_POP_MESSAGES: Final = 128
 #: Ours: what one call returns at most, by several requests at once.
 MESSAGES_MAX: Final = 1024
 #: DefaultMQPushConsumer.popInvisibleTime, and how long a pop is held (BROKER_SUSPEND_MAX_TIME_MILLIS).
@@ -92,6 +94,8 @@ class SimpleConsumer:
         self._selectors: dict[str, Selector] = {}
         self._routes: dict[str, tuple[MonotonicMs, TopicRouteData]] = {}
         self._turn = 0
+        #: Brokers that return `POP_MESSAGES_MAX` at most, by their last answer.
+        self._narrow: set[str] = set()
         self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
@@ -133,9 +137,9 @@ class SimpleConsumer:
     ) -> list[MessageExt]:
         """Return up to max_messages (1,024 at most); none if none came within await_ms.
 
-        Over 32 are requested from a broker by several requests at once. They are invisible to the group for
-        invisible_ms, and received again after it unless they were acknowledged. So are messages that a
-        broker had already popped when the call was cancelled.
+        Over 128 are requested by several requests at once; from Apache's brokers over 32. They are invisible
+        to the group for invisible_ms, and received again after it unless they were acknowledged. So are
+        messages that a broker had already popped when the call was cancelled.
         """
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
@@ -192,17 +196,19 @@ class SimpleConsumer:
         if selected is None:  # Unsubscribed meanwhile.
             return []
         messages: list[MessageExt] = []
-        if max_messages > POP_MESSAGES_MAX:
-            messages = await self._pop_many(ask, selected, max_messages, invisible_ms)
+        is_narrow = ask.place.broker_name in self._narrow
+        at_once_max = POP_MESSAGES_MAX if is_narrow else WIDE_POP_MESSAGES
+        if max_messages > at_once_max:
+            messages = await self._pop_many(ask, selected, max_messages, at_once_max, invisible_ms)
             if not messages and not ask.poll_ms:
                 return []
         if not messages:
-            count_max = min(max_messages, POP_MESSAGES_MAX)
+            count_max = min(max_messages, at_once_max)
             messages = await self._pop_once(ask, selected, count_max, invisible_ms)
         return await self._wanted(messages, selected)
 
     async def _pop_many(
-        self, ask: Ask, selected: Selector, max_messages: int, invisible_ms: int
+        self, ask: Ask, selected: Selector, max_messages: int, at_once_max: int, invisible_ms: int
     ) -> list[MessageExt]:
         """Pop more than one request may return, by several requests at once.
 
@@ -210,7 +216,7 @@ class SimpleConsumer:
         the others have brought, whose invisible time runs, would wait for it.
         """
         at_once = ask._replace(poll_ms=0)
-        counts = [min(left, POP_MESSAGES_MAX) for left in range(max_messages, 0, -POP_MESSAGES_MAX)]
+        counts = [min(left, at_once_max) for left in range(max_messages, 0, -at_once_max)]
         pops = [self._pop_once(at_once, selected, count, invisible_ms) for count in counts]
         return _of_all(await asyncio.gather(*pops, return_exceptions=True))
 
@@ -232,16 +238,21 @@ class SimpleConsumer:
             consumer_group=self.group,
             topic=topic,
             queue_id=-1,
-            max_msg_nums=count_max,
+            max_msg_nums=min(count_max, POP_MESSAGES_MAX),
             invisible_time=invisible_ms,
             poll_time=ask.poll_ms,
             init_mode=self._init_mode,
             exp_type=kind_of(selected),
             exp=selected.expression,
             order=False,
+            lb_max_msg_nums=count_max,
         )
         timeout_ms = ask.poll_ms + TIMEOUT_MS
         reply = await self._ask(topic, broker_name, pop_calls.pop_message(header), timeout_ms=timeout_ms)
+        if reply.counts is None:
+            self._narrow.add(broker_name)
+        else:
+            self._narrow.discard(broker_name)
         return messages_of(reply, broker_name) if reply.body else []
 
     async def _places(self) -> list[Place]:

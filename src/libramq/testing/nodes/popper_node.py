@@ -69,6 +69,7 @@ class SimulatedPopper:
             invisible_time=self._random.choice(INVISIBLE_MS),
             poll_time=0,
             init_mode=0,
+            lb_max_msg_nums=MESSAGES_MAX if self._forgets else None,  # As our clients do, and as Apache's.
         )
 
         def answered(reply: PopReply | LibraError) -> None:

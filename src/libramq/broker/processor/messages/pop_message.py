@@ -18,6 +18,7 @@ from libramq.message.record import with_topic
 from libramq.pop.handle import Handle, encode_handle
 from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import (
+    MESSAGE_COUNTS,
     NotificationHeader,
     PeekMessageHeader,
     PollingInfoHeader,
@@ -91,12 +92,14 @@ class PopMessage:
             in_order=bool(header.order),
             attempt_id=header.attempt_id,
         )
-        reply = partial(self._reply, header.topic, header.invisible_time)
+        wide_max = header.lb_max_msg_nums or 0
+        reply = partial(self._reply, header.topic, header.invisible_time, is_wide=wide_max > 0)
         pop = Pop(
             waiter=RequestWaiter(request, self._answer, reply),
             wanted=wanted,
             invisible_ms=header.invisible_time,
             hold_ms=max(0, wait_ms - EARLY_MS),
+            wide_max=wide_max,
             expression=header.exp,
             expression_type=header.exp_type,
         )
@@ -152,24 +155,39 @@ class PopMessage:
             return Reply(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", {"restNum": str(taken.rest)})
         return self._found(wanted.topic, 0, result)
 
-    def _reply(self, topic: str, invisible_ms: int, result: PopResult) -> Outcome:
+    def _reply(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool) -> Outcome:
         if not result.shares:
             code = ResponseCode.POLLING_FULL if result.full else ResponseCode.POLLING_TIMEOUT
-            return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", _numbers(invisible_ms, result))
-        reply = self._found(topic, invisible_ms, result)
+            numbers = _numbers(invisible_ms, result)
+            if is_wide:
+                numbers[MESSAGE_COUNTS] = ""
+            return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", numbers)
+        reply = self._found(topic, invisible_ms, result, is_wide=is_wide)
         return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
 
-    def _found(self, topic: str, invisible_ms: int, result: PopResult) -> Reply:
+    def _found(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool = False) -> Reply:
+        """Return the reply with messages. is_wide: with the messages of each check point in their order.
+
+        Apache's has the first offset and the others of each queue instead.
+        """
         ext = _numbers(invisible_ms, result)
-        starts, offsets = [], []
+        starts, offsets, counts = [], [], []
         body: list[bytes | memoryview] = []
         for share in result.shares:
             kind = names.pop_kind(share.topic)
-            starts.append(f"{kind} {share.queue_id} {share.start}")
-            offsets.append(f"{kind} {share.queue_id} {','.join(map(str, share.offsets))}")
+            if is_wide:
+                for start, in_it in share.parts():
+                    starts.append(f"{kind} {share.queue_id} {start}")
+                    counts.append(str(len(in_it)))
+            else:
+                starts.append(f"{kind} {share.queue_id} {share.start}")
+                offsets.append(f"{kind} {share.queue_id} {','.join(map(str, share.offsets))}")
             body += self._as_of(topic, share, result, invisible_ms) if share.is_retry else share.records
         ext["startOffsetInfo"] = ";".join(starts)
-        ext["msgOffsetInfo"] = ";".join(offsets)
+        if is_wide:
+            ext[MESSAGE_COUNTS] = ";".join(counts)
+        else:
+            ext["msgOffsetInfo"] = ";".join(offsets)
         if result.ordered:
             ext["orderCountInfo"] = ";".join(_counts(result))
         return Reply(ResponseCode.SUCCESS, "FOUND", ext, b"".join(body))
@@ -179,10 +197,10 @@ class PopMessage:
         kind = names.pop_kind(share.topic)
         records = []
         data, at = b"".join(share.records), 0
-        for offset in share.offsets:
+        for start, offset in [(start, offset) for start, in_it in share.parts() for offset in in_it]:
             size = int.from_bytes(data[at : at + 4])
             handle = Handle(
-                share.start,
+                start,
                 result.pop_time_ms,
                 invisible_ms,
                 result.revive_queue,

@@ -1,0 +1,165 @@
+"""Pops of more messages than a check point has: by consumers of ours, which name how many they take."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.broker.pop import taking
+from libramq.client.popping.popped import batch_acks
+from libramq.codes import RequestCode, ResponseCode
+from libramq.message import MessageExt
+from libramq.message.batch import BatchItem, encode_batch
+from libramq.message.names import TIMER_TOPIC
+from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
+from libramq.remoting.body.pop import BatchAckBody
+from tests.broker.brokers import Conversation, answer, send_header
+from tests.broker.test_pop import Popper, bodies, popped
+from tests.fakes import FakePeer
+
+MANY = 1024
+
+
+@pytest.fixture
+def broker(tmp_path: Path):
+    conversation = Conversation(tmp_path)
+    conversation.create_topic("T", queues=1)
+    yield conversation
+    conversation.close()
+
+
+def fill(broker: Conversation, count: int, tags: tuple[bytes, ...] = (b"",)) -> None:
+    """Send messages, with these tags in turn."""
+    items = [
+        BatchItem(0, b"%d" % number, b"TAGS\x01%b\x02" % tags[number % len(tags)] if any(tags) else b"")
+        for number in range(count)
+    ]
+    header = send_header("T", batch=True)
+    reply = broker.ask(FakePeer(), RequestCode.SEND_BATCH_MESSAGE, header, encode_batch(items))
+    assert reply.code == ResponseCode.SUCCESS
+
+
+def wide_pop(popper: Popper, count: int = MANY, **fields: object) -> list[MessageExt]:
+    return popper.pop(lb_max_msg_nums=count, **fields)
+
+
+def acknowledge(popper: Popper, messages: list[MessageExt]) -> None:
+    (acks,) = batch_acks("G", messages).values()
+    body = BatchAckBody(broker_name="broker-a", acks=acks)
+    assert (
+        popper.broker.ask(popper.peer, RequestCode.BATCH_ACK_MESSAGE, None, body).code == ResponseCode.SUCCESS
+    )
+
+
+def entries(broker: Conversation) -> list[CheckPointEntry | AckEntry | None]:
+    return [decode_entry(each.tags, each.body) for each in broker.messages(TIMER_TOPIC)]
+
+
+def test_one_pop_returns_several_check_points(broker: Conversation):
+    """Each has 32 messages at most in the journal, where Apache's broker may read it, and its own handles."""
+    fill(broker, 100)
+    popper = Popper(broker)
+    taken = wide_pop(popper, 90)
+    assert bodies(taken) == [b"%d" % number for number in range(90)]
+    assert [(each.start_offset, each.count) for each in entries(broker)] == [(0, 32), (32, 32), (64, 26)]
+    assert taken[40].properties["POP_CK"].split() == [
+        "32", *taken[0].properties["POP_CK"].split()[1:7], "40",
+    ]  # fmt: skip
+    assert bodies(popper.pop()) == [b"%d" % number for number in range(90, 100)]
+
+
+def test_messages_of_a_wide_pop_are_acknowledged_by_check_points(broker: Conversation):
+    fill(broker, 100)
+    popper = Popper(broker)
+    taken = wide_pop(popper)
+    assert len(taken) == 100
+    acknowledge(popper, [*taken[:33], *taken[34:99]])
+    acks = [each.offsets for each in entries(broker) if isinstance(each, AckEntry)]
+    assert [len(each or ()) for each in acks] == [32, 31, 32, 3]
+    assert popper.ack(taken[99]).code == ResponseCode.SUCCESS
+    assert wide_pop(popper) == []
+    broker.advance(10_000)
+    (again,) = wide_pop(popper)
+    assert again.body == b"33"
+    acknowledge(popper, [again])
+    broker.advance(10_000)
+    assert wide_pop(popper) == []
+
+
+@pytest.mark.parametrize("ends", ["kill", "close"])
+def test_a_wide_pop_is_continued_by_the_next_process(tmp_path: Path, ends: str):
+    broker = Conversation(tmp_path)
+    broker.create_topic("T", queues=1)
+    fill(broker, 100)
+    popper = Popper(broker)
+    taken = wide_pop(popper, 70)
+    acknowledge(popper, taken[:50])
+    getattr(broker, ends)()
+    broker = Conversation(tmp_path, clock=broker.clock)
+    popper = Popper(broker)
+    assert bodies(wide_pop(popper, invisible_time=60_000)) == [b"%d" % number for number in range(70, 100)]
+    acknowledge(popper, taken[50:60])
+    broker.advance(10_000)
+    assert sorted(bodies(wide_pop(popper))) == sorted(b"%d" % number for number in range(60, 70))
+    broker.close()
+
+
+def test_messages_that_come_again_have_the_handles_of_their_check_points(broker: Conversation):
+    fill(broker, 80)
+    popper = Popper(broker)
+    wide_pop(popper, invisible_time=1_000)
+    broker.advance(1_000)
+    broker.tick()
+    again = wide_pop(popper)
+    assert sorted(bodies(again)) == sorted(b"%d" % number for number in range(80))
+    assert [each.properties["POP_CK"].split()[0] for each in again[31:65:32]] == ["0", "32"]
+    acknowledge(popper, again)
+    broker.advance(20_000)
+    assert wide_pop(popper) == []
+
+
+def test_a_wide_pop_passes_over_messages_with_other_tags(broker: Conversation):
+    fill(broker, 200, tags=(b"A", b"B", b"B"))
+    popper = Popper(broker)
+    taken = wide_pop(popper, exp="A", exp_type="TAG")
+    assert bodies(taken) == [b"%d" % number for number in range(0, 200, 3)]
+    starts = [each.start_offset for each in entries(broker)]
+    assert starts == [0, 96, 192]
+    acknowledge(popper, taken)
+    broker.advance(10_000)
+    assert wide_pop(popper, exp="A", exp_type="TAG") == []
+
+
+def test_a_pop_without_the_field_and_one_in_order_have_one_check_point(broker: Conversation):
+    """As Apache's clients send it. More than 32 are refused, as at Apache's broker."""
+    fill(broker, 100)
+    popper = Popper(broker)
+    command = popper.command(max_msg_nums=33)
+    broker.give(popper.peer, command)
+    assert answer(popper.peer, command).code == ResponseCode.INVALID_PARAMETER
+    assert len(popper.pop()) == 32
+    command = popper.command(order=True, lb_max_msg_nums=100)
+    broker.give(popper.peer, command)
+    assert len(popped(answer(popper.peer, command))) == 32
+
+
+def test_a_held_wide_pop_gets_all_that_comes(broker: Conversation):
+    popper = Popper(broker)
+    command = popper.command(lb_max_msg_nums=MANY, wait_ms=5_000)
+    broker.give(popper.peer, command)
+    fill(broker, 70)
+    assert len(popped(answer(popper.peer, command))) == 70
+
+
+def test_an_answer_ends_with_the_queue_that_fills_it(broker: Conversation, monkeypatch: pytest.MonkeyPatch):
+    """Every queue gives one message, however large: those of all would be more than a frame."""
+    monkeypatch.setattr(taking, "POP_BYTES_MAX", 100_000)
+    broker.create_topic("Large", queues=8)
+    for queue_id in range(8):
+        broker.send(FakePeer(), "Large", bytes(60_000), queue_id=queue_id)
+    popper = Popper(broker, topic="Large")
+    assert len(wide_pop(popper)) == 2
+    command = popper.command()
+    broker.give(popper.peer, command)
+    reply = answer(popper.peer, command)
+    assert len(popped(reply)) == 2
+    assert int(reply.ext["restNum"]) == 4
