@@ -33,13 +33,16 @@ async def test_a_request_gets_the_reply_of_a_handler(one):
 
         async def handle(messages):
             for message in messages:
-                await replier.reply(message, message.body.upper() * 2000, properties={"by": "handler"})
+                body = message.body.upper() * 2000
+                await replier.reply(message, body, tags="T", keys=["k", "l"], properties={"by": "handler"})
 
         async with consumer(one, handle):
             asked = [requester.request(Message("Asked", b"%c" % c), timeout_ms=60_000) for c in b"abcde"]
             replies = await asyncio.gather(*asked)
     assert [reply.body for reply in replies] == [b"%c" % c * 2000 for c in b"ABCDE"]
-    assert {reply.properties["by"] for reply in replies} == {"handler"}
+    assert {(reply.properties["by"], reply.tags, reply.keys) for reply in replies} == {
+        ("handler", "T", ("k", "l"))
+    }
 
 
 async def test_a_request_without_a_reply_times_out(one):

@@ -138,7 +138,7 @@ async def test_a_request_is_answered_with_the_result(one):
 
     @broker.subscriber("Sums", consume_from="earliest")
     async def double(number: int):
-        return RocketMQResponse(number * 2, headers={"unit": "EUR"})
+        return RocketMQResponse(number * 2, headers={"unit": "EUR"}, tags="Double", keys="sum-21")
 
     @broker.subscriber("Answers", consume_from="earliest")
     async def answered(number: int):
@@ -149,6 +149,8 @@ async def test_a_request_is_answered_with_the_result(one):
         assert await broker.ping()
         reply = await broker.request(21, "Sums", timeout=PATIENCE_S)
         assert (await reply.decode(), reply.headers["unit"]) == (42, "EUR")
+        message = reply.raw_message.message
+        assert (message.tags, message.keys) == ("Double", ("sum-21",))
         with pytest.raises(TimeoutError):
             await broker.request(21, "Unread", timeout=0.1)
         await broker.publish(4, "Sums", reply_to="Answers")

@@ -112,11 +112,15 @@ class Producer(BlockingClient):
         request: MessageExt,
         body: bytes,
         *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
         properties: dict[str, str] | None = None,
         timeout_ms: int | None = None,
     ) -> None:
         """Reply to a message that a client sent as a request."""
-        replied = self._producer.reply(request, body, properties=properties, timeout_ms=timeout_ms)
+        replied = self._producer.reply(
+            request, body, tags=tags, keys=keys, properties=properties, timeout_ms=timeout_ms
+        )
         self._wait("reply", replied)
 
     @contextlib.contextmanager

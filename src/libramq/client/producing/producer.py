@@ -195,6 +195,8 @@ class Producer:
         request: MessageExt,
         body: bytes,
         *,
+        tags: str | None = None,
+        keys: str | Sequence[str] = (),
         properties: dict[str, str] | None = None,
         timeout_ms: int | None = None,
     ) -> None:
@@ -202,7 +204,7 @@ class Producer:
 
         Raises ConfigError if it is no request, and BrokerError if its client has left or does not answer.
         """
-        message = Message(reply_topic(request), body, properties=properties or {})
+        message = Message(reply_topic(request), body, tags=tags, keys=keys, properties=properties or {})
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
         info = await self._run.publish_info(message.topic)

@@ -49,7 +49,13 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         message = await self.message_of(cmd, cmd.body)
         producer = self._connection.producer
         if cmd.request is not None:
-            return await producer.reply(cmd.request.message, message.body, properties=message.properties)
+            return await producer.reply(
+                cmd.request.message,
+                message.body,
+                tags=message.tags,
+                keys=message.keys,
+                properties=message.properties,
+            )
         selector = None if cmd.order_key is None else by_hash(cmd.order_key)
         return await producer.send(message, selector=selector)
 
