@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import libramq
-from libramq.file_ranges import BUFFERS_MAX, Ranges
+from libramq.file_ranges import BUFFERS_MAX, GAP_BYTES, Ranges
 from libramq.filesystem import LocalFileSystem
 
 HOLDER = """
@@ -69,7 +69,8 @@ def test_reads_end_at_the_end_of_the_file(tmp_path: Path):
     filesystem.close(file)
 
 
-RANGES = ([(0, 5)], [(0, 5), (5, 7)], [(3, 4), (7, 2), (40_000, 9), (60_000, 1)], [(0, 1), (99_990, 10)])
+RANGES = ([(0, 5)], [(0, 5), (5, 7)], [(3, 4), (7, 2), (40_000, 9), (60_000, 1)], [(0, 1), (99_990, 10)],
+          [(0, 50_000), (70_000, 9), (60_000, 9)])  # fmt: skip
 
 
 @pytest.mark.parametrize("ranges", [*RANGES, [(2 * number, 1) for number in range(BUFFERS_MAX)]])
@@ -87,6 +88,7 @@ def test_ranges_beyond_the_end_of_the_file_are_short(tmp_path: Path):
     (tmp_path / "f").write_bytes(b"0123456789")
     file = filesystem.open(tmp_path / "f")
     assert filesystem.pread_ranges_nowait(file, [(0, 2), (8, 4)]) == b"0189"
+    assert filesystem.pread_ranges_nowait(file, [(4, 2), (8, 2), (GAP_BYTES + 11, 1)]) == b"4589"
     filesystem.close(file)
 
 

@@ -12,13 +12,45 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-#: Offsets and sizes, in ascending order; they do not overlap.
+#: Offsets and sizes; they do not overlap. Ascending, except in a damaged file.
 Ranges = Sequence[tuple[int, int]]
+
+#: Ours: at this distance, two reads with their overhead (5 µs) cost as much as copying the bytes between
+#: them. Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.
+GAP_BYTES: Final = 16 * 1024
+#: Ours: read at once; fits in the processor's cache.
+STRETCH_BYTES: Final = 256 * 1024
 
 #: IOV_MAX of Linux and macOS: the buffers of one read.
 BUFFERS_MAX: Final = 1024
 #: Memory that is written by any thread, and never read.
-_BETWEEN: Final = memoryview(bytearray(16 * 1024))
+_BETWEEN: Final = memoryview(bytearray(GAP_BYTES))
+
+
+def nearby(ranges: Ranges) -> list[Ranges]:
+    """Return the ranges in groups; those of one are so near each other that they are read at once."""
+    if len(ranges) == 1:
+        return [ranges]
+    groups: list[Ranges] = []
+    group: list[tuple[int, int]] = []
+    start = end = 0
+    for each in ranges:
+        offset, size = each
+        if group and not (0 <= offset - end <= GAP_BYTES and offset + size - start <= STRETCH_BYTES):
+            groups.append(group)
+            group = []
+        if not group:
+            start = offset
+        group.append(each)
+        end = offset + size
+    groups.append(group)
+    return groups
+
+
+def span(ranges: Ranges) -> tuple[int, int]:
+    """Return where nearby ranges begin, and the size up to where they end."""
+    start = ranges[0][0]
+    return start, sum(ranges[-1]) - start
 
 
 def joined_ranges(data: bytes, start: int, ranges: Ranges) -> bytes:
@@ -28,7 +60,9 @@ def joined_ranges(data: bytes, start: int, ranges: Ranges) -> bytes:
 
 
 def buffers_of(ranges: Ranges, joined: memoryview) -> list[memoryview]:
-    """Return the buffers of one read of all ranges: parts of `joined`, and memory for what lies between."""
+    """Return the buffers of one read of nearby ranges: parts of `joined`, with memory for the gaps."""
+    if len(ranges) == 1:
+        return [joined]
     buffers = []
     at = begun = 0
     end = ranges[0][0]
@@ -38,7 +72,7 @@ def buffers_of(ranges: Ranges, joined: memoryview) -> list[memoryview]:
                 buffers.append(joined[begun:at])
                 begun = at
             between = offset - end
-            buffers.append(_BETWEEN[:between] if between <= len(_BETWEEN) else memoryview(bytearray(between)))
+            buffers.append(_BETWEEN[:between])
         at += size
         end = offset + size
     buffers.append(joined[begun:at])

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from libramq.clock import WallMs
 from libramq.errors import InvalidName
-from libramq.file_ranges import BUFFERS_MAX, Ranges, buffers_of, joined_ranges, preadv_nowait
+from libramq.file_ranges import BUFFERS_MAX, Ranges, buffers_of, joined_ranges, nearby, preadv_nowait, span
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
 #: Linux's locks of an open file. macOS has the names too, but another struct flock.
@@ -202,13 +202,22 @@ class LocalFileSystem:
     def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | bytearray | None:
         """Read ranges from the page cache alone, joined; None if it does not hold all of them."""
         joined = bytearray(sum([size for _, size in ranges]))
-        buffers = buffers_of(ranges, memoryview(joined))
-        start = ranges[0][0]
-        total = sum(ranges[-1]) - start
-        if len(buffers) <= BUFFERS_MAX and preadv_nowait(file, buffers, start) == total:
-            return joined
-        data = self.pread_nowait(file, total, start)  # Too many ranges, cold, or beyond the file's end.
-        return None if data is None else joined_ranges(data, start, ranges)
+        view, at = memoryview(joined), 0
+        for near in nearby(ranges):
+            start, total = span(near)
+            room = view[at : at + sum([size for _, size in near])]
+            at += len(room)
+            buffers = buffers_of(near, room)
+            if len(buffers) <= BUFFERS_MAX and preadv_nowait(file, buffers, start) == total:
+                continue
+            data = self.pread_nowait(file, total, start)  # Too many ranges, cold, or beyond the file's end.
+            if data is None:
+                return None
+            found = joined_ranges(data, start, near)
+            if len(found) < len(room):
+                return bytes(view[: at - len(room)]) + found
+            room[:] = found
+        return joined
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
         """Write all of `data`."""

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.message.record import encode_record
-from libramq.message.whole_frame import damaged_places, has_whole_frame
+from libramq.message.whole_frame import ALIKE_MIN, damaged_places, has_whole_frame
 
 V6 = bytes(range(16)) + (10911).to_bytes(4)
 START = 4096
+ALIKE = [{}] * ALIKE_MIN
 FORMS = ({}, {"born_host": V6}, {"topic": "t" * 128}, {"body": b""}, {"properties": b""})
 
 
@@ -24,22 +25,29 @@ def log_of(forms):
     return data, places
 
 
-def test_whole_records_of_every_form_pass():
-    data, places = log_of(FORMS)
-    assert damaged_places(data, places) == set()
+def damaged(data, places):
+    offsets, sizes = zip(*places, strict=True)
+    return damaged_places(data, offsets, sizes)
+
+
+@pytest.mark.parametrize("forms", [FORMS, ALIKE, *([form] * ALIKE_MIN for form in FORMS)])
+def test_whole_records_of_every_form_pass(forms):
+    data, places = log_of(forms)
+    assert damaged(data, places) == set()
 
 
 def test_a_record_that_is_cut_off_or_elsewhere_is_damaged():
-    data, places = log_of(FORMS)
-    assert damaged_places(data[:-1], places) == {places[-1]}
-    assert damaged_places(data, places[1:]) == set(places[1:])
+    for forms in (FORMS, ALIKE):
+        data, places = log_of(forms)
+        assert damaged(data[:-1], places) == {places[-1]}
+        assert damaged(data, places[1:]) == set(places[1:])
 
 
-@pytest.mark.parametrize("form", FORMS)
-@given(place=st.integers(0, 400), value=st.integers(0, 255))
-def test_a_changed_byte_is_judged_as_for_a_single_record(form, place, value):
-    """The short way for records of the common form, and the long one, find the same."""
-    data, places = log_of([form, {}, form])
+@pytest.mark.parametrize("forms", [*([form, {}, form] for form in FORMS), ALIKE])
+@given(place=st.integers(0, 500), value=st.integers(0, 255))
+def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
+    """The short ways for records that are alike or of the common form, and the long one, find the same."""
+    data, places = log_of(forms)
     changed = bytearray(data)
     changed[place % len(data)] = value
     alone = {
@@ -47,4 +55,11 @@ def test_a_changed_byte_is_judged_as_for_a_single_record(form, place, value):
         for offset, size in places
         if not has_whole_frame(bytes(changed), offset - START, size, offset)
     }
-    assert damaged_places(bytes(changed), places) == alone
+    assert damaged(bytes(changed), places) == alone
+
+
+def test_records_of_one_size_may_differ_in_their_parts():
+    """The longer body of one makes up for its shorter properties."""
+    data, places = log_of([*ALIKE, {"body": b"bodies", "properties": b"A\x02"}])
+    assert len({size for _, size in places}) == 1
+    assert damaged(data, places) == set()

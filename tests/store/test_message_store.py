@@ -1,6 +1,7 @@
 """The message store: appended, read, flushed, closed and opened again."""
 
 import errno
+import os
 import random
 from pathlib import Path
 
@@ -215,6 +216,40 @@ def test_records_far_apart_are_read_separately(tmp_path: Path):
     disk.reads.clear()
     assert store.read("T", 0, 0, 20).count == 20
     assert len(disk.reads) == 20
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("file_bytes", "tail_bytes", "reads", "pieces"),
+    [(1 << 20, 4096, 2, 1), (1 << 14, 4096, 2, 2), (1 << 20, 1 << 20, 0, 2)],
+    ids=["one file", "two files", "memory"],
+)
+def test_a_batch_of_one_queue_is_read_at_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file_bytes: int,
+    tail_bytes: int,
+    reads: int,
+    pieces: int,
+):
+    """Two batches of the queue are read, with those of seven others between them."""
+    store = open_store(tmp_path, mapped_file_size_commit_log=file_bytes, tail_bytes=tail_bytes)
+    for number in range(24):
+        bodies = [b"%d.%d" % (number, each) * 25 for each in range(16)]
+        store.append_batch([message(body, queue_id=number % 8) for body in bodies])
+    wanted = [b"%d.%d" % (number, each) * 25 for number in (3, 11) for each in range(16)]
+    preadv, offsets = os.preadv, []
+
+    def counted(file: int, buffers: list[memoryview], offset: int, flags: int) -> int:
+        offsets.append(offset)
+        return preadv(file, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", counted)
+    for may_wait in (False, True):
+        result = store.read("T", 3, 0, 32, may_wait=may_wait)
+        assert [each.body for each in decode_records(b"".join(result.data))] == wanted
+        assert len(result.data) == pieces
+    assert len(offsets) == reads
     store.close()
 
 

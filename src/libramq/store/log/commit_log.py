@@ -17,7 +17,7 @@ Upstream: store/CommitLog.java.
 import contextlib
 from typing import Final
 
-from libramq.file_ranges import Ranges, joined_ranges
+from libramq.file_ranges import Ranges, joined_ranges, nearby, span
 from libramq.filesystem import FileSystem
 from libramq.message import sys_flag as flags
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
@@ -134,22 +134,26 @@ class CommitLog:
                 return self.segments.file_range(offset, size)
         return data if len(data) == size else None
 
-    def read_records(self, places: Ranges, *, may_wait: bool) -> bytes | bytearray | FileRange | None:
-        """Return nearby records of one file, joined, or None if not all exist (any more).
+    def read_runs(self, runs: Ranges, *, may_wait: bool) -> bytes | bytearray | tuple[FileRange, ...] | None:
+        """Return runs of records of one file, joined, or None if not all exist (any more).
 
-        If they are not in memory and the caller may not wait: the range that a thread must warm first.
+        If they are not in memory and the caller may not wait: the ranges that a thread must warm first.
         """
-        start, end = places[0][0], sum(places[-1])
-        data: bytes | bytearray | FileRange | None
-        if may_wait or start >= self.tail.start:
-            data = self.read(start, end - start) if may_wait else self.read_nowait(start, end - start)
-            return joined_ranges(data, start, places) if isinstance(data, bytes | bytearray) else data
-        if not self._holds(start, end - start):
-            return None
-        data = self.segments.read_ranges_nowait(places)
-        if data is None:
-            return self.segments.file_range(start, end - start)
-        return data if len(data) == sum([size for _, size in places]) else None
+        for start, size in runs:
+            if not self._holds(start, size):
+                return None
+        data: bytes | bytearray | None
+        if may_wait:
+            data = b"".join([self._read_nearby(near) for near in nearby(runs)])
+        else:
+            data = self.segments.read_ranges_nowait(runs)
+            if data is None:
+                return tuple(self.segments.file_range(*span(near)) for near in nearby(runs))
+        return data if len(data) == sum([size for _, size in runs]) else None
+
+    def _read_nearby(self, runs: Ranges) -> bytes:
+        start, size = span(runs)
+        return joined_ranges(self.segments.read(start, size), start, runs)
 
     def record(self, offset: int) -> bytes | None:
         """Return the bytes of a possible record at a given offset; at most a record's size."""
@@ -172,15 +176,6 @@ class CommitLog:
     def may_hold(self, offset: int, size: int) -> bool:
         """Return whether a record of this size can be here; a damaged unit may contain any value."""
         return RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and self._holds(offset, size)
-
-    def may_hold_all(self, places: list[tuple[int, int]], start: int, end: int) -> bool:
-        """Return whether records of one range can be here: as `may_hold`, for a third of the time."""
-        sizes = [size for _, size in places]
-        return (
-            min(sizes) >= RECORD_BYTES_MIN
-            and max(sizes) <= RECORD_BYTES_MAX
-            and self._holds(start, end - start)
-        )
 
     def _holds(self, offset: int, size: int) -> bool:
         segments = self.segments

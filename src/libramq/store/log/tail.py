@@ -8,8 +8,6 @@ memory on the first write: a broker that stores little uses little.
 import mmap
 from collections.abc import Sequence
 
-from libramq.message.record import RECORD_BYTES_MIN
-
 
 class Tail:
     """The last `capacity` bytes of a growing run."""
@@ -63,18 +61,18 @@ class Tail:
             return self._ring[at : at + size]
         return self._ring[at:] + self._ring[: size - room]
 
-    def read_each(self, stretches: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
+    def read_runs(self, runs: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
         """Return ranges by offset and size, the oldest first; None if not all of them are held.
 
         Copying them one by one is faster than copying what lies between them as well.
         """
-        if stretches[0][0] < self._start:  # True of most readers that do not keep up.
-            return None
-        ring, capacity, start, end = self._ring, self._capacity, self._start, self._end
+        ring, capacity, oldest, newest = self._ring, self._capacity, self._start, self._end
         pieces = []
-        for offset, size in stretches:
-            at = offset % capacity
-            if not RECORD_BYTES_MIN <= size <= capacity - at or not start <= offset <= end - size:
-                return None  # It crosses the ring's end, or its unit is damaged.
-            pieces.append(ring[at : at + size])
+        for start, size in runs:
+            end = start + size
+            if start < oldest or end > newest:
+                return None
+            at = start % capacity
+            end = at + size
+            pieces.append(ring[at:end] if end <= capacity else ring[at:] + ring[: end - capacity])
         return tuple(pieces)

@@ -108,17 +108,17 @@ class _BatchRead:
             if next_offset <= offset:  # Nothing has these numbers.
                 next_offset = min(queue.offset_at(queue.place_of(offset) + len(units)), max_offset)
             return ReadResult(status, next_offset, min_offset, max_offset)
-        found = fetch(self._log, wanted, may_wait=may_wait)
+        offsets, sizes = zip(*wanted, strict=True)
+        found = fetch(self._log, offsets, sizes, may_wait=may_wait)
         if isinstance(found, set):
             return found
         data, cold = found
         if cold:
             return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=cold)
         if self._unwrapping is None:
-            size = sum([each for _, each in wanted])
             return ReadResult(
                 ReadStatus.FOUND, next_offset, min_offset, max_offset,
-                data=data, count=next_offset - offset, size=size,
+                data=data, count=next_offset - offset, size=sum(sizes),
             )  # fmt: skip
         return self._unwrapped(data, next_offset, self._unwrapping, may_unwrap=may_unwrap)
 

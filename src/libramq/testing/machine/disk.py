@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
-from libramq.file_ranges import Ranges, joined_ranges
+from libramq.file_ranges import Ranges, joined_ranges, nearby, span
 from libramq.filesystem import BACKUP_SUFFIX, DiskUsage
 from libramq.testing.machine.inode import Inode
 from libramq.testing.machine.process import PowerCut
@@ -158,9 +158,14 @@ class MemoryDisk:
 
     def pread_ranges_nowait(self, file: int, ranges: Ranges) -> bytes | None:
         """Read all of the ranges, or none of them, as `pread_nowait` does."""
-        start = ranges[0][0]
-        data = self.pread_nowait(file, sum(ranges[-1]) - start, start)
-        return None if data is None else joined_ranges(data, start, ranges)
+        found = []
+        for near in nearby(ranges):
+            start, size = span(near)
+            data = self.pread_nowait(file, size, start)
+            if data is None:
+                return None
+            found.append(joined_ranges(data, start, near))
+        return b"".join(found)
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
         """Write; on a full disk, only a part."""
