@@ -25,7 +25,7 @@ UPDATE_AND_CREATE_TOPIC, SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_CONSUMER_OFFSET, 
     15,
     30,
 )
-SEND_BATCH_MESSAGE = 320
+SEND_BATCH_MESSAGE, HEART_BEAT, GET_CONSUMER_LIST_BY_GROUP = 320, 34, 38
 
 
 class Load:
@@ -177,6 +177,30 @@ def _pull(queue: int, offset: int, **how: str) -> bytes:
               "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
               "expressionType": "TAG"}  # fmt: skip
     return _frame(PULL_MESSAGE, fields | how)
+
+
+def _heartbeat(group: str) -> bytes:
+    """Make the connection that of a member of a group."""
+    subscription = {"topic": TOPIC, "subString": "*", "tagsSet": [], "codeSet": [], "subVersion": 1}
+    consumer = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription],
+                "unitMode": False}  # fmt: skip
+    body = {"clientID": "10.0.0.1@1", "consumerDataSet": [consumer], "producerDataSet": []}
+    return _frame(HEART_BEAT, {}, json.dumps(body).encode())
+
+
+def _member_list(group: str) -> bytes:
+    """Look at the members of a group; who does is not notified of them again."""
+    return _frame(GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+
+
+def _member_pull(group: str, queue: int, offset: int) -> bytes:
+    """Pull as Apache's push consumer does: for its subscription, with a commit, and ready to wait."""
+    fields = {"consumerGroup": group, "topic": TOPIC, "queueId": str(queue), "queueOffset": str(offset),
+              "maxMsgNums": str(PULL_BATCH), "maxMsgBytes": "262144", "sysFlag": "3",
+              "commitOffset": str(offset), "suspendTimeoutMillis": "15000", "subVersion": "1",
+              "expressionType": "TAG", "bname": "broker-a"}  # fmt: skip
+    return _frame(PULL_MESSAGE, fields)
 
 
 def _commit(queue: int, offset: int) -> bytes:

@@ -13,6 +13,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from trees import environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -24,7 +27,7 @@ from tests.interop.apache import (
     set_up,
 )
 from tests.interop.cluster import Cluster
-from tests.interop.libra import LibraServers, LibraUp
+from tests.interop.libra import ENVIRONMENT, LibraServers, LibraUp
 from tests.interop.process import Process
 
 SYSTEMS = ("apache", "ours")
@@ -38,15 +41,20 @@ Figures = dict[str, Any]
 
 @contextlib.contextmanager
 def running(
-    system: str, *, brokers: int = 1, settings: Mapping[str, object] | None = None
+    system: str,
+    *,
+    brokers: int = 1,
+    settings: Mapping[str, object] | None = None,
+    tree: Path | None = None,
 ) -> Iterator[tuple[Cluster, Process]]:
     """The system with its broker's process; store and logs are gone afterwards. brokers: of ours only.
 
-    settings: of broker.conf, for one broker.
+    settings: of broker.conf, for one broker. tree: the sources of ours; None: this tree's.
     """
     home = Path(tempfile.mkdtemp(prefix=f"libra-bench-{system}-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
+        stack.enter_context(patch.dict(ENVIRONMENT, environment(tree) if tree is not None else {}))
         if system == "apache":
             nameserver = ApacheNameServer(home / "namesrv", jvm=("-Xmx512m",))
             stack.callback(nameserver.stop)
