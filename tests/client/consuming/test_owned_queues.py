@@ -64,6 +64,16 @@ def test_messages_are_cut_into_batches_and_the_next_pull_leaves_at_once():
     assert talk.of(fx.Pull) == [fx.Pull(q(0), talk.generation(q(0)), "a:1", 3)]
 
 
+def test_no_pull_brings_more_than_may_wait():
+    """So a queue never holds more than twice its limit, however small that is."""
+    talk = Conversation(pull_threshold_for_queue=3).pulling()
+    talk.pulled(q(0), found(0, 1, 2))
+    (pull,) = talk.of(fx.Pull)
+    assert pull.count_max == 3
+    talk.pulled(q(0), found(3, 4, 5))
+    assert talk.of(fx.Pull) == []
+
+
 def test_done_messages_are_committed_with_the_next_pull_and_every_second():
     """The offset is the smallest one that is not done."""
     talk = Conversation(persist_ms=1000).pulling()

@@ -12,8 +12,9 @@ from libramq.balance import TopicRule, averagely
 from libramq.errors import ConfigError
 from libramq.message.names import validate_group
 
-#: Ours: Apache's brokers return 32 per pull (pullBatchSize) whatever is requested; ours return more.
-PULL_BATCH_SIZE: Final = 256
+#: Ours: Apache's brokers return 32 per pull (pullBatchSize) whatever is requested; ours return more, and with
+#: 256 a message costs the consumer a tenth to a quarter more. No pull brings more than may wait.
+PULL_BATCH_SIZE: Final = 1000
 #: Ours; upstream: 256 KiB. A broker of ours gives more than 32 messages a pull only to who names more bytes
 #: than that (StoreConfig.bulk_transfer_bytes); Apache's gives 32 and 256 KiB whatever is named.
 PULL_BATCH_BYTES: Final = 1024 * 1024

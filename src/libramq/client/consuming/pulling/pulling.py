@@ -9,7 +9,7 @@ from typing import Final
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming import signals as sg
 from libramq.client.consuming.committing.offset_store import OffsetStore
-from libramq.client.consuming.consumer_settings import PULL_BATCH_SIZE, ConsumerSettings
+from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.due import Due, PullDue
 from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
@@ -47,8 +47,6 @@ log = get_logger(__name__)
 NOT_SUBSCRIBED_YET_MS: Final = 100
 #: Ours: the routes are asked for about so often while they do not name a broker that we read from.
 BROKER_MISSING_MS: Final = 1_000
-#: Ours: the default of programs that read record batches; one of 256 costs half as much again a message.
-RECORDS_A_PULL: Final = 1024
 _NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 
 
@@ -186,7 +184,8 @@ class Pulling:
         if cursor.is_under_way or owned.state is not QueueState.READING:
             return []
         cursor.last_ms = now_ms
-        cursor.is_throttled = self._limits_of(queue.topic).exceeded_by(owned.held) is not None
+        limits = self._limits_of(queue.topic)
+        cursor.is_throttled = limits.exceeded_by(owned.held) is not None
         if cursor.is_throttled:
             self._later(owned, now_ms, THROTTLED_MS)
             return []
@@ -196,9 +195,7 @@ class Pulling:
             self._later(owned, now_ms, BROKER_MISSING_MS)
             return [sg.BrokerMissing()]
         cursor.is_under_way, cursor.has_failed = True, False
-        count_max = self._settings.pull_batch_size
-        if self._as_records and count_max == PULL_BATCH_SIZE:
-            count_max = max(count_max, min(RECORDS_A_PULL, self._limits_of(queue.topic).count_max))
+        count_max = min(self._settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
         claim, number, start = owned.claim.opened, cursor.number, owned.claim.topic_start
