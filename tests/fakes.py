@@ -110,10 +110,15 @@ class ManualTimer:
 
 
 class ManualTimers:
-    """Timers that ring only when the test rings them; turns take as long as `now_us` says."""
+    """Timers that ring only when the test rings them; turns take as long as `now_us` says.
+
+    What is to happen soon happens at once, since one thing happens at a time; if `keeps_soon`, with `come`.
+    """
 
     def __init__(self) -> None:
         self.due: list[ManualTimer] = []
+        self.soon_due: list[Callable[[], None]] = []
+        self.keeps_soon = False
         self.now_us = 0
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> ManualTimer:
@@ -122,8 +127,16 @@ class ManualTimers:
         return timer
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Call the function at once: here, one thing happens at a time."""
-        action()
+        if self.keeps_soon:
+            self.soon_due.append(action)
+        else:
+            action()
+
+    def come(self) -> None:
+        """Call what is to happen soon."""
+        actions, self.soon_due = self.soon_due, []
+        for action in actions:
+            action()
 
     def elapsed_us(self) -> int:
         return self.now_us
@@ -134,13 +147,19 @@ class ManualTimers:
 
 
 class ManualThreads:
-    """Threads whose work is done only when the test runs it."""
+    """Threads whose work is done only when the test runs it; brief work at once if `does_brief_work`."""
 
     def __init__(self) -> None:
+        self.does_brief_work = False
         self.work: list[tuple[Thread, Callable[[], Any], Callable[[Any], None]]] = []
 
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.work.append((thread, work, done))
+
+    def run_brief(self, work: Callable[[], Any], done: Callable[[Any], None]) -> bool:
+        if self.does_brief_work:
+            self.finish((Thread.FLUSH, work, done))
+        return self.does_brief_work
 
     def run_all(self, thread: Thread | None = None) -> None:
         """Do all work of a kind, including any that follows from it."""

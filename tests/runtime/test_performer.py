@@ -131,6 +131,35 @@ def test_the_answers_of_a_turn_leave_in_one_write_after_settling(words):
     assert words.settled == 1
 
 
+def test_brief_work_is_done_within_its_event_and_what_follows_is_settled_before_bytes_leave(words):
+    line, seen = Line(), list[tuple[int, int]]()
+    words.threads.does_brief_work = words.timers.keeps_soon = True
+
+    def done(result: str) -> None:
+        seen.append((words.settled, len(line.writes)))
+        words.effects.send(line, result.encode())
+
+    def ask(_: object) -> bytes:
+        words.effects.run(Thread.FLUSH, lambda: "flushed", done, is_brief=True)
+        return b"asked "
+
+    words.performer.received(line, [ask])
+    assert line.writes == [b"asked flushed"]
+    assert seen == [(0, 0)]
+    assert words.settled == 1
+    words.effects.defer(lambda: ask(None))  # Nothing is settled after it, but after brief work.
+    words.performer.follow()
+    words.timers.come()
+    assert line.writes == [b"asked flushed", b"flushed"]
+    assert seen == [(0, 0), (2, 1)]
+    assert words.settled == 3
+    words.threads.does_brief_work = False
+    words.performer.received(line, [ask])
+    assert line.writes[2:] == [b"asked "]
+    words.threads.run_all(Thread.FLUSH)
+    assert line.writes[3:] == [b"flushed"]
+
+
 def test_a_connection_that_used_up_its_turn_continues_after_the_others(words):
     slow, other = Line(), Line()
     words.cost_us = TURN_US_MAX // 2

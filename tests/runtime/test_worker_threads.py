@@ -12,6 +12,7 @@ from tests.transport.loops import LOOPS, run_on
 
 from libramq.kernel.effect import Thread
 from libramq.runtime.asyncio_seams import THREADS, WorkerThreads
+from libramq.runtime.brief_work import LONG_US, REST
 
 
 async def result_of(threads: WorkerThreads, thread: Thread, work: Callable[[], Any]) -> Any:
@@ -109,3 +110,27 @@ def test_a_closed_loop_does_not_end_a_thread() -> None:
         await threads.close()
 
     run_on("asyncio", scenario)
+
+
+def test_brief_work_is_done_by_the_loop_until_it_takes_long(monkeypatch) -> None:
+    now_us = 0
+    monkeypatch.setattr("libramq.runtime.asyncio_seams.perf_counter_ns", lambda: now_us * 1_000)
+    threads, results = WorkerThreads(), list[Any]()
+    failure = OSError("a full disk")
+
+    def work(took_us: int) -> str:
+        nonlocal now_us
+        now_us += took_us
+        if not took_us:
+            raise failure
+        return threading.current_thread().name
+
+    assert threads.run_brief(lambda: work(100), results.append)
+    assert threads.run_brief(lambda: work(0), results.append)
+    assert threads.run_brief(lambda: work(LONG_US), results.append)
+    here = threading.current_thread().name
+    assert results == [here, failure, here]
+    assert not threads.run_brief(lambda: work(100), results.append)
+    assert len(results) == 3
+    now_us += LONG_US * REST
+    assert threads.run_brief(lambda: work(100), results.append)

@@ -91,7 +91,8 @@ class Run(msgspec.Struct, frozen=True):
 
     connection: whose request it serves. A connection has a bounded amount of work under way, and is not
     served beyond it. is_hot: the result affects when services are due only where `done` marks the kernel
-    changed, as with hot requests.
+    changed, as with hot requests. is_brief: it may be done without a thread, while such work takes little
+    time; `done` is called at once then, before the event's bytes are sent.
     """
 
     thread: Thread
@@ -99,6 +100,7 @@ class Run(msgspec.Struct, frozen=True):
     done: Callable[[Any], None]
     connection: Connection | None = None
     is_hot: bool = False
+    is_brief: bool = False
 
 
 class Room:
@@ -212,9 +214,10 @@ class Effects:
         connection: Connection | None = None,
         *,
         is_hot: bool = False,
+        is_brief: bool = False,
     ) -> None:
         """Run work on a thread, for a connection's request or for none."""
-        self.add(Run(thread, work, done, connection, is_hot))
+        self.add(Run(thread, work, done, connection, is_hot, is_brief))
 
     def reserve(self, connection: Connection, room: Room, begin: Callable[[], None]) -> None:
         """Reserve room for a large request, and begin it then."""

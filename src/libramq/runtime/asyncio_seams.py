@@ -10,6 +10,7 @@ from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
 
 from libramq.kernel.effect import Thread
+from libramq.runtime.brief_work import BriefWork
 from libramq.runtime.seams import Timer
 
 #: Ours: one thread if writes must follow each other or no request waits; old data is read in parallel.
@@ -44,6 +45,7 @@ class WorkerThreads:
     def __init__(self) -> None:
         sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
         self._crews: dict[Thread, _Crew] = {}
+        self._brief = BriefWork()
 
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run work; `done` gets its result or its exception, on the event loop."""
@@ -55,6 +57,20 @@ class WorkerThreads:
             crew.submit(_Job(work, done, loop))
         except RuntimeError as error:  # The system allows no threads; the waiting request must be answered.
             loop.call_soon(done, error)
+
+    def run_brief(self, work: Callable[[], Any], done: Callable[[Any], None]) -> bool:
+        """Run work on the event loop, while such work takes little time; return whether it was."""
+        began_us = perf_counter_ns() // 1_000
+        if not self._brief.may_begin(began_us):
+            return False
+        result: Any
+        try:
+            result = work()
+        except Exception as error:
+            result = error
+        self._brief.ended(began_us, perf_counter_ns() // 1_000)
+        done(result)
+        return True
 
     async def close(self) -> None:
         """Wait for the work under way, which must not overlap with another writer."""

@@ -35,6 +35,7 @@ from libramq.kernel.engine import Engine, Translator
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
 from libramq.runtime.dialed import DialedConnection
+from libramq.runtime.entrance import Entrance, Receive
 from libramq.runtime.large_requests import LargeRequests
 from libramq.runtime.outgoing import Outgoing
 from libramq.runtime.seams import Channel, Dialer, Remotes, Threads, Timer, Timers
@@ -49,7 +50,6 @@ TURN_US_MAX: Final = 2_000
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
 _SETTLING_FAILED: Final = "what follows from an event failed"
-Receive = Callable[[Connection, Sequence[Any], int], int]
 
 
 def log_failure(what: str, error: Exception) -> None:
@@ -101,10 +101,12 @@ class Performer:
         self._due_ms: MonotonicMs | None = None
         self._receives: dict[Channel, Receive] = {}
         self._is_stopped = False
+        #: Whether brief work was done since the engine was settled last.
+        self._is_unsettled = False
 
-    def entrance(self, translator: Translator) -> "Entrance":
+    def entrance(self, translator: Translator) -> Entrance:
         """Return the handler for connections of another protocol than the engine's own."""
-        return Entrance(self, translator)
+        return Entrance(self, self._receives, translator)
 
     # Events.
 
@@ -146,6 +148,7 @@ class Performer:
 
     def follow(self, began_us: int | None = None) -> None:
         """Finish an event: settle, perform, send, set the timer. began_us: of its turn, which ends here."""
+        self._is_unsettled = False
         try:  # As `_settle`, for every event.
             self._engine.settle()
         except Exception as error:
@@ -155,6 +158,9 @@ class Performer:
     def _finish(self, began_us: int | None) -> None:
         if self._effects.pending:
             self._perform()
+            while self._is_unsettled:
+                self._settle()
+                self._perform()
         if self._outgoing.is_any:
             self._outgoing.flush()
         if self.turns.waiting_for_output:
@@ -167,6 +173,7 @@ class Performer:
                 self._longest_turn.record(turn_us)
 
     def _settle(self) -> None:
+        self._is_unsettled = False
         try:
             self._engine.settle()
         except Exception as error:
@@ -322,6 +329,11 @@ class Performer:
             self._failed("a request could not be sent", error)
 
     def _run(self, effect: Run) -> None:
+        if effect.is_brief and self._threads.run_brief(effect.work, effect.done):
+            self._is_unsettled = True
+            if not effect.is_hot:
+                self._engine.mark_changed()
+            return
         connection = effect.connection
         done = self._event(effect.done, is_hot=effect.is_hot)
         if connection is None:
@@ -377,22 +389,3 @@ class Performer:
         began_us = self._timers.elapsed_us()
         self._deliver("what is due", self._engine.tick)
         self.follow(began_us)
-
-
-class Entrance:
-    """The handler for connections of another protocol; a `transport.server_connection.Handler`.
-
-    They share everything with the other connections of their performer: turns, effects, timers, services.
-    """
-
-    def __init__(self, performer: Performer, translator: Translator) -> None:
-        self._performer = performer
-        self._receive = translator.receive
-        self.received = performer.received
-        self.writable = performer.writable
-        self.closed = performer.closed
-
-    def connected(self, connection: Channel) -> None:
-        """Handle a new connection."""
-        self._performer._receives[connection] = self._receive
-        self._performer.connected(connection)

@@ -141,3 +141,7 @@ class Threads(Protocol):
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run work; `done` gets its result or its exception, on the engine's own thread."""
         ...
+
+    def run_brief(self, work: Callable[[], Any], done: Callable[[Any], None]) -> bool:
+        """Run work on the engine's own thread, if that is no burden; return whether `done` was called."""
+        ...

@@ -4,6 +4,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from libramq.testing.machine.virtual_time import Event
 
 #: How long threads take for a flush, a table, cold bytes, a large body.
 WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2, Thread.ASSIGN: 20}
+#: The probability that brief work is done without a thread, and takes no time.
+BRIEF_CHANCE: Final = 0.5
 
 
 class SimulatedTimers:
@@ -49,16 +52,23 @@ class SimulatedThreads:
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run work later; `done` gets its result or its exception."""
 
-        def happen() -> None:
-            try:
-                result = work()
-            except (OSError, LibraError) as error:
-                done(error)
-                self._failed(error)
-            else:
-                done(result)
+        self._process.after(self._random.randint(0, WORK_MS_MAX[thread]), partial(self._happen, work, done))
 
-        self._process.after(self._random.randint(0, WORK_MS_MAX[thread]), happen)
+    def run_brief(self, work: Callable[[], Any], done: Callable[[Any], None]) -> bool:
+        """Run work at once, or not, by chance: a real disk is fast at times."""
+        if self._random.random() >= BRIEF_CHANCE:
+            return False
+        self._happen(work, done)
+        return True
+
+    def _happen(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        try:
+            result = work()
+        except (OSError, LibraError) as error:
+            done(error)
+            self._failed(error)
+        else:
+            done(result)
 
 
 def fail_the_simulation(what: str, error: Exception) -> None:

@@ -1,0 +1,42 @@
+"""Brief work: how much of the time it may hold the loop."""
+
+import pytest
+
+from libramq.runtime.brief_work import LONG_US, REST, USUAL_US_MAX, BriefWork
+
+
+def held(times_us: list[int]) -> tuple[float, float]:
+    """Do work that takes these times; the share of it that the loop did, and of the time that it was held."""
+    brief, now_us, held_us, own = BriefWork(), 0, 0, 0
+    for took_us in times_us:
+        if brief.may_begin(now_us):
+            brief.ended(now_us, now_us + took_us)
+            held_us += took_us
+            own += 1
+        now_us += took_us + 100  # Requests come in between.
+    return own / len(times_us), held_us / now_us
+
+
+@pytest.mark.parametrize("took_us", [20, 100, USUAL_US_MAX])
+def test_the_loop_does_all_work_that_is_brief(took_us: int) -> None:
+    assert held([took_us] * 2_000)[0] == 1
+
+
+def test_a_slow_one_now_and_then_changes_nothing() -> None:
+    assert held([*[100] * 99, LONG_US // 2] * 20)[0] == 1
+
+
+@pytest.mark.parametrize("took_us", [8_000, 20_000, 3_000_000])
+def test_slow_work_holds_the_loop_for_some_hundredths_of_the_time_at_most(took_us: int) -> None:
+    own, share = held([took_us] * 2_000)
+    assert 0 < own < 0.03  # It is tried again, as the disk may be fast by now.
+    assert share < 0.03
+
+
+def test_a_stall_ends_it_at_once_for_a_time_in_proportion() -> None:
+    brief = BriefWork()
+    brief.ended(0, 100)
+    brief.ended(1_000, 1_000 + 2_000_000)
+    assert not brief.may_begin(2_001_000)
+    assert not brief.may_begin(2_001_000 + REST * 2_000_000 - 1)
+    assert brief.may_begin(2_001_000 + REST * 2_000_000)
