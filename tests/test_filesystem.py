@@ -11,7 +11,7 @@ import pytest
 
 import libramq
 from libramq.file_ranges import BUFFERS_MAX, GAP_BYTES, Ranges
-from libramq.filesystem import LocalFileSystem
+from libramq.filesystem import PAGE_BYTES, LocalFileSystem
 
 HOLDER = """
 import sys
@@ -122,3 +122,19 @@ def test_a_tree_is_removed_without_the_targets_of_its_links(tmp_path: Path):
     assert filesystem.listdir(tmp_path) == ["kept"]
     assert filesystem.listdir(tmp_path / "kept") == ["file"]
     assert filesystem.listdir(tmp_path / "never") == []
+
+
+@pytest.mark.parametrize("size", [100, PAGE_BYTES, 3 * PAGE_BYTES])
+def test_a_disk_that_begins_to_write_changes_nothing(tmp_path: Path, size: int):
+    files = LocalFileSystem()
+    file = files.open(tmp_path / "file", write=True, create=True)
+    files.truncate(file, 8 * PAGE_BYTES)
+    data = os.urandom(size)
+    files.pwrite(file, data, 50)
+    files.begin_writing(file, size, 50)
+    files.pwrite(file, data, 50 + size)
+    files.fsync(file)
+    assert files.pread(file, 2 * size, 50) == data * 2
+    assert files.file_size(file) == 8 * PAGE_BYTES
+    assert files.pread_nowait(file, size, 50) == data  # It is in the page cache still.
+    files.close(file)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq import filesystem
+from libramq import file_locks, filesystem
 from libramq.cli.main import failure_line
 from libramq.clock import clock_with_sleep
 from libramq.transport import descriptors
@@ -17,7 +17,13 @@ from libramq.transport import descriptors
 @pytest.fixture
 def macos(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Take Linux's calls away; return the calls of fcntl with the number that macOS's full flush has."""
-    for module, name in ((os, "RWF_NOWAIT"), (os, "preadv"), (os, "fdatasync"), (time, "CLOCK_BOOTTIME")):
+    for module, name in (
+        (os, "RWF_NOWAIT"),
+        (os, "preadv"),
+        (os, "fdatasync"),
+        (os, "posix_fadvise"),
+        (time, "CLOCK_BOOTTIME"),
+    ):
         monkeypatch.delattr(module, name)
     monkeypatch.setattr("sys.platform", "darwin")
     flushed: list[tuple[int, int]] = []
@@ -31,7 +37,7 @@ def macos(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
     monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
     monkeypatch.setattr(fcntl, "fcntl", fake)
-    monkeypatch.setattr(filesystem, "_HAS_FILE_LOCKS", False)
+    monkeypatch.setattr(file_locks, "HAS_FILE_LOCKS", False)
     return flushed
 
 
@@ -39,6 +45,7 @@ def test_files_are_read_flushed_and_locked(macos: list[tuple[int, int]], tmp_pat
     files = filesystem.LocalFileSystem()
     file = files.open(tmp_path / "f", write=True, create=True)
     files.pwrite(file, b"hello", 0)
+    files.begin_writing(file, 5, 0)
     files.fsync(file)
     assert macos == [(file, 51)], "fsync alone leaves it in the disk's cache"
     assert files.pread_nowait(file, 5, 0) == b"hello"

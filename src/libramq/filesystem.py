@@ -7,26 +7,27 @@ position.
 Foreign errors (OSError) pass through: the caller knows which file it was, and why.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
-import struct
 import sys
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from libramq import file_locks
 from libramq.clock import WallMs
 from libramq.errors import InvalidName
 from libramq.file_ranges import BUFFERS_MAX, Ranges, buffers_of, joined_ranges, nearby, preadv_nowait, span
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
-#: Linux's locks of an open file. macOS has the names too, but another struct flock.
-_HAS_FILE_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 #: Ours: a file system writes its journal once for all that wait for it. 3,000 small files took 12.3 s one by
 #: one, 0.5 s by eight threads, 0.25 s by 32 (ext4).
 FLUSHES_AT_ONCE: Final = 16
 #: Ours: one flush in some hundred pays for the places of this much; see `store.commit_log`.
 ZEROED_BYTES: Final = 1 << 20
+#: Of the page cache; more is written once it is flushed.
+PAGE_BYTES: Final = 4096
 BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
 
 
@@ -77,6 +78,10 @@ class FileSystem(Protocol):
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
         """Write all of `data`."""
+        ...
+
+    def begin_writing(self, file: int, size: int, offset: int) -> None:
+        """Have the disk begin with a little that was written: a hint; only `fsync` makes it durable."""
         ...
 
     def fsync(self, file: int) -> None:
@@ -225,6 +230,16 @@ class LocalFileSystem:
         while written < len(data):
             written += os.pwrite(file, data[written:], offset + written)
 
+    def begin_writing(self, file: int, size: int, offset: int) -> None:
+        """Have the disk begin with what was written, if it is at most a page.
+
+        Linux writes what it is advised to drop from the page cache, without waiting, and drops whole pages
+        alone. What fails then, the next fsync reports.
+        """
+        if size <= PAGE_BYTES and sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(file, offset, size, os.POSIX_FADV_DONTNEED)
+
     def fsync(self, file: int) -> None:
         """Flush the file to the disk; its times may follow later."""
         if hasattr(os, "fdatasync"):
@@ -301,24 +316,16 @@ class LocalFileSystem:
             os.close(directory)
 
     def lock(self, path: Path) -> int | None:
-        """Lock the first byte, as java.nio's FileChannel.tryLock(0, 1, false) does.
-
-        On Linux the lock belongs to the open file: it conflicts with Java's record locks and also with a
-        second opener in this process, and closing another descriptor does not release it.
-        """
+        """Lock the first byte (`file_locks`)."""
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if _HAS_FILE_LOCKS:
-                first_byte = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, first_byte)
-            else:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as failed:
+            if file_locks.try_lock(file):
+                return file
+        except OSError:
             os.close(file)
-            if failed.errno in (errno.EACCES, errno.EAGAIN):
-                return None
             raise
-        return file
+        os.close(file)
+        return None
 
     def is_locked(self, path: Path) -> bool:
         """Return whether a process holds the lock of `lock`, Java's included."""
@@ -327,18 +334,9 @@ class LocalFileSystem:
         except FileNotFoundError:
             return False
         try:
-            if _HAS_FILE_LOCKS:
-                query = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
-                kind: int = struct.unpack("hhqqi0q", fcntl.fcntl(file, fcntl.F_OFD_GETLK, query))[0]
-                return kind != fcntl.F_UNLCK
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as failed:
-            if failed.errno in (errno.EACCES, errno.EAGAIN):
-                return True
-            raise
+            return file_locks.is_locked(file)
         finally:
             os.close(file)
-        return False
 
     def read_text(self, path: Path) -> str | None:
         """Return the content of a small UTF-8 file."""

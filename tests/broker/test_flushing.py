@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.messages.durability import POLL_MS, Durability
+from libramq.broker.messages.durability import (
+    BRIEF_BYTES_MAX,
+    POLL_MS,
+    SYNC_FLUSH_TIMEOUT_MS,
+    Durability,
+)
 from libramq.clock import SystemClock
+from libramq.filesystem import ZEROED_BYTES
+from libramq.kernel.connection import NUMBERS
 from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.gate import Gated, Missing
@@ -35,12 +42,14 @@ class SlowDisk(Disk):
         self.is_stuck = threading.Event()
         self.opens_left: int | None = None
         self.was_refused = threading.Event()
+        self.refused_name = ""  # What a refused path ends with, for `was_refused`.
         self._of_queues: set[int] = set()
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         if self.opens_left is not None:
             if not self.opens_left:
-                self.was_refused.set()
+                if path.name.endswith(self.refused_name):
+                    self.was_refused.set()
                 raise OSError(errno.EMFILE, "Too many open files", str(path))
             self.opens_left -= 1
         file = super().open(path, write=write, create=create)
@@ -61,6 +70,9 @@ class Sender:
     """A connection that waits for an acknowledgement."""
 
     address, is_open = "127.0.0.1:50000", True
+
+    def __init__(self) -> None:
+        self.number = next(NUMBERS)
 
 
 class Waiting(Gated):
@@ -155,17 +167,21 @@ async def test_an_acknowledgement_does_not_wait_for_the_flush_of_consume_queues(
 
 
 class LogFlushes(Disk):
-    """A disk that counts the flushes of the log."""
+    """A disk that counts the flushes of the log, and what it was to begin with before."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.log_flushes = 0
+        self.log_flushes = self.begun = 0
         self._logs: set[int] = set()
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         file = super().open(path, write=write, create=create)
         (self._logs.add if "commitlog" in path.parts else self._logs.discard)(file)
         return file
+
+    def begin_writing(self, file: int, size: int, offset: int) -> None:
+        self.begun += 1
+        super().begin_writing(file, size, offset)
 
     def fsync(self, file: int) -> None:
         self.log_flushes += file in self._logs
@@ -256,6 +272,185 @@ def test_an_acknowledged_send_is_two_events_after_which_no_service_is_asked_when
     store.close()
 
 
+class Answers(Gated):
+    """Replies to a connection that are recorded."""
+
+    def __init__(self, sender: Sender, answers: list[bool]) -> None:
+        super().__init__(sender)
+        self._answers = answers
+
+    @property
+    def only_replies(self) -> bool:
+        return True
+
+    def succeed(self) -> None:
+        self._answers.append(True)
+
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        self._answers.append(False)
+
+
+class FastDisk:
+    """A store under SYNC_FLUSH; brief flushes are done at once, others when the test runs them."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = ManualClock()
+        self.disk, kernel, self.threads = LogFlushes(), Kernel(self.clock), ManualThreads()
+        self.deadlines = kernel.deadlines
+        self.threads.does_brief_work = True
+        self.timers = ManualTimers()
+        self.timers.keeps_soon = True
+        config = StoreConfig(root=root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+        self.store = MessageStore(config, self.disk, kernel.clock)
+        self.store.open()
+        self._durability = Durability(self.store, self.disk, kernel)
+        engine = Engine(kernel, Nobody(), Hooks(settle=(self._durability.settle,)))
+        self.performer = Performer(
+            engine,
+            remotes=None,  # type: ignore[arg-type]
+            timers=self.timers,
+            threads=self.threads,
+            monotonic_ms=kernel.clock.monotonic_ms,
+            listen=lambda listening: listening(),
+            failed=raise_it,
+        )
+        self.answers: list[bool] = []
+
+    def send(self, sender: Sender, *, size: int = 100) -> None:
+        end = self.store.append_batch([message("x" * size)])[0].end
+        self._durability.wait(Answers(sender, self.answers), end)
+        self.performer.follow()
+
+
+@pytest.fixture
+def fast(tmp_path):
+    fast = FastDisk(tmp_path)
+    fast.send(Sender())
+    fast.timers.come()
+    fast.threads.run_all()  # The first one begins a file, writes zeroes, and flushes a directory, too.
+    assert fast.answers == [True]
+    fast.answers.clear()
+    yield fast
+    fast.store.close()
+
+
+def test_a_sender_that_is_alone_is_answered_within_the_event_of_its_send(fast):
+    sender = Sender()
+    fast.send(sender)
+    assert fast.answers == []
+    fast.timers.come()  # Another might have sent, too.
+    assert fast.answers == [True]
+    for count in (2, 3):
+        fast.send(sender)
+        assert len(fast.answers) == count
+    assert fast.store.visible_offset == fast.store.flushed_offset == fast.store.end
+    assert fast.threads.work == []
+
+
+def test_senders_that_take_turns_share_a_flush_after_what_is_ready(fast):
+    senders, before = [Sender() for _ in range(3)], fast.disk.log_flushes
+    for count in (3, 6):
+        for sender in senders:
+            fast.send(sender)
+        fast.timers.come()
+        assert fast.answers == [True] * count
+    assert fast.disk.log_flushes == before + 2
+    assert fast.threads.work == []
+
+
+def test_the_disk_begins_with_the_messages_of_a_lone_sender_before_their_flush(fast):
+    alone, other = Sender(), Sender()
+    for _ in range(3):
+        fast.send(alone)
+        fast.timers.come()
+    assert fast.disk.begun == 1  # The first two showed that nobody else sends.
+    fast.send(other)
+    for sender in (alone, other, alone):
+        fast.send(sender)
+    fast.timers.come()
+    assert fast.disk.begun == 2
+    assert fast.store.flushed_offset == fast.store.end
+
+
+def test_a_flush_that_takes_too_long_is_answered_in_the_order_of_the_sends(fast):
+    fast.threads.does_brief_work = False
+    fast.send(Sender())
+    fast.clock.advance(SYNC_FLUSH_TIMEOUT_MS - 1_000)
+    fast.send(Sender())
+    fast.deadlines.run(fast.clock.monotonic_ms())
+    assert fast.answers == []
+    fast.clock.advance(1_000)
+    fast.deadlines.run(fast.clock.monotonic_ms())
+    assert fast.answers == [False]
+    fast.clock.advance(SYNC_FLUSH_TIMEOUT_MS - 1_000)
+    fast.deadlines.run(fast.clock.monotonic_ms())
+    assert fast.answers == [False, False]
+    fast.timers.come()
+    fast.threads.run_all()
+    assert fast.answers == [False, False]
+    fast.send(Sender())
+    fast.timers.come()
+    fast.threads.run_all()
+    assert fast.answers == [False, False, True]
+
+
+def test_a_lone_sender_does_not_have_a_flush_that_cannot_begin_tried_again(fast, monkeypatch):
+    plan, tried, sender = fast.store.plan_log_flush, list[int](), Sender()
+
+    def refuse(now_ms: int) -> None:
+        tried.append(now_ms)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(fast.store, "plan_log_flush", refuse)
+    for _ in range(4):
+        fast.send(sender)
+        fast.timers.come()
+    assert len(tried) == 1
+    monkeypatch.setattr(fast.store, "plan_log_flush", plan)
+    fast.clock.advance(POLL_MS)
+    fast.timers.ring()
+    fast.threads.run_all()
+    assert fast.answers == [True] * 4
+
+
+def test_a_failed_flush_within_an_event_is_final(fast):
+    sender = Sender()
+    fast.send(sender)
+    fast.timers.come()
+    fast.disk.fails_sync = True
+    fast.send(sender)
+    fast.disk.fails_sync = False
+    assert fast.answers == [True, False]
+    assert not fast.store.append_batch([message("after")])[0].is_ok
+    assert fast.store.visible_offset == fast.store.flushed_offset < fast.store.end
+    assert fast.store.failure is not None
+
+
+def test_a_large_flush_is_left_to_the_thread(fast):
+    sender = Sender()
+    fast.send(sender)
+    fast.timers.come()
+    fast.send(sender, size=BRIEF_BYTES_MAX)
+    assert fast.answers == [True]
+    assert [thread for thread, _, _ in fast.threads.work] == [Thread.FLUSH]
+    fast.threads.run_all()
+    assert fast.answers == [True, True]
+
+
+def test_zeroes_that_were_written_ahead_are_flushed_by_the_thread(fast):
+    """One flush in a MiB writes all of it: too much for the loop to wait."""
+    sender, by_thread = Sender(), 0
+    fast.send(sender)
+    fast.timers.come()
+    for _ in range(ZEROED_BYTES // 50_000 + 1):
+        fast.send(sender, size=50_000)
+        by_thread += bool(fast.threads.work)
+        fast.threads.run_all()
+        fast.timers.come()
+    assert by_thread == 1
+    assert all(fast.answers)
+
+
 async def test_a_disk_that_cannot_be_flushed_keeps_nobody_busy(tmp_path):
     """Events that find no flush to begin cause no further events."""
     disk = Disk()
@@ -301,6 +496,7 @@ async def test_a_flush_whose_files_cannot_be_opened_is_tried_again_by_the_poll_a
     async with flushing(tmp_path, disk) as (store, flushes):
         assert await acknowledged(store, flushes, "before")
         store.deletions.note("Other", store.end)  # The next flush of the log has a file to open.
+        disk.refused_name = "libra.deletions"
         disk.opens_left = 0
         waiting = Waiting()
         flushes.durability.wait(waiting, store.append_batch([message("text")])[0].end)

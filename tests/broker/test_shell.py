@@ -29,6 +29,7 @@ from libramq.remoting.command import Command
 from libramq.replication.blocks import BlockReader, encode_report
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.call import Call
+from libramq.runtime.brief_work import BriefWork
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat, send_header
 from tests.cli.commands import end, start
@@ -356,7 +357,9 @@ class SlowDisk(LocalFileSystem):
 
 
 @both
-def test_under_sync_flush_answers_wait_for_the_disk(loop, tmp_path):
+def test_under_sync_flush_answers_wait_for_the_disk(loop, tmp_path, monkeypatch):
+    """On a disk that is known to be slow nothing else does."""
+    monkeypatch.setattr(BriefWork, "may_begin", lambda *_: False)
     disk = SlowDisk()
 
     async def scenario() -> None:

@@ -14,10 +14,11 @@ Upstream: store/CommitLog.FlushManager, DefaultMessageStore.FlushConsumeQueueSer
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
@@ -36,11 +37,11 @@ from libramq.store.retention.deletions import Deletions
 PATHS_MIN: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushPlan:
+class FlushPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The data that a flush makes durable.
 
-    files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues up
+    files: of the commit log, open. commit_log_end: the log up to there. log_bytes: how much of it the disk
+    has to write, zeroes included. queues: the units of these queues up
     to a number. checkpoint: the one that may be written once the log is flushed up to `checkpoint_end`; None
     while some units are not covered. units: how many all queues had at that end.
     generation: how often the log had been cut when it was made.
@@ -50,6 +51,7 @@ class FlushPlan:
     paths: tuple[Path, ...] = ()
     directories: tuple[Path, ...] = ()
     commit_log_end: int = 0
+    log_bytes: int = 0
     queues: tuple[tuple[ConsumeQueue, int], ...] = ()
     checkpoint: Checkpoint | None = None
     checkpoint_end: int = 0
@@ -162,12 +164,13 @@ class Flusher:
         log = self.plan_log(now_ms, forced=thorough)
         if queues is None or log is None:
             return queues or log
-        return replace(
+        return msgspec.structs.replace(
             queues,
             files=log.files,
             paths=(*queues.paths, *log.paths),
             directories=tuple(dict.fromkeys([*log.directories, *queues.directories])),
             commit_log_end=log.commit_log_end,
+            log_bytes=log.log_bytes,
         )
 
     def plan_log(self, now_ms: MonotonicMs, *, forced: bool = False) -> FlushPlan | None:
@@ -189,6 +192,7 @@ class Flusher:
             paths=paths,
             directories=(*directories, *(path.parent for path in paths)),
             commit_log_end=log.end,
+            log_bytes=log.unflushed_bytes,
             generation=self._generation,
         )
 
@@ -285,8 +289,9 @@ class Flusher:
         log = self._log
         if plan.commit_log_end > log.flushed:
             log.flushed = plan.commit_log_end
-            with contextlib.suppress(OSError):  # The files held so far stay held.
-                log.hold_unflushed()
+            if log.holds_several:
+                with contextlib.suppress(OSError):  # The files held so far stay held.
+                    log.hold_unflushed()
         for queue, written in plan.queues:
             queue.synced = max(queue.synced, min(written, queue.written))
             if not queue.unsynced_bytes:

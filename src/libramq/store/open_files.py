@@ -56,6 +56,11 @@ class OpenFiles:
             self._files[path] = self._held.pop(path)
         return [self._held[path] for path in wanted]
 
+    @property
+    def held_count(self) -> int:
+        """Return how many files are held."""
+        return len(self._held)
+
     def held_only(self, path: Path) -> int | None:
         """Return the descriptor of a file if it is held, and no other is."""
         return self._held.get(path) if len(self._held) == 1 else None

@@ -1,21 +1,23 @@
 """Durability: when the log is flushed, and which replies are sent afterwards.
 
-    ReplyWhenDurable ─► parked, by offset ─► plan ─► run_flush, on a thread ─► done | failed ─► answers, in
-    groups
+    ReplyWhenDurable ─► parked, by offset ─► plan ─► run_flush ─► done | failed ─► answers, in groups
+                                                     on a thread, or on the loop while the disk is fast
 
 The log and the consume queues have a lane each, with one flush at a time: replies that wait for the log do
 not wait for queues. A flush of the log begins after the events that are ready now, so that all sends that
-have arrived share it. Each flush wakes threads, which contend for the interpreter: where 32 clients sent one
-message at a time, that was a quarter of the processor time.
+have arrived share it; at once if one connection sends alone. A thread costs a flush as much as a fast disk
+takes, as thread and loop are woken and contend for the interpreter. So brief flushes of the log are the
+loop's (`runtime.brief_work`).
 
 Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from libramq.catalog.journal_sync import JournalSync
 from libramq.clock import MonotonicMs
@@ -34,6 +36,8 @@ log = get_logger(__name__)
 POLL_MS: Final = 100
 #: Ours: how long others have the loop between two slices of the queues' flush, of up to 10 ms each.
 SLICE_PAUSE_MS: Final = 5
+#: Ours: how much the loop flushes by itself at most; 64 senders of 2 KiB bring half of it.
+BRIEF_BYTES_MAX: Final = 256 << 10
 #: MessageStoreConfig.syncFlushTimeout.
 SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 
@@ -41,7 +45,8 @@ SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 class Lane:
     """Flushes of one kind, one at a time. plan: returns what is due; done, failed: take the result.
 
-    is_deferred: whether a flush begins only after the events that are ready.
+    is_deferred: whether a flush begins only after the events that are ready. is_brief: whether a plan is
+    little enough for the event loop's own thread (`Run.is_brief`).
     """
 
     def __init__(
@@ -54,8 +59,10 @@ class Lane:
         done: Callable[[FlushPlan], None],
         failed: Callable[[SyncFailed], None],
         is_deferred: bool = False,
+        is_brief: Callable[[FlushPlan], bool] = lambda _: False,
     ) -> None:
         self._is_deferred = is_deferred
+        self._is_brief = is_brief
         self._will_begin = False
         self._thread = thread
         self._filesystem = filesystem
@@ -67,11 +74,11 @@ class Lane:
         self.is_running = self._is_wanted = self._is_postponed = False
         self._unfinished: FlushPlan | None = None
 
-    def begin(self) -> None:
-        """Start a flush if one is due, after the flush under way."""
+    def begin(self, *, gathers: bool = True) -> None:
+        """Start a flush if one is due, after the flush under way. gathers: also after what is ready."""
         if self._is_postponed:  # The poll tries again, not each event that the failure brings about.
             return
-        if self.is_running or not self._is_deferred:
+        if self.is_running or not (self._is_deferred and gathers):
             self.begin_at_once()
         elif not self._will_begin:
             self._will_begin = True
@@ -95,7 +102,8 @@ class Lane:
         if plan is not None:
             self.is_running = True
             work = partial(run_flush, self._filesystem, plan)
-            self._effects.run(self._thread, work, partial(self._ended, plan), is_hot=True)
+            done, is_brief = partial(self._ended, plan), self._is_brief(plan)
+            self._effects.run(self._thread, work, done, is_hot=True, is_brief=is_brief)
 
     def _ended(self, plan: FlushPlan, result: object) -> None:
         self.is_running = False
@@ -142,9 +150,17 @@ class Durability:
         self._is_broken = False
         self._poll = kernel.deadlines.new(self._look)
         lane = partial(Lane, filesystem=filesystem, kernel=kernel, failed=self._failed)
-        self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done, is_deferred=True)
+        self._log = lane(
+            Thread.FLUSH,
+            plan=self._plan_log,
+            done=self._log_done,
+            is_deferred=True,
+            is_brief=self._is_brief,
+        )
         self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
-        self._waiting: deque[tuple[int, Gated]] = deque()
+        self._waiting: deque[tuple[int, MonotonicMs, Gated]] = deque()
+        self._time_limit = kernel.deadlines.new(self._expire)
+        self._sender_number = 0  # Of the connection that waited last.
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until the log is on the disk up to an offset."""
@@ -153,11 +169,17 @@ class Durability:
         elif self._is_broken or not self._purgatory.has_room(parked.connection, parked.cost_bytes):
             parked.fail()
         else:
-            while self._waiting and not self._waiting[0][1].is_parked:  # Its time was up.
+            while self._waiting and not self._waiting[0][2].is_parked:  # Its connection has ended.
                 self._waiting.popleft()
-            self._purgatory.park(parked, self._clock.monotonic_ms() + SYNC_FLUSH_TIMEOUT_MS)
-            self._waiting.append((physical_offset, parked))
-            self._log.begin()
+            self._purgatory.park(parked)
+            until_ms = self._clock.monotonic_ms() + SYNC_FLUSH_TIMEOUT_MS
+            if self._time_limit.due_ms is None:
+                self._time_limit.at(until_ms)
+            is_alone = not self._waiting and parked.connection.number == self._sender_number
+            self._sender_number = parked.connection.number
+            self._store.expect_lone_sends(is_alone)
+            self._waiting.append((physical_offset, until_ms, parked))
+            self._log.begin(gathers=not is_alone)
 
     def is_flushing(self) -> bool:
         """Return whether a thread flushes the log or the queues."""
@@ -181,10 +203,28 @@ class Durability:
         self._journals_through = journals.through
         plan = plan or FlushPlan()
         directories = tuple(dict.fromkeys((*plan.directories, *journals.directories)))
-        return replace(plan, paths=(*plan.paths, *journals.paths), directories=directories)
+        return msgspec.structs.replace(plan, paths=(*plan.paths, *journals.paths), directories=directories)
+
+    def _is_brief(self, plan: FlushPlan) -> bool:
+        """Return whether a plan is little, somebody waits for it, and the disk does nothing else of ours."""
+        return (
+            bool(self._waiting)
+            and plan.is_of_log_alone
+            and plan.log_bytes <= BRIEF_BYTES_MAX
+            and not self._queues.is_running
+        )
 
     def _plan_queues(self) -> FlushPlan | None:
         return self._store.plan_queue_flush(self._clock.monotonic_ms())
+
+    def _expire(self, now_ms: MonotonicMs) -> None:
+        """Answer those whose time is up; all wait equally long. It is not moved when one is answered."""
+        while self._waiting and (self._waiting[0][1] <= now_ms or not self._waiting[0][2].is_parked):
+            parked = self._waiting.popleft()[2]
+            if self._purgatory.release(parked):
+                parked.expire(now_ms)
+        if self._waiting:
+            self._time_limit.at(self._waiting[0][1])
 
     def _look(self, _: MonotonicMs) -> None:
         self._log.begin_at_once()
@@ -201,7 +241,7 @@ class Durability:
         self._store.complete_flush(plan)
         flushed = self._store.flushed_offset
         while self._waiting and self._waiting[0][0] <= flushed:
-            parked = self._waiting.popleft()[1]
+            parked = self._waiting.popleft()[2]
             if self._purgatory.release(parked):
                 if not parked.only_replies:
                     self._mark_changed()
@@ -214,6 +254,6 @@ class Durability:
         self._journals.fail(str(error))
         self._is_broken = True
         waiting, self._waiting = self._waiting, deque()
-        for _, parked in waiting:
+        for _, _, parked in waiting:
             if self._purgatory.release(parked):
                 parked.fail()

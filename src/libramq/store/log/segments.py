@@ -157,11 +157,14 @@ class Segments:
         while offset >= self.end:
             self.create(self.end)
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Write within one file."""
+    def write(self, offset: int, data: bytes, *, begins: bool = False) -> None:
+        """Write within one file. begins: whether the disk begins at once (`FileSystem.begin_writing`)."""
         start = offset - offset % self.file_size
         assert offset + len(data) <= start + self.file_size
-        self._filesystem.pwrite(self._files.get(self.path(start)), data, offset - start)
+        file = self._files.get(self.path(start))
+        self._filesystem.pwrite(file, data, offset - start)
+        if begins:
+            self._filesystem.begin_writing(file, len(data), offset - start)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read within one file, waiting for the disk if necessary; raises ColdRead if nobody may wait."""

@@ -1,8 +1,9 @@
 """The recovery point writer: updates the recovery point after flushes while a store is open."""
 
 import contextlib
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from libramq.filesystem import FileSystem
 from libramq.store.flush import FlushPlan
@@ -53,7 +54,7 @@ class RecoveryPointWriter:
         Remembers how many units become durable by a plan that covers all queues and all of the log.
         """
         if plan.queues or plan.checkpoint is not None:
-            plan = replace(plan, paths=(*plan.paths, self._file.path))
+            plan = msgspec.structs.replace(plan, paths=(*plan.paths, self._file.path))
         if plan.checkpoint is not None:
             self._planned = plan, plan.units
         return plan
