@@ -98,6 +98,26 @@ class World:
         return [each.body if isinstance(each, Command) else type(each) for each in self.outcomes]
 
 
+def test_what_an_answer_has_us_request_leaves_with_the_read_that_brought_it():
+    """A loop reads several large replies before its next turn; the broker would have nothing to do."""
+    world = World()
+
+    def answered(_: object) -> None:
+        world.send(b"2")
+        world.send(b"3")
+
+    world.remotes.send(A, Command(code=1, body=b"1"), answered)
+    (link,) = world.links
+    link.open()
+    world.run()
+    (first,) = link.requests()
+    link.answer(first)
+    assert [each.body for each in link.requests()] == [b"1", b"2", b"3"]
+    assert len(link.writes) == 2
+    world.run()
+    assert len(link.writes) == 2
+
+
 def test_requests_made_while_connecting_follow_each_other_in_one_write():
     world = World()
     world.send(b"1")

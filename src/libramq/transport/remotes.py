@@ -1,6 +1,6 @@
 """The remotes: one connection per address, with any number of requests in flight.
 
-        send ─► connecting ─► open ─► written once a turn, together with the turn's other requests
+        send ─► connecting ─► open ─► written once a turn, or read, together with its other requests
                  └─ refused  └─ ended: every request in flight fails; the next one connects again
 
 It does not use sockets itself: a dialer makes the connections and timers provide the time, real ones
@@ -152,6 +152,8 @@ class _Remote:
                     done(command)
             else:
                 self._remotes.on_request(self.address, command, self.write)
+        if self._corked:  # The next pull: a loop may read many large replies before it begins another turn.
+            self._uncork()
 
     def ended(self, reason: str) -> None:
         was_wanted = self._remotes.keeps(self)
