@@ -37,6 +37,7 @@ def members(talk: Conversation, group: str = "G") -> list[str]:
 
 
 def events(talk: Conversation) -> list[RebalanceEvent]:
+    talk.tick()  # They are stored after the turn that recorded them.
     return [decode_event(message.body) for message in talk.messages(EVENTS)]
 
 
@@ -439,15 +440,18 @@ def test_a_topic_that_gets_more_queues_starts_a_rebalance(talk, peer):
 
 def test_a_reader_of_the_events_is_woken_by_a_close(talk, peer, bob):
     talk.beat(peer, "alice")
+    talk.tick()
     command = talk.pull_command("Watchers", EVENTS, queue_offset=1, suspend_timeout_millis=20_000)
     talk.give(bob, command)
     close(talk, peer)
+    talk.tick()
     (reply,) = [one for one in bob.replies if one.opaque == command.opaque]
     assert b"connection_closed" in reply.body
 
 
 def test_clients_read_events_and_do_not_write_them(talk, peer):
     talk.beat(peer, "alice")
+    talk.tick()
     assert talk.pull(peer, topic=EVENTS).code == C.SUCCESS
     assert talk.send(peer, EVENTS, default_topic=EVENTS).code == C.NO_PERMISSION
     talk.tell(peer, R.SEND_MESSAGE_V2, send_header(EVENTS), b"forged")

@@ -203,6 +203,7 @@ def reasons(talk: Conversation) -> list[tuple[str | None, str | None]]:
 
 
 def events(talk: Conversation) -> list[RebalanceEvent]:
+    talk.tick()  # They are stored after the turn that recorded them.
     return [decode_event(message.body) for message in talk.messages("LIBRA_REBALANCE_EVENTS")]
 
 

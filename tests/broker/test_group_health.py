@@ -21,6 +21,7 @@ def kinds(talk: Conversation) -> list[tuple[str, str]]:
 
 
 def events(talk: Conversation) -> list[RebalanceEvent]:
+    talk.tick()  # They are stored after the turn that recorded them.
     return [decode_event(message.body) for message in talk.messages("LIBRA_REBALANCE_EVENTS")]
 
 

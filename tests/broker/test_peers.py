@@ -800,6 +800,7 @@ def told_to(node: Node, **fields: object) -> None:
 
 
 def recorded(node: Node) -> RebalanceEvent:
+    node.tick()  # It is stored after the turn that recorded it.
     return decode_event(node.messages("LIBRA_REBALANCE_EVENTS")[-1].body)
 
 

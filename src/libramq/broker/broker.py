@@ -84,7 +84,7 @@ from libramq.waits import HeldPulls
 class Broker:
     """All state and decisions of a broker.
 
-    recorded: called with rebalance events once they are stored. secret_bits: for ids that must not be
+    recorded: called with rebalance events before they are stored. secret_bits: for ids that must not be
     guessed; only the simulator draws them from a seed.
     """
 
@@ -104,13 +104,12 @@ class Broker:
         if not authorizer.permits_everything:
             # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
             config = replace(config, enable_retry_topic_v2=True)
-        self.config = config
-        self.authorizer = authorizer
+        self.config, self.authorizer = config, authorizer
         self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
         try:
-            self._name_files(recorded)
             self.kernel = Kernel(clock)
             self.purgatory = self.kernel.purgatory
+            self._name_files(recorded)
             self._build_gates(fetch_name_servers)
             self._build_groups(secret_bits)
             self._build_timed_services()
@@ -131,6 +130,7 @@ class Broker:
     def close(self) -> None:
         """Leave all files in the state of a clean stop."""
         try:
+            self.events.close()
             self.pop.close()
             self.offsets.write()
             self._timer_delivery.close()
@@ -153,7 +153,7 @@ class Broker:
         self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
         self.fences, self.progress = files.tables.fences, files.progress
         self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals)
-        self.events = EventLog(self.store, recorded)
+        self.events = EventLog(self.store, self.kernel, recorded)
 
     def _build_gates(self, fetch: Fetch | None) -> None:
         config, kernel = self.config, self.kernel

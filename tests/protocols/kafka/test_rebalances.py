@@ -64,6 +64,7 @@ class Reader(Member):
 
 
 def events(talk: Conversation) -> list[RebalanceEvent]:
+    talk.tick()  # They are stored after the turn that recorded them.
     return [decode_event(message.body) for message in talk.messages(REBALANCE_EVENTS_TOPIC)]
 
 
