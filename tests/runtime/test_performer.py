@@ -13,7 +13,7 @@ from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.runtime.large_requests import HUGE_LANE_BYTES
-from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, UNSENT_BYTES_HIGH
+from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, TURN_BYTES_MAX, UNSENT_BYTES_HIGH
 from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
@@ -158,6 +158,18 @@ def test_brief_work_is_done_within_its_event_and_what_follows_is_settled_before_
     assert line.writes[2:] == [b"asked "]
     words.threads.run_all(Thread.FLUSH)
     assert line.writes[3:] == [b"flushed"]
+
+
+def test_large_answers_leave_one_by_one(words):
+    """The client has the first while the next one is made."""
+    line, large = Line(), bytes(TURN_BYTES_MAX)
+    words.performer.received(line, [say(large), say(b"small"), say(large), say(large)])
+    assert line.writes == [large]
+    words.timers.ring()
+    assert line.writes == [large, b"small" + large]
+    words.timers.ring()
+    assert line.writes[2:] == [large]
+    assert line.is_reading
 
 
 def test_a_connection_that_used_up_its_turn_continues_after_the_others(words):

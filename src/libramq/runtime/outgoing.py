@@ -8,8 +8,9 @@ from libramq.runtime.unread import Unread
 
 #: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a client must read first.
 UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
-#: Ours: how much one turn sends to a connection; joining and writing 8 MiB at once took 15 ms.
-TURN_BYTES_MAX: Final = 1024 * 1024
+#: Ours: a turn ends with the answer with which it sends so much to a connection. The client decodes it while
+#: the next one is read; with 1 MiB a consumer waited for several answers, and then the broker for it.
+TURN_BYTES_MAX: Final = 128 * 1024
 #: Ours: larger than the usual response, which may be written a moment later; over all connections some 20 MB.
 UNNOTED_BYTES_MAX: Final = 1024
 
