@@ -193,7 +193,7 @@ def test_a_batch_of_190650_empty_messages_is_refused_before_decoding(talk, peer,
 
 def count_of(messages) -> int:
     """Return the number of messages that are appended together."""
-    return sum(len(each.items) if isinstance(each, MessageRun) else 1 for each in messages)
+    return sum(len(each.bodies) if isinstance(each, MessageRun) else 1 for each in messages)
 
 
 def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monkeypatch):
@@ -241,6 +241,34 @@ def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer)
     assert find_answer(peer, last).ext["queueOffset"] == str(len(bodies) + 1)
     assert max(appended) <= step
     assert [m.body for m in talk.messages("T")] == [b"first", *bodies, b"last"]
+
+
+def plain_batch(count: int, body: bytes = b"x") -> bytes:
+    """Return a batch as producers make it: nothing in its properties has to be looked at."""
+    return encode_batch(BatchItem(0, body, b"UNIQ_KEY\x01%032X\x02" % number) for number in range(count))
+
+
+@pytest.mark.parametrize(
+    ("count", "body", "slices"),
+    [(2_500, b"x", [1_024, 1_024, 452]), (1_000, b"x" * 4_000, [322, 322, 322, 34])],
+)
+def test_plain_messages_are_stored_in_larger_slices_of_so_many_and_so_many_bytes(
+    tmp_path, peer, count, body, slices
+):
+    talk = Conversation(tmp_path, commit_log_file_bytes=1 << 23)
+    appended: list[int] = []
+    append = talk.broker.store.append_batch
+
+    def counted(messages):
+        appended.append(count_of(messages))
+        return append(messages)
+
+    talk.broker.store.append_batch = counted
+    reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), plain_batch(count, body))
+    assert len(set(reply.ext["msgId"].split(","))) == count
+    assert appended == slices
+    assert [m.queue_offset for m in talk.messages("T")] == list(range(count))
+    talk.close()
 
 
 def alive(kind: type) -> int:

@@ -74,3 +74,32 @@ def test_broker_and_consumer_agree_on_the_last_of_several():
 def test_an_empty_value_means_no_property():
     assert find("TAGS\x01\x02x\x01y\x02", "TAGS") is None
     assert properties_from_text(with_property("TAGS\x01\x02", "TAGS", "z")) == {"TAGS": "z"}
+
+
+ID = "0A0000011267AABBCCDD0123ABCD%04X"
+ODD = ["", "0a", "-", "\x02", "TIMER_DELAY_MS\x015\x02", "TRAN_MSG\x01true\x02", "\0", "é", "TAGS\x01A\x02"]
+
+
+@given(
+    st.lists(st.sampled_from(ODD), min_size=1, max_size=3),
+    st.lists(st.integers(0, 40), max_size=2),
+    st.sampled_from([1, 23, 24, 40]),
+    st.sampled_from(["UNIQ_KEY\x01", "K\x01v\x02UNIQ_KEY\x01", "KEYS\x01", ""]),
+    st.sampled_from(["\x02WAIT\x01true\x02", "\x02", "", "\x02TAGS\x01A\x02", "\x02KEYS\x01TIMER_D\x02"]),
+)
+def test_properties_of_many_messages_are_completed_as_those_of_each(odd, places, count, before, behind):
+    """However few differ, in whatever byte: what `added_to_plain` looks at closely stops the others too."""
+    own = BrokerProperties(cluster="C", region="R", trace_on=True)
+    texts = [f"{before}{ID % number}{behind}" for number in range(count)]
+    for place, text in zip(places, odd, strict=False):
+        at = place % count
+        texts[at] = f"{texts[at][: place or 1]}{text}{texts[at][(place or 1) + len(text) :]}"
+    encoded = [text.encode() for text in texts]
+    each = [own.added_to_plain(one) for one in encoded]
+    found = own.suffix_of_all_plain(encoded)
+    if found is None:
+        assert None in each
+    else:
+        suffix, may_have_tag = found
+        assert [one + suffix for one in encoded] == [added for added, _ in each]
+        assert may_have_tag == any(has_tag for _, has_tag in each)

@@ -9,10 +9,17 @@ from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from libramq.store.log.message_run import MessageRun
 from libramq.store.retention.retention import Retention
 from tests.fakes import ManualClock, OwnFiles
 
 BORN = encode_host(("10.1.2.3", 4567))
+
+
+def run_with(topic: str, queue_id: int, items, **fields) -> MessageRun:
+    """Return a run of messages, each a tuple of flag, body, properties and tag code."""
+    flags, bodies, properties, codes = zip(*items, strict=True) if items else ((), (), (), ())
+    return MessageRun(topic, queue_id, bodies, properties, codes, flags, **fields)
 
 
 class Disk(OwnFiles):

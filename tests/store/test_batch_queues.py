@@ -15,12 +15,21 @@ from libramq.spark.reading.store_queues import StoreQueues
 from libramq.store import StoreMessage
 from libramq.store.copies.copying import copy_store
 from libramq.store.log.append import AppendStatus
-from libramq.store.log.message_run import MessageRun
 from libramq.store.log.segments import ColdRead
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
 from libramq.store.reading.read import ReadStatus
 from libramq.store.recovery.check import check_store
-from tests.store.stores import BORN, Disk, kill, make_store, message, open_store, read_all, remove_old_files
+from tests.store.stores import (
+    BORN,
+    Disk,
+    kill,
+    make_store,
+    message,
+    open_store,
+    read_all,
+    remove_old_files,
+    run_with,
+)
 
 
 def batch(*bodies: str, queue_id: int = 0, tags: str | None = None, topic: str = "T") -> StoreMessage:
@@ -222,7 +231,7 @@ def test_a_batch_that_cannot_be_read_is_skipped(tmp_path):
         StoreMessage(
             "T", 0, b"x", encode_properties({"INNER_NUM": "40000"}), count=40_000, sys_flag=flags.INNER_BATCH
         ),
-        MessageRun("T", 0, [(0, b"x", b"", 0)], flags.INNER_BATCH),
+        run_with("T", 0, [(0, b"x", b"", 0)], sys_flag=flags.INNER_BATCH),
     ],
 )  # fmt: skip
 def test_what_is_no_inner_batch_is_refused(tmp_path, wrong):
@@ -235,7 +244,7 @@ def test_what_is_no_inner_batch_is_refused(tmp_path, wrong):
 
 def test_a_run_of_single_messages_is_stored_in_a_queue_of_batches(tmp_path):
     store = open_batched(tmp_path)
-    run = MessageRun("T", 0, [(0, b"a", b"", 0), (0, b"b", b"K\x01v", 0)], 0, 5, BORN)
+    run = run_with("T", 0, [(0, b"a", b"", 0), (0, b"b", b"K\x01v", 0)], born_timestamp_ms=5, born_host=BORN)
     (result,) = store.append_batch([run])
     assert (result.queue_offset, len(result.positions)) == (0, 2)
     assert bodies(store) == [(0, "a"), (1, "b")]

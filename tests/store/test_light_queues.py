@@ -9,12 +9,11 @@ from libramq.message import MessageExt
 from libramq.message.properties import decode_properties, encode_properties
 from libramq.store import MessageStore, StoreMessage
 from libramq.store.log.append import AppendStatus, stored_again
-from libramq.store.log.message_run import MessageRun
 from libramq.store.queues import consume_queue_table
 from libramq.store.queues.light_queues import NAMES_MAX, names_of
 from libramq.store.recovery.check import check_store
 from tests.fakes import OwnFiles
-from tests.store.stores import Disk, flush, kill, message, open_store, read_all
+from tests.store.stores import Disk, flush, kill, message, open_store, read_all, run_with
 
 A, B = "%LMQ%a", "%LMQ%b"
 DISPATCH, NUMBERS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -168,7 +167,7 @@ def test_a_batch_cannot_make_queues_without_end(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(consume_queue_table, "LIGHT_BEYOND_MAX", 0)
     store = open_store(tmp_path, light_queues_max=3)
     items = [(0, b"x", encode_properties({DISPATCH: f"%LMQ%{n}"}), 0) for n in range(9)]
-    assert store.append_batch([MessageRun("T", 0, items)])[0].is_ok
+    assert store.append_batch([run_with("T", 0, items)])[0].is_ok
     assert (store.light_queue_count, len(bodies(store))) == (3, 9)
     store.close()
 
@@ -200,11 +199,11 @@ def test_messages_of_a_batch_are_in_their_light_queues(tmp_path: Path):
         (0, b"two", b"", 0),
         (0, b"three", encode_properties({DISPATCH: f"{B},{A}"}), 0),
     ]
-    assert store.append_batch([MessageRun("T", 0, items), light("four", A)])[0].is_ok
+    assert store.append_batch([run_with("T", 0, items), light("four", A)])[0].is_ok
     assert (bodies(store, A), bodies(store, B)) == ([b"one", b"three", b"four"], [b"three"])
     assert numbers(store, "T") == ["0", None, "0,1", "2"]
     illegal = [(0, b"lost", encode_properties({DISPATCH: A}), 0), (0, b"x\0", b"\0", 0)]
-    assert not store.append_batch([MessageRun("T", 0, illegal)])[0].is_ok
+    assert not store.append_batch([run_with("T", 0, illegal)])[0].is_ok
     store.append_batch([light("five", A)])
     assert numbers(store, A)[-1] == "3"
     kill(store)

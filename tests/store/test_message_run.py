@@ -6,27 +6,31 @@ from libramq.message.properties import PROPERTIES_BYTES_MAX
 from libramq.message.sys_flag import TRANSACTION_PREPARED
 from libramq.store.log.append import AppendStatus, StoreMessage
 from libramq.store.log.message_run import MessageRun, RunResult
-from tests.store.stores import BORN, Disk, open_store
+from tests.store.stores import BORN, Disk, open_store, run_with
 
 ITEMS = [(number, b"body %d" % number * number, b"k\x01%d\x02" % number, number) for number in range(1, 8)]
 
 
 def run_of(items=ITEMS, **fields) -> MessageRun:
-    return MessageRun("Orders", 3, items, **{"born_timestamp_ms": 5, "born_host": BORN} | fields)
+    return run_with("Orders", 3, items, **{"born_timestamp_ms": 5, "born_host": BORN} | fields)
 
 
 def single(run: MessageRun) -> list[StoreMessage]:
     """Return the messages of a run as single ones."""
     return [
         StoreMessage(
-            run.topic, run.queue_id, body, properties, code, flag, run.sys_flag, run.born_timestamp_ms,
-            run.born_host, run.reconsume_times,
+            run.topic, run.queue_id, body, properties + run.suffix, code, flag, run.sys_flag,
+            run.born_timestamp_ms, run.born_host, run.reconsume_times,
         )
-        for flag, body, properties, code in run.items
+        for flag, body, properties, code in zip(
+            run.flags, run.bodies, run.properties, run.tag_codes, strict=True
+        )
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", [{}, {"born_host": bytes(20)}, {"sys_flag": 8, "reconsume_times": 4}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"born_host": bytes(20)}, {"sys_flag": 8, "reconsume_times": 4}, {"suffix": b"s\x01v\x02"}]
+)
 def test_a_run_has_the_same_bytes_as_its_messages_one_by_one(tmp_path, fields):
     """Singles before and behind it, of its queue and of another, are numbered as if all were single."""
     run = run_of(**fields)

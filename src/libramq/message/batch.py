@@ -9,7 +9,8 @@ Upstream: common/message/MessageDecoder.encodeMessages, decodeMessages.
 """
 
 import struct
-from collections.abc import Generator, Iterable, Iterator
+import sys
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from libramq.errors import InvalidMessage, RemoteProtocolError
@@ -18,6 +19,10 @@ from libramq.message.properties import PROPERTIES_BYTES_MAX
 ITEM_HEAD: Final = struct.Struct(">iIIii")
 _SIZE: Final = struct.Struct(">i")
 ITEM_BYTES_MIN: Final = 22
+#: From the bytes that are the likeliest to differ on: the lowest of the size, of the body's, ...
+_HEAD_COLUMNS: Final = (3, 19, 2, 18, *range(4, 16), 1, 17, 0, 16)
+#: Ours: fewer items are decoded sooner one by one.
+EVEN_ITEMS_MIN: Final = 8
 #: Ours: the response has 32 characters per message, in a header of at most 1 MiB; as many messages of 256
 #: bytes are 4 MiB.
 BATCH_ITEMS_MAX: Final = 16_384
@@ -29,6 +34,14 @@ class BatchItem(NamedTuple):
     flag: int
     body: bytes
     properties: bytes
+
+
+class BatchColumns(NamedTuple):
+    """Messages of a batch, a column for each field."""
+
+    flags: Sequence[int]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
@@ -64,13 +77,53 @@ def count_items(data: bytes, step: int) -> Generator[None, None, int]:
 
 
 def _skip_items(data: bytes, start: int, count_max: int) -> tuple[int, int]:
-    """Return how many items there are from a position on, up to a number, and where they end. 0.2 µs each."""
+    """Return how many items there are from a position on, up to a number, and where they end.
+
+    An item takes 0.2 µs, one of an even run 0.02.
+    """
+    even = _even_run(data, start, count_max)
+    if even is not None:
+        return even.item_count, even.end
     unpack, length, skipped = _SIZE.unpack_from, len(data), 0
     while start < length and skipped < count_max:
         size = unpack(data, start)[0] if length - start >= 4 else 0
         start += size if size > ITEM_BYTES_MIN else ITEM_BYTES_MIN
         skipped += 1
     return skipped, start
+
+
+class _EvenRun(NamedTuple):
+    """Items that follow each other, and differ in nothing but the bytes of bodies and properties."""
+
+    item_count: int
+    end: int
+    flag: int
+    body_bytes: int
+    properties_bytes: int
+
+
+def _even_run(data: bytes, start: int, count_max: int, bytes_max: int = sys.maxsize) -> _EvenRun | None:
+    """Return the next items, up to a number and so many bytes; None if they are few, or no even run.
+
+    A byte of all heads is compared in one step, by a slice with the items' size as its stride.
+    """
+    if len(data) - start < ITEM_BYTES_MIN:
+        return None
+    size, _, _, flag, body_bytes = ITEM_HEAD.unpack_from(data, start)
+    if size < ITEM_BYTES_MIN or not 0 <= body_bytes <= size - ITEM_BYTES_MIN:
+        return None
+    count = min(min(len(data) - start, bytes_max) // size, count_max)
+    if count < EVEN_ITEMS_MIN:
+        return None
+    end, behind_body = start + count * size, ITEM_HEAD.size + body_bytes
+    properties_bytes = size - ITEM_BYTES_MIN - body_bytes
+    if data[start + behind_body : start + behind_body + 2] != (properties_bytes & 0xFFFF).to_bytes(2):
+        return None
+    for at in (*_HEAD_COLUMNS, behind_body + 1, behind_body):
+        first = start + at
+        if data[first:end:size] != data[first : first + 1] * count:
+            return None
+    return _EvenRun(count, end, flag, body_bytes, properties_bytes)
 
 
 def decode_batch(data: bytes) -> list[BatchItem]:
@@ -89,8 +142,27 @@ def iterate_batch(data: bytes) -> Iterator[BatchItem]:
         yield BatchItem(*items[0])
 
 
-def decode_items(data: bytes, start: int, count_max: int) -> tuple[list[tuple[int, bytes, bytes]], int]:
+def decode_columns(data: bytes, start: int, count_max: int, bytes_max: int) -> tuple[BatchColumns, int]:
+    """Decode messages of a batch send from a position on, as `decode_items`, into columns.
+
+    Messages of one size, as many producers send them, are cut by one call: a third of the time.
+    """
+    even = _even_run(data, start, count_max, bytes_max)
+    if even is None:
+        items, end = decode_items(data, start, count_max, bytes_max)
+        flags, bodies, properties = zip(*items, strict=True) if items else ((), (), ())
+        return BatchColumns(flags, bodies, properties), end
+    view, layout = memoryview(data)[start : even.end], f"20x{even.body_bytes}s2x{even.properties_bytes}s"
+    bodies, properties = zip(*struct.iter_unpack(layout, view), strict=True)
+    return BatchColumns([even.flag] * even.item_count, bodies, properties), even.end
+
+
+def decode_items(
+    data: bytes, start: int, count_max: int, bytes_max: int = sys.maxsize
+) -> tuple[list[tuple[int, bytes, bytes]], int]:
     """Decode messages of a batch send from a position on; return them and where the next one begins.
+
+    They are at most so many, and none begins behind so many bytes.
 
     Each is flag, body and properties. As `decode_item`, for data that is complete; without its calls and
     without a value for each, a message takes half of the time.
@@ -98,7 +170,8 @@ def decode_items(data: bytes, start: int, count_max: int) -> tuple[list[tuple[in
     length = len(data)
     unpack, head_bytes = ITEM_HEAD.unpack_from, ITEM_HEAD.size
     items: list[tuple[int, bytes, bytes]] = []
-    while start < length and len(items) < count_max:
+    stop = min(length, start + bytes_max)
+    while start < stop and len(items) < count_max:
         body_start = start + head_bytes
         if body_start > length:
             raise _cut_off(length, start)

@@ -24,6 +24,9 @@ HEADS: Final = {
     flags.STORE_HOST_V6: _head(HOST_V4_BYTES, HOST_V6_BYTES),
     HOST_BITS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
 }
+#: The same where what a run's messages share is packed already: size, magic (4), body crc, queue id (4),
+#: flag, queue offset, physical offset, all from the system flag to the body, body length.
+RUN_HEADS: Final = {bits: struct.Struct(f">I4sI4siqq{head.size - 40}si") for bits, head in HEADS.items()}
 #: What is read at once of a record with IPv4 hosts: size, magic, body crc, queue offset, system flag,
 #: reconsume times, and the body's length.
 BRIEF_HEAD: Final = struct.Struct(">III8xq8xi32xi8xi")

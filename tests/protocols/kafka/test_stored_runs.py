@@ -31,7 +31,7 @@ class Appended:
     @property
     def sizes(self) -> list[int]:
         """The number of messages of each run, or 0 for a message by itself, of the last batch."""
-        return [len(each.items) if isinstance(each, MessageRun) else 0 for each in self.batches[-1]]
+        return [len(each.bodies) if isinstance(each, MessageRun) else 0 for each in self.batches[-1]]
 
 
 @pytest.fixture

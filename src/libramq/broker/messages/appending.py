@@ -7,6 +7,7 @@ retries, delays, batches.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from libramq.broker.messages import stored_properties
@@ -23,7 +24,7 @@ from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.sys_flag import INNER_BATCH
 from libramq.message.tags import tag_code
 from libramq.store.log.append import NOT_SAFE, AppendResult, StoreMessage
-from libramq.store.log.message_run import MessageRun, RunItem, RunResult
+from libramq.store.log.message_run import MessageRun, RunResult
 from libramq.store.retention.disk_space import DiskSpace
 
 
@@ -45,6 +46,11 @@ class Draft(NamedTuple):
 def _count(result: AppendResult) -> int:
     """Return how many messages a result is of."""
     return len(result.positions) if isinstance(result, RunResult) else 1
+
+
+def _place(draft: Draft) -> tuple[str, int, int | None]:
+    """Return what the messages of a run have in common."""
+    return draft.topic, draft.queue_id, draft.born_ms
 
 
 class _Stored(Gated):
@@ -176,27 +182,32 @@ class Appending:
         None if one of them must be looked at by itself, or if no file of the log may hold all: a run is
         stored as a whole.
         """
-        completed = self._completed_plain(drafts)
-        size = sum([len(draft.body) for draft in drafts]) + sum(map(len, completed))
-        if not completed or not self._log.may_hold([draft.topic for draft in drafts], size):
+        encoded = self._with_ids(drafts)
+        plain = self._properties.suffix_of_all_plain(encoded) if encoded else None
+        if plain is None or plain[1]:
+            return None
+        suffix = plain[0]
+        longest = max(map(len, encoded)) + len(suffix)
+        size = sum([len(draft.body) for draft in drafts]) + sum(map(len, encoded)) + len(suffix) * len(drafts)
+        topics = [draft.topic for draft in drafts]
+        if longest > p.PROPERTIES_BYTES_MAX or not self._log.may_hold(topics, size):
             return None
         runs: list[StoreMessage | MessageRun] = []
-        items: list[RunItem] = []
-        place = None
-        for draft, properties in zip(drafts, completed, strict=True):
-            topic, queue_id, _, _, born_ms = draft
-            if (topic, queue_id, born_ms) != place:
-                place, items = (topic, queue_id, born_ms), []
-                runs.append(
-                    MessageRun(
-                        topic, queue_id, items, 0, int(wall_ms) if born_ms is None else born_ms, sender
-                    )
+        start = 0
+        for (topic, queue_id, born_ms), of_place in groupby(drafts, key=_place):
+            bodies = [draft.body for draft in of_place]
+            end, zeros = start + len(bodies), [0] * len(bodies)
+            runs.append(
+                MessageRun(
+                    topic, queue_id, bodies, encoded[start:end], zeros, zeros, suffix,
+                    born_timestamp_ms=int(wall_ms) if born_ms is None else born_ms, born_host=sender,
                 )
-            items.append((0, draft.body, properties, 0))
+            )  # fmt: skip
+            start = end
         return runs
 
-    def _completed_plain(self, drafts: Sequence[Draft]) -> list[bytes]:
-        """Return the properties of messages as they are stored; none if one is refused, or is not plain."""
+    def _with_ids(self, drafts: Sequence[Draft]) -> list[bytes]:
+        """Return the properties of messages with a unique id each; none if that is not all they need."""
         texts = [draft.properties for draft in drafts]
         if (
             p.UNIQ_KEY in "".join(texts)
@@ -204,13 +215,10 @@ class Appending:
         ):
             return []
         key, end = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}", p.PROPERTY_SEPARATOR
-        encoded = [
+        return [
             f"{text}{key}{unique_id}{end}".encode("utf-8", "replace")
             for text, unique_id in zip(texts, self._unique_id.many(len(texts)), strict=True)
         ]
-        completed, may_have_tag = self._properties.added_to_all_plain(encoded) or ([], False)
-        is_plain = not may_have_tag and max(map(len, completed), default=0) <= p.PROPERTIES_BYTES_MAX
-        return completed if is_plain else []
 
     def _message(self, draft: Draft, sender: bytes, wall_ms: WallMs) -> StoreMessage:
         self.check_size(draft.body)
@@ -242,12 +250,12 @@ class Appending:
         """
         return self._properties.added_to_plain(properties)
 
-    def completed_all_plain(self, properties: Sequence[bytes]) -> tuple[list[bytes], bool] | None:
-        """Return encoded properties of several messages as they are stored, and whether any may have a tag.
+    def suffix_of_all_plain(self, properties: Sequence[bytes]) -> tuple[bytes, bool] | None:
+        """Return what is added to the properties of several messages, and whether any may have a tag.
 
         None if any of them must be looked at by itself.
         """
-        return self._properties.added_to_all_plain(properties)
+        return self._properties.suffix_of_all_plain(properties)
 
     def completed(self, text: str) -> tuple[str, str]:
         """Return properties as they are stored, and the message's unique key.

@@ -19,6 +19,9 @@ _TAGS_BYTES: Final = p.TAGS.encode()
 _UNIQ_KEY_BYTES: Final = f"{p.UNIQ_KEY}{p.NAME_VALUE_SEPARATOR}".encode()
 _INNER_UNIQ_KEY_BYTES: Final = _END_BYTES + _UNIQ_KEY_BYTES
 _EMPTY_UNIQ_KEY_BYTES: Final = _UNIQ_KEY_BYTES + _END_BYTES
+#: Ours: fewer messages are searched sooner than compared.
+_ALIKE_MIN: Final = 24
+_HEXADECIMAL: Final = b"0123456789ABCDEF"
 #: What the broker refuses, replaces or takes away.
 _SPECIAL: Final = tuple(
     word.encode()
@@ -125,12 +128,14 @@ class BrokerProperties:
             return None
         return properties + self._suffix_bytes, _TAGS_BYTES in properties
 
-    def added_to_all_plain(self, properties: Sequence[bytes]) -> tuple[list[bytes], bool] | None:
-        """Return the properties of several messages with the broker's own, and whether any may have a tag.
+    def suffix_of_all_plain(self, properties: Sequence[bytes]) -> tuple[bytes, bool] | None:
+        """Return what is added to the properties of several messages, and whether any may have a tag.
 
         None if `added_to_plain` returns None for any of them. What it searches is searched in all at once: a
-        third of its time a message.
+        third of its time a message. Where they differ in their ids alone the first stands for all: a sixth.
         """
+        if _differ_in_ids_alone(properties):
+            properties = properties[:1]
         together = b"".join(properties)
         if (
             not together.isascii()
@@ -144,8 +149,24 @@ class BrokerProperties:
             each.startswith(_UNIQ_KEY_BYTES) or _INNER_UNIQ_KEY_BYTES in each for each in properties
         ):
             return None
-        suffix = self._suffix_bytes
-        return [each + suffix for each in properties], _TAGS_BYTES in together
+        return self._suffix_bytes, _TAGS_BYTES in together
+
+
+def _differ_in_ids_alone(properties: Sequence[bytes]) -> bool:
+    """Return whether several have a unique id of digits first, and behind it all the same.
+
+    A byte of all is compared in one step, by a slice with their size as its stride.
+    """
+    first, count = properties[0], len(properties)
+    size, id_end = len(first), first.find(_END_BYTES)
+    if count < _ALIKE_MIN or not first.startswith(_UNIQ_KEY_BYTES) or set(map(len, properties)) != {size}:
+        return False
+    together, id_start = b"".join(properties), len(_UNIQ_KEY_BYTES)
+    for at in (*range(id_end, size), *range(id_start)):
+        if together[at::size] != first[at : at + 1] * count:
+            return False
+    ids = b"".join([together[at::size] for at in range(id_start, id_end)])
+    return not ids.translate(None, _HEXADECIMAL)
 
 
 def _has_special(properties: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The message run: messages of one batch send, for one queue, stored together or not at all.
 
-What they share is kept once, and each of them is a plain tuple: a value and a result for each message took
-half of a batch's time in the broker.
+What they share is kept once, and what differs in columns, which are packed together (`run_packing`): a value
+and a result for each message took most of a batch's time in the broker.
 """
 
 from collections.abc import Sequence
@@ -12,17 +12,21 @@ import msgspec
 from libramq.message.ids import encode_offset_ids
 from libramq.store.log.append import AppendResult, StoreMessage
 
-#: Flag, body, properties as they are stored, tag code.
-RunItem = tuple[int, bytes, bytes, int]
-
 
 @final
 class MessageRun(NamedTuple):
-    """Messages in their order; what they share is as in StoreMessage."""
+    """Messages in their order, a column for each field that may differ.
+
+    suffix: what the properties of all of them end with. What they share is as in StoreMessage.
+    """
 
     topic: str
     queue_id: int
-    items: Sequence[RunItem]
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+    tag_codes: Sequence[int]
+    flags: Sequence[int]
+    suffix: bytes = b""
     sys_flag: int = 0
     born_timestamp_ms: int = 0
     born_host: bytes = bytes(8)
@@ -46,7 +50,11 @@ def run_of_one(message: StoreMessage) -> MessageRun:
     return MessageRun(
         message.topic,
         message.queue_id,
-        ((message.flag, message.body, message.properties_text, message.tag_code),),
+        (message.body,),
+        (message.properties_text,),
+        (message.tag_code,),
+        (message.flag,),
+        b"",
         message.sys_flag,
         message.born_timestamp_ms,
         message.born_host,
@@ -57,10 +65,20 @@ def run_of_one(message: StoreMessage) -> MessageRun:
 
 def halves_of(message: StoreMessage | MessageRun) -> Sequence[MessageRun]:
     """Return a run as two with half of its messages each; none for a single message."""
-    if isinstance(message, StoreMessage) or len(message.items) < 2:
+    if isinstance(message, StoreMessage) or len(message.bodies) < 2:
         return ()
-    middle = len(message.items) // 2
-    return message._replace(items=message.items[:middle]), message._replace(items=message.items[middle:])
+    middle = len(message.bodies) // 2
+    return part_of(message, slice(middle)), part_of(message, slice(middle, None))
+
+
+def part_of(run: MessageRun, part: slice) -> MessageRun:
+    """Return some of a run's messages."""
+    return run._replace(
+        bodies=run.bodies[part],
+        properties=run.properties[part],
+        tag_codes=run.tag_codes[part],
+        flags=run.flags[part],
+    )
 
 
 def joined(results: Sequence[AppendResult]) -> AppendResult:

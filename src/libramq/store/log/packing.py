@@ -9,7 +9,7 @@ Upstream: store/MessageExtEncoder.java, CommitLog.DefaultAppendMessageCallback.
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -18,43 +18,25 @@ from libramq.errors import InvalidMessage, InvalidName
 from libramq.message.checksum import crc32
 from libramq.message.ids import HOST_V6_BYTES
 from libramq.message.properties import INNER_NUM, PROPERTIES_BYTES_MAX, find_property
-from libramq.message.record import host_bits, topic_prefix
+from libramq.message.record import topic_prefix
 from libramq.message.record_head import HEADS, HOST_BITS
 from libramq.message.sys_flag import BORN_HOST_V6, INNER_BATCH, STORE_HOST_V6, TRANSACTION_PREPARED
 from libramq.store.log.append import (
     MESSAGE_ILLEGAL,
-    PROPERTIES_SIZE_EXCEEDED,
     AppendResult,
     AppendStatus,
     StoreMessage,
 )
-from libramq.store.log.message_run import MessageRun, RunResult, run_of_one
+from libramq.store.log.message_run import MessageRun, run_of_one
+from libramq.store.log.queue_plan import Plans, new_plan
+from libramq.store.log.run_packing import Place, based, illegal, pack_run
 from libramq.store.queues.batch_consume_queue import batch_tail
-from libramq.store.queues.consume_queue import UNIT, ConsumeQueue
+from libramq.store.queues.consume_queue import UNIT
 from libramq.store.queues.consume_queue_table import ConsumeQueueTable
-from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, numbered, takes_part, without_numbers
+from libramq.store.queues.light_queues import MARK
 
 _OK: Final = AppendStatus.PUT_OK
 _NUM: Final = INNER_NUM.encode()
-
-
-class QueuePlan(msgspec.Struct):
-    """The units that a batch will add to one queue.
-
-    is_batch: it is a queue of batches. is_light: its messages count under their own topic.
-    """
-
-    queue: ConsumeQueue
-    max_offset: int
-    physical_end: int
-    units: list[bytes]
-    is_batch: bool = False
-    is_light: bool = False
-
-
-Plans = dict[tuple[str, int], QueuePlan]
-#: Units for light queues, by their names, with the physical offsets after the records.
-_Light = dict[str, list[tuple[bytes, int]]]
 
 
 class PackedBatch(msgspec.Struct, frozen=True):
@@ -83,21 +65,21 @@ def pack_batch(
     pack_unit, message_count = UNIT.pack, len(messages)
     for message in messages:
         if type(message) is MessageRun:
-            place = _Place(physical_offset, store_timestamp_ms, store_host, body_bytes_max)
-            results.append(_pack_run(message, queues, plans, parts, place))
+            place = Place(physical_offset, store_timestamp_ms, store_host, body_bytes_max)
+            results.append(pack_run(message, queues, plans, parts, place))
             physical_offset += results[-1].size
-            message_count += len(message.items) - 1
+            message_count += len(message.bodies) - 1
             continue
         body, properties = message.body, message.properties_text
         if len(properties) > PROPERTIES_BYTES_MAX or len(body) > body_bytes_max or b"\0" in properties:
-            results.append(_illegal(properties))
+            results.append(illegal(len(properties)))
             continue
         topic, _ = key = (message.topic, message.queue_id)
         sys_flag = message.sys_flag & ~HOST_BITS | store_bit
         if len(message.born_host) == HOST_V6_BYTES:
             sys_flag |= BORN_HOST_V6
         try:
-            plan = plans.get(key) or _new_plan(plans, queues, key)
+            plan = plans.get(key) or new_plan(plans, queues, key)
             queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
             queue_offset = plan.max_offset if queued else 0
             if plan.is_batch or sys_flag & INNER_BATCH:
@@ -127,31 +109,12 @@ def pack_batch(
     return PackedBatch(b"".join(parts), plans, results, message_count)
 
 
-def _illegal(properties: bytes) -> AppendResult:
-    """Return the refusal of a message that is too long, or has a NUL in its properties.
-
-    That would look to recovery like a sector that was never written.
-    """
-    return PROPERTIES_SIZE_EXCEEDED if len(properties) > PROPERTIES_BYTES_MAX else MESSAGE_ILLEGAL
-
-
 def _of_batches(message: StoreMessage, queue_offset: int, *, may_be: bool) -> bytes:
     """Return the properties of a message in a queue of batches; InvalidMessage if it may not be in one."""
-    properties = _based(message.properties_text, queue_offset, may_be=may_be)
+    properties = based(message.properties_text, queue_offset, may_be=may_be)
     if message.sys_flag & INNER_BATCH and find_property(properties, _NUM) != b"%d" % message.count:
         raise InvalidMessage("an inner batch does not say how many messages it has")
     return properties
-
-
-def _based(properties: bytes, queue_offset: int, *, may_be: bool) -> bytes:
-    """Return the properties of a record of a queue of batches; InvalidMessage if it may not be in one."""
-    if not may_be:
-        raise InvalidMessage("an inner batch is stored in queues of batches only, and in no transaction")
-    separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
-    based = b"%b%bINNER_BASE\x01%d\x02" % (properties, separator, queue_offset)
-    if len(based) > PROPERTIES_BYTES_MAX:
-        raise InvalidMessage(f"{len(based)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
-    return based
 
 
 def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessage | MessageRun]:
@@ -164,113 +127,3 @@ def with_light(messages: Sequence[StoreMessage | MessageRun]) -> list[StoreMessa
         else each
         for each in messages
     ]
-
-
-class _Place(NamedTuple):
-    """Where a run is stored, and when, and the most that a body may have."""
-
-    physical_offset: int
-    store_timestamp_ms: WallMs
-    store_host: bytes
-    body_bytes_max: int
-
-
-def _pack_run(
-    run: MessageRun, queues: ConsumeQueueTable, plans: Plans, parts: list[bytes], place: _Place
-) -> AppendResult:
-    """Add the records of a run to `parts`, its units to `plans`; nothing if one of its messages is illegal.
-
-    What a message is checked for is as in `pack_batch`; what all have in common is done once.
-    """
-    first, store_timestamp_ms, store_host, body_bytes_max = place
-    topic, queue_id, items, sys_flag, born_ms, born_host, times, prepared_offset = run
-    sys_flag = sys_flag & ~HOST_BITS | host_bits(born_host, store_host)
-    if sys_flag & (TRANSACTION_PREPARED | INNER_BATCH) or not items:  # What is in a run is queued.
-        return MESSAGE_ILLEGAL
-    packed: list[bytes] = []
-    units: list[bytes] = []
-    light: _Light = {}
-    has_light = queues.has_light
-    positions: list[int] = []
-    pack_unit, pack_head = UNIT.pack, HEADS[sys_flag & HOST_BITS].pack
-    physical_offset = first
-    try:
-        plan = plans.get((topic, queue_id)) or _new_plan(plans, queues, (topic, queue_id))
-        magic, topic_bytes = topic_prefix(topic)
-        is_batch = plan.is_batch
-        queue_offset, around = plan.max_offset, HEADS[sys_flag & HOST_BITS].size + len(topic_bytes) + 2
-        for flag, body, properties, tag_code in items:
-            names: Sequence[str] = ()
-            if has_light and MARK in properties:
-                properties, names = _numbered_light(run, properties, queues, plans, light)
-            if is_batch:
-                properties = _based(properties, queue_offset, may_be=True)
-            body_bytes, properties_bytes = len(body), len(properties)
-            is_long = properties_bytes > PROPERTIES_BYTES_MAX or body_bytes > body_bytes_max
-            if is_long or b"\0" in properties:
-                return _illegal(properties)
-            size = around + body_bytes + properties_bytes
-            packed += (
-                pack_head(
-                    size, magic, crc32(body) & 0x7FFF_FFFF, queue_id, flag, queue_offset, physical_offset,
-                    sys_flag, born_ms, born_host, store_timestamp_ms, store_host, times,
-                    prepared_offset, body_bytes,
-                ),
-                body, topic_bytes, properties_bytes.to_bytes(2), properties,
-            )  # fmt: skip
-            unit = pack_unit(physical_offset, size, tag_code)
-            units.append(unit + batch_tail(store_timestamp_ms, queue_offset, 1) if is_batch else unit)
-            positions.append(physical_offset)
-            physical_offset += size
-            queue_offset += 1
-            for name in names:
-                light.setdefault(name, []).append((unit, physical_offset))
-    except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # As for a message alone.
-        return MESSAGE_ILLEGAL
-    size = physical_offset - first
-    result = RunResult(_OK, first, size, plan.max_offset, store_timestamp_ms, store_host, positions)
-    parts += packed
-    plan.units += units
-    plan.max_offset, plan.physical_end = queue_offset, physical_offset
-    _add_light(plans, light)
-    return result
-
-
-def _numbered_light(
-    run: MessageRun, properties: bytes, queues: ConsumeQueueTable, plans: Plans, light: _Light
-) -> tuple[bytes, Sequence[str]]:
-    """Return properties with the message's numbers in the light queues that they name, and these.
-
-    light: units that are not in the plans yet.
-    """
-    if not takes_part(run.topic):
-        return without_numbers(properties), ()
-
-    def next_number(name: str) -> int:
-        key = name, LIGHT_QUEUE_ID
-        plan = plans.get(key)
-        if plan is None:
-            queues.require_room_for_light(name)
-            plan = _new_plan(plans, queues, key)
-        plan.is_light = True
-        return plan.max_offset + len(light.get(name, ()))
-
-    try:
-        return numbered(properties, next_number)
-    except InvalidName:  # No directory can have that name, or there are too many.
-        return without_numbers(properties), ()
-
-
-def _add_light(plans: Plans, light: _Light) -> None:
-    """Add units to the plans of light queues."""
-    for name, units in light.items():
-        plan = plans[name, LIGHT_QUEUE_ID]
-        plan.units += [unit for unit, _ in units]
-        plan.max_offset += len(units)
-        plan.physical_end = units[-1][1]
-
-
-def _new_plan(plans: Plans, queues: ConsumeQueueTable, key: tuple[str, int]) -> QueuePlan:
-    queue = queues.get_or_create(*key)
-    plan = plans[key] = QueuePlan(queue, queue.max_offset, queue.last_physical_end, [], queue.is_batch)
-    return plan

@@ -34,5 +34,5 @@ def prepared_batch(
     text = header.properties or ""
     waits = text_properties.find(text, p.WAIT) != "false"
     unique_key = text_properties.find(text, p.UNIQ_KEY) or ""
-    count = sum([len(run.items) for run in runs])
+    count = sum([len(run.bodies) for run in runs])
     return Prepared([*runs], queue_id, unique_key, waits, creates, count=count)

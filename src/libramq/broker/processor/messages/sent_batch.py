@@ -1,6 +1,6 @@
 """The sent batch: the messages of one send of several, made some at a time, as often as they are needed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from libramq.broker.messages import stored_properties as text_properties
@@ -10,16 +10,21 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.batch import decode_items
+from libramq.message.batch import BatchColumns, decode_columns
 from libramq.message.ids import born_host
 from libramq.message.sys_flag import TRANSACTION_MASK
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.request import Request
-from libramq.store.log.message_run import MessageRun, RunItem
+from libramq.store.log.message_run import MessageRun
 
-#: Ours: messages of a batch that are decoded, or stored, before others are served; one takes 5 to 20 µs.
+#: Ours: messages of a batch that are decoded, or stored, before others are served, where their properties
+#: must be looked at one by one; one takes 5 to 20 µs.
 BATCH_ITEMS_PER_STEP: Final = 128
+#: Ours: where they need not; one takes 1 to 2 µs. A batch of our producer's has 1,000.
+PLAIN_ITEMS_PER_STEP: Final = 1_024
+#: Ours: and at most so many bytes, which takes 1 to 2 ms.
+PLAIN_BYTES_PER_STEP: Final = 5 * 256 * 1024
 
 
 class SentBatch:
@@ -42,36 +47,45 @@ class SentBatch:
 
     def __iter__(self) -> Iterator[MessageRun]:
         """Make the messages again, some at a time: a large batch is iterated twice rather than held."""
-        header, data = self._header, self._request.command.body
-        born, start = born_host(self._request.peer.address), 0
-        times = max(header.reconsume_times or 0, 0)  # Attempts are counted from here to the dead letters.
+        data, start = self._request.command.body, 0
         while start < len(data):
-            decoded, start = decode_items(data, start, BATCH_ITEMS_PER_STEP)
-            items = self._stored(decoded)
-            yield MessageRun(
-                self._topic, self._queue_id, items, header.sys_flag, header.born_timestamp, born, times
-            )
+            columns, start = decode_columns(data, start, PLAIN_ITEMS_PER_STEP, PLAIN_BYTES_PER_STEP)
+            yield from self._runs(columns)
 
-    def _stored(self, decoded: list[tuple[int, bytes, bytes]]) -> list[RunItem]:
-        """Return messages as they are stored.
+    def _runs(self, columns: BatchColumns) -> Iterator[MessageRun]:
+        """Make messages as they are stored.
 
         Properties in which nothing is special, as nearly all are, are completed without being decoded, those
         of all messages together if possible.
         """
+        flags, bodies, properties = columns
         is_plain = not self._header.sys_flag & TRANSACTION_MASK
-        sent = [properties for _, _, properties in decoded]
-        plain = self._appending.completed_all_plain(sent) if is_plain else None
-        if plain is not None and max(map(len, plain[0])) <= p.PROPERTIES_BYTES_MAX:
-            completed, has_tags = plain
-            if not has_tags:
-                return [
-                    (item[0], item[1], stored, 0) for item, stored in zip(decoded, completed, strict=True)
-                ]
-            return [
-                (flag, body, stored, _tag_code(properties.decode()))
-                for (flag, body, properties), stored in zip(decoded, completed, strict=True)
-            ]
-        return [(flag, body, *self._completed(properties, is_plain)) for flag, body, properties in decoded]
+        plain = self._appending.suffix_of_all_plain(properties) if is_plain else None
+        if plain is not None and max(map(len, properties)) + len(plain[0]) <= p.PROPERTIES_BYTES_MAX:
+            suffix, has_tags = plain
+            codes = [_tag_code(each.decode()) for each in properties] if has_tags else [0] * len(flags)
+            yield self._run(bodies, properties, codes, flags, suffix)
+            return
+        for first in range(0, len(flags), BATCH_ITEMS_PER_STEP):
+            step = slice(first, first + BATCH_ITEMS_PER_STEP)
+            looked_at = [self._completed(each, is_plain) for each in properties[step]]
+            completed, tag_codes = zip(*looked_at, strict=True)
+            yield self._run(bodies[step], completed, tag_codes, flags[step])
+
+    def _run(
+        self,
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        codes: Sequence[int],
+        flags: Sequence[int],
+        suffix: bytes = b"",
+    ) -> MessageRun:
+        header, born = self._header, born_host(self._request.peer.address)
+        times = max(header.reconsume_times or 0, 0)  # Attempts are counted from here to the dead letters.
+        return MessageRun(
+            self._topic, self._queue_id, bodies, properties, codes, flags, suffix, header.sys_flag,
+            header.born_timestamp, born, times,
+        )  # fmt: skip
 
     def _completed(self, properties: bytes, is_plain: bool) -> tuple[bytes, int]:
         plain = self._appending.completed_plain(properties) if is_plain else None

@@ -1,0 +1,193 @@
+"""The packed run: the records and units of a run's messages, column by column.
+
+    bodies ─► sizes, checksums ─┐
+    properties ─► sizes ────────┼─► heads, positions ─► records, units
+                                └─ one head for what all share
+
+Each step is one call over all messages, so a message costs half of what a loop with its fifteen fields takes:
+0.8 µs, and the checksum of its body.
+
+Upstream: store/MessageExtEncoder.java.
+"""
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+from typing import Final, NamedTuple
+
+from libramq.clock import WallMs
+from libramq.errors import InvalidMessage, InvalidName
+from libramq.message.checksum import crc32
+from libramq.message.properties import PROPERTIES_BYTES_MAX
+from libramq.message.record import host_bits, topic_prefix
+from libramq.message.record_head import HEADS, HOST_BITS, RUN_HEADS
+from libramq.message.sys_flag import INNER_BATCH, TRANSACTION_PREPARED
+from libramq.store.log.append import MESSAGE_ILLEGAL, PROPERTIES_SIZE_EXCEEDED, AppendResult, AppendStatus
+from libramq.store.log.message_run import MessageRun, RunResult
+from libramq.store.log.queue_plan import Plans, QueuePlan, new_plan
+from libramq.store.queues.batch_consume_queue import batch_tail
+from libramq.store.queues.consume_queue import UNIT
+from libramq.store.queues.consume_queue_table import ConsumeQueueTable
+from libramq.store.queues.light_queues import LIGHT_QUEUE_ID, MARK, numbered, takes_part, without_numbers
+
+#: Head, body, topic with the length of the properties, properties, suffix.
+_PIECES: Final = 5
+#: Which messages of a run each light queue gets.
+_Light = dict[str, list[int]]
+
+
+class Place(NamedTuple):
+    """Where a run is stored, and when, and the most that a body may have."""
+
+    physical_offset: int
+    store_timestamp_ms: WallMs
+    store_host: bytes
+    body_bytes_max: int
+
+
+def pack_run(
+    run: MessageRun, queues: ConsumeQueueTable, plans: Plans, parts: list[bytes], place: Place
+) -> AppendResult:
+    """Add the records of a run to `parts`, its units to `plans`; nothing if one of its messages is illegal.
+
+    A message is checked for the same as one by itself (`packing`).
+    """
+    sys_flag = run.sys_flag & ~HOST_BITS | host_bits(run.born_host, place.store_host)
+    if sys_flag & (TRANSACTION_PREPARED | INNER_BATCH) or not run.bodies:  # What is in a run is queued.
+        return MESSAGE_ILLEGAL
+    try:
+        key = run.topic, run.queue_id
+        plan = plans.get(key) or new_plan(plans, queues, key)
+        light: _Light = {}
+        properties, suffix = _completed(run, queues, plans, plan, light)
+        refused = _refusal(run.bodies, properties, suffix, place.body_bytes_max)
+        if refused is not None:
+            return refused
+        records, sizes, positions = _records(run, properties, suffix, sys_flag, plan.max_offset, place)
+        stored_ms, first = place.store_timestamp_ms, plan.max_offset
+        units = list(map(UNIT.pack, positions, sizes, run.tag_codes))
+        in_queue = units
+        if plan.is_batch:
+            in_queue = [unit + batch_tail(stored_ms, number, 1) for number, unit in enumerate(units, first)]
+    except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # A number or name out of range.
+        return MESSAGE_ILLEGAL
+    parts += records
+    end = positions[-1] + sizes[-1]
+    plan.units += in_queue
+    plan.max_offset, plan.physical_end = first + len(units), end
+    for name, numbers in light.items():
+        of_light = plans[name, LIGHT_QUEUE_ID]
+        of_light.units += [units[number] for number in numbers]
+        of_light.max_offset += len(numbers)
+        of_light.physical_end = positions[numbers[-1]] + sizes[numbers[-1]]
+    size = end - place.physical_offset
+    return RunResult(
+        AppendStatus.PUT_OK, place.physical_offset, size, first, stored_ms, place.store_host, positions
+    )
+
+
+def _completed(
+    run: MessageRun, queues: ConsumeQueueTable, plans: Plans, plan: QueuePlan, light: _Light
+) -> tuple[Sequence[bytes], bytes]:
+    """Return what the properties of each message begin with, and what those of all end with."""
+    properties, suffix = run.properties, run.suffix
+    has_light = queues.has_light and any(MARK in each for each in properties)
+    if not has_light and not plan.is_batch:
+        return properties, suffix
+    whole = [each + suffix for each in properties]
+    if has_light:
+        whole = [
+            _numbered(run, number, each, queues, plans, light) if MARK in each else each
+            for number, each in enumerate(whole)
+        ]
+    if plan.is_batch:
+        whole = [
+            based(each, queue_offset, may_be=True) for queue_offset, each in enumerate(whole, plan.max_offset)
+        ]
+    return whole, b""
+
+
+def _refusal(
+    bodies: Sequence[bytes], properties: Sequence[bytes], suffix: bytes, body_bytes_max: int
+) -> AppendResult | None:
+    """Return the refusal of a run with a message that is too long or has a NUL; None if there is none."""
+    properties_bytes = max(map(len, properties)) + len(suffix)
+    is_long = properties_bytes > PROPERTIES_BYTES_MAX or max(map(len, bodies)) > body_bytes_max
+    return illegal(properties_bytes) if is_long or b"\0" in suffix + b"".join(properties) else None
+
+
+def illegal(properties_bytes: int) -> AppendResult:
+    """Return the refusal of a message that is too long, or has a NUL in its properties.
+
+    That would look to recovery like a sector that was never written.
+    """
+    return PROPERTIES_SIZE_EXCEEDED if properties_bytes > PROPERTIES_BYTES_MAX else MESSAGE_ILLEGAL
+
+
+def _records(
+    run: MessageRun,
+    properties: Sequence[bytes],
+    suffix: bytes,
+    sys_flag: int,
+    queue_offset: int,
+    place: Place,
+) -> tuple[list[bytes], list[int], list[int]]:
+    """Return the records in pieces, their sizes and positions; struct.error for what is out of range."""
+    magic, topic = topic_prefix(run.topic)
+    shared = HEADS[sys_flag & HOST_BITS].pack(
+        0, magic, 0, run.queue_id, 0, 0, 0, sys_flag, run.born_timestamp_ms, run.born_host,
+        place.store_timestamp_ms, place.store_host, run.reconsume_times, run.prepared_transaction_offset, 0,
+    )  # fmt: skip
+    bodies, count = run.bodies, len(run.bodies)
+    body_sizes, property_sizes = list(map(len, bodies)), list(map(len, properties))
+    around = len(shared) + len(topic) + 2 + len(suffix)
+    sizes = [around + body + text for body, text in zip(body_sizes, property_sizes, strict=True)]
+    positions = list(accumulate(sizes[:-1], initial=place.physical_offset))
+    heads = map(
+        RUN_HEADS[sys_flag & HOST_BITS].pack, sizes, repeat(shared[4:8]),
+        [crc32(body) & 0x7FFF_FFFF for body in bodies], repeat(shared[12:16]), run.flags,
+        range(queue_offset, queue_offset + count), positions, repeat(shared[36:-4]), body_sizes,
+    )  # fmt: skip
+    before = {size: topic + (size + len(suffix)).to_bytes(2) for size in set(property_sizes)}
+    pieces = [suffix] * (_PIECES * count)
+    pieces[0::_PIECES] = heads
+    pieces[1::_PIECES] = bodies
+    pieces[2::_PIECES] = [before[size] for size in property_sizes]
+    pieces[3::_PIECES] = properties
+    return pieces, sizes, positions
+
+
+def based(properties: bytes, queue_offset: int, *, may_be: bool) -> bytes:
+    """Return the properties of a record of a queue of batches; InvalidMessage if it may not be in one."""
+    if not may_be:
+        raise InvalidMessage("an inner batch is stored in queues of batches only, and in no transaction")
+    separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+    complete = b"%b%bINNER_BASE\x01%d\x02" % (properties, separator, queue_offset)
+    if len(complete) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"{len(complete)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
+    return complete
+
+
+def _numbered(
+    run: MessageRun, number: int, properties: bytes, queues: ConsumeQueueTable, plans: Plans, light: _Light
+) -> bytes:
+    """Return properties with the message's numbers in the light queues that they name; note it for these."""
+    if not takes_part(run.topic):
+        return without_numbers(properties)
+
+    def next_number(name: str) -> int:
+        key = name, LIGHT_QUEUE_ID
+        plan = plans.get(key)
+        if plan is None:
+            queues.require_room_for_light(name)
+            plan = new_plan(plans, queues, key)
+        plan.is_light = True
+        return plan.max_offset + len(light.get(name, ()))
+
+    try:
+        properties, names = numbered(properties, next_number)
+    except InvalidName:  # No directory can have that name, or there are too many.
+        return without_numbers(properties)
+    for name in names:
+        light.setdefault(name, []).append(number)
+    return properties
