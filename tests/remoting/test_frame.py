@@ -11,7 +11,14 @@ from libramq.errors import LocalProtocolError, RemoteProtocolError
 from libramq.remoting.binary_header import LANGUAGE_NAMES
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization, reply_to
 from libramq.remoting.connection import FrameReader
-from libramq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, decode_frame, encode_frame
+from libramq.remoting.frame import (
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    LARGE_BODY_BYTES,
+    decode_frame,
+    encode_frame,
+    encode_frame_parts,
+)
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -227,6 +234,16 @@ def test_codes_beyond_16_bits_need_json():
     assert decode_frame(encode_frame(Command(code=200_050)), 0) is not None
     with pytest.raises(LocalProtocolError, match="use JSON"):
         encode_frame(Command(code=200_050, serialization=Serialization.ROCKETMQ))
+
+
+@pytest.mark.parametrize("form", list(Serialization))
+def test_a_large_body_is_a_part_of_its_own_and_not_copied(form):
+    large = Command(code=320, ext={"a": "b"}, body=bytes(LARGE_BODY_BYTES), serialization=form)
+    head, body = encode_frame_parts(large)
+    assert body is large.body
+    assert head + body == encode_frame(large)
+    small = Command(code=320, ext={"a": "b"}, body=bytes(LARGE_BODY_BYTES - 1), serialization=form)
+    assert encode_frame_parts(small) == (encode_frame(small),)
 
 
 @pytest.mark.parametrize("form", list(Serialization))

@@ -18,6 +18,9 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Ours: properties are at most 32 KiB, and the rest of a header is names and numbers.
 HEADER_BYTES_MAX: Final = 1024 * 1024
 
+#: Ours: the size from which copying a body costs more than a further part to write.
+LARGE_BODY_BYTES: Final = 64 * 1024
+
 #: Length, and serialisation with the header's length.
 _BEGINNING = Struct(">iI")
 #: Numbers: looking up a member of an enumeration takes longer than everything else here.
@@ -75,14 +78,25 @@ def _wrong_length(length: int) -> RemoteProtocolError:
 
 def encode_frame(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
     """Encode one command as a frame. pieces: what follows its body."""
+    return b"".join((_encode_head(command, pieces), command.body, *pieces))
+
+
+def encode_frame_parts(command: Command) -> tuple[bytes, ...]:
+    """Encode one command as a frame in parts: a large body is one of its own, and not copied."""
+    body = command.body
+    if len(body) < LARGE_BODY_BYTES:
+        return (encode_frame(command),)
+    return _encode_head(command), body
+
+
+def _encode_head(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
+    """Encode everything before the body."""
     is_json = command.serialization == _JSON
     header = encode_json_header(command) if is_json else encode_binary_header(command)
-    body = command.body
     header_bytes = len(header)
-    length = 4 + header_bytes + len(body)
+    length = 4 + header_bytes + len(command.body)
     if pieces:
         length += sum(map(len, pieces))
     if length > FRAME_BYTES_MAX - 4 or header_bytes > 0xFF_FFFF:
         raise LocalProtocolError(f"frame of {length} bytes; {FRAME_BYTES_MAX - 4} are allowed")
-    beginning = _BEGINNING.pack(length, command.serialization << 24 | header_bytes)
-    return b"".join((beginning, header, body, *pieces))
+    return _BEGINNING.pack(length, command.serialization << 24 | header_bytes) + header

@@ -16,7 +16,7 @@ from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTi
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.connection import FrameFiller, PendingRequests
-from libramq.remoting.frame import encode_frame
+from libramq.remoting.frame import LARGE_BODY_BYTES, encode_frame_parts
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages
@@ -95,9 +95,9 @@ class _Remote:
 
     def write(self, command: Command) -> None:
         """Send a command together with the turn's others."""
-        self._corked.append(encode_frame(command))
-        if len(self._corked) == 1:
+        if not self._corked:
             self._remotes.timers.after(0, self._uncork)
+        self._corked += encode_frame_parts(command)
 
     def close(self) -> None:
         """Close the connection after all written data has left."""
@@ -176,8 +176,12 @@ class _Remote:
 
     def _uncork(self) -> None:
         corked, self._corked = self._corked, []
-        if self._link is not None and corked:
-            self._link.write(corked[0] if len(corked) == 1 else b"".join(corked))
+        if self._link is None or not corked:
+            return
+        if len(corked) > 1 and max(map(len, corked)) < LARGE_BODY_BYTES:
+            corked = [b"".join(corked)]
+        for part in corked:
+            self._link.write(part)
 
 
 class Remotes:

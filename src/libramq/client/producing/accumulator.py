@@ -63,9 +63,12 @@ class Accumulator(Generic[T]):
         batch.size = size
         self._open[key] = batch
 
-    def has_open(self, topic: str) -> bool:
-        """Return whether messages of a topic without a fixed queue are collected now."""
-        return topic in self._open
+    def open_batch(self, topic: str, size: int) -> Batch[T] | None:
+        """Return the batch that a message of so many bytes joins, for any queue of its topic, if any."""
+        batch = self._open.get(topic)
+        if batch is None or batch.size + size > self._bytes_max or len(batch.tokens) >= self._count_max:
+            return None
+        return batch
 
     def take(self, *, only_full: bool = False, held: Collection[str] = ()) -> Batch[T] | None:
         """Return the next batch, full ones first; those of one queue are in order. None if nothing waits.

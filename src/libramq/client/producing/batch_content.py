@@ -8,10 +8,10 @@ their batch is sent, all in one loop: a third of what it takes to encode each wh
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from libramq.message import properties as names
-from libramq.message.batch import ITEM_BYTES_MIN, ITEM_HEAD
+from libramq.message.batch import ITEM_BYTES_MIN, ITEM_HEAD, encode_batch_item
 from libramq.message.ids import UNIQUE_ID_V6_CHARACTERS, MessageIds
 from libramq.message.message import Message
 from libramq.message.properties import properties_to_text
@@ -21,6 +21,8 @@ WAIT_VALUE: Final = "true"
 _BEFORE_ID: Final = names.UNIQ_KEY + names.NAME_VALUE_SEPARATOR
 _BEHIND_ID: Final = names.PROPERTY_SEPARATOR + properties_to_text({names.WAIT: WAIT_VALUE})
 _AROUND_ID_BYTES: Final = len(_BEFORE_ID) + len(_BEHIND_ID)
+#: A character that is in no id, nor in what is around it: its length is a byte between 53 and 77.
+_CUT: Final = "\x03"
 #: What a body's item has besides the body, where the producer has an IPv6 address.
 PLAIN_ITEM_BYTES: Final = ITEM_BYTES_MIN + _AROUND_ID_BYTES + UNIQUE_ID_V6_CHARACTERS
 
@@ -67,18 +69,30 @@ def unique_ids(contents: Sequence[Content], ids: MessageIds) -> list[str]:
 
 
 def encode_contents(contents: Sequence[Content], ids: Sequence[str]) -> bytes:
-    """Return the body of a batch with these messages. A body costs 0.5 µs."""
-    pieces: list[bytes] = []
-    body_bytes = id_bytes = -1
-    head, before_id = b"", ""
-    for content, unique_id in zip(contents, ids, strict=True):
-        if isinstance(content, bytes):
-            if len(content) != body_bytes or len(unique_id) != id_bytes:  # Neighbours are often of one size.
-                body_bytes, id_bytes = len(content), len(unique_id)
-                text_bytes = _AROUND_ID_BYTES + id_bytes
-                head = ITEM_HEAD.pack(ITEM_BYTES_MIN + body_bytes + text_bytes, 0, 0, 0, body_bytes)
-                before_id = f"{chr(text_bytes >> 8)}{chr(text_bytes & 0xFF)}{_BEFORE_ID}"
-            pieces += (head, content, f"{before_id}{unique_id}{_BEHIND_ID}".encode("latin-1"))
-        else:
-            pieces.append(content.item)
+    """Return the body of a batch with these messages. One costs 0.2 µs if all are bodies, else 0.7."""
+    if set(map(type, contents)) == {bytes}:
+        bodies = cast(Sequence[bytes], contents)
+        return _encode_bodies(bodies, list(map(len, bodies)), ids)
+    return b"".join(
+        [
+            encode_batch_item(0, content, f"{_BEFORE_ID}{unique_id}{_BEHIND_ID}".encode())
+            if isinstance(content, bytes)
+            else content.item
+            for content, unique_id in zip(contents, ids, strict=True)
+        ]
+    )
+
+
+def _encode_bodies(bodies: Sequence[bytes], body_bytes: Sequence[int], ids: Sequence[str]) -> bytes:
+    """Return messages that are bodies, with ids of one length."""
+    text_bytes = _AROUND_ID_BYTES + len(ids[0])
+    before = f"{chr(text_bytes >> 8)}{chr(text_bytes & 0xFF)}{_BEFORE_ID}"
+    # All texts are made as one, and cut where the ids' neighbours meet.
+    texts = f"{before}{f'{_BEHIND_ID}{_CUT}{before}'.join(ids)}{_BEHIND_ID}".encode("latin-1")
+    around = ITEM_BYTES_MIN + text_bytes
+    heads = {size: ITEM_HEAD.pack(around + size, 0, 0, 0, size) for size in set(body_bytes)}
+    pieces = [b""] * (3 * len(bodies))
+    pieces[0::3] = [heads[size] for size in body_bytes]
+    pieces[1::3] = bodies
+    pieces[2::3] = texts.split(_CUT.encode())
     return b"".join(pieces)

@@ -55,7 +55,7 @@ class BatchSender:
         sent: Callable[[Outcomes], None],
         deadline_ms: MonotonicMs,
     ) -> None:
-        def answered(outcome: list[SendResult] | LibraError) -> None:
+        def answered(outcome: Sequence[SendResult] | LibraError) -> None:
             if not isinstance(outcome, LibraError):
                 sent(outcome)
             elif len(contents) > 1 and _is_refusal(outcome) and self._clock.monotonic_ms() < deadline_ms:

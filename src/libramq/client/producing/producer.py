@@ -166,7 +166,7 @@ class Producer:
             timeout_ms=left_ms,
             is_half=is_half,
         )
-        results: list[SendResult] = await answer_of(send)
+        results: Sequence[SendResult] = await answer_of(send)
         return results[0]
 
     async def request(
@@ -309,13 +309,18 @@ class Producer:
         callback: called with the SendResult or the LibraError. Errors of messages without a callback are
         raised by the next `flush`.
         """
-        self._run.require_running()
-        check_hand_over(message, callback, queue)
-        pipeline = self._run.network.pipeline
-        if not pipeline.is_full and pipeline.joins_batch(message, callback, queue, selector):
+        run = self._run
+        if (
+            queue is None
+            and selector is None
+            and run.is_running
+            and run.network.pipeline.joins_batch(message, callback)
+        ):
             return
-        self._run.require_loop()  # Not for each message that joins a batch: it takes 0.1 µs.
+        run.require_loop()  # Not for each message that joins a batch: it takes 0.1 µs.
+        check_hand_over(message, callback, queue)
         validate(message, self._settings.body_bytes_max)
+        pipeline = run.network.pipeline
         if pipeline.is_full:
             raise BufferFull(
                 f"{pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
@@ -368,7 +373,7 @@ def hand_over(
 ) -> None:
     """Act as `send_nowait`, for internal callers that have already called `check` and `has_room`."""
     pipeline = producer._run.network.pipeline
-    if not pipeline.joins_batch(message, callback, queue, selector):
+    if queue is not None or selector is not None or not pipeline.joins_batch(message, callback):
         pipeline.send(message, callback, queue, selector)
 
 

@@ -225,7 +225,7 @@ class ProducerNetwork:
         self._contact(self.routes.table.masters() - self._contacted)  # They pass the reply on.
         added = self.waiting_requests.begin(message.topic, replied, timeout_ms=timeout_ms)
 
-        def sent(outcome: list[SendResult] | LibraError) -> None:
+        def sent(outcome: Sequence[SendResult] | LibraError) -> None:
             if isinstance(outcome, LibraError):
                 self.waiting_requests.end(added[CORRELATION_ID], outcome)
 
@@ -251,7 +251,7 @@ class ProducerNetwork:
     def _registering(self, sent: Sent) -> Sent:
         """Wrap `sent` so that the broker that has the half message knows whom it can ask about it."""
 
-        def stored(outcome: list[SendResult] | LibraError) -> None:
+        def stored(outcome: Sequence[SendResult] | LibraError) -> None:
             if not isinstance(outcome, LibraError):
                 address = self.routes.table.master(outcome[0].queue.broker_name)
                 if address is not None and address not in self._contacted:

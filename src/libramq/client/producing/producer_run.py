@@ -58,12 +58,13 @@ class ProducerRun:
         self._clock = clock
         self._random = randomness
         self._checks = checks
-        self._running = self._stopping = False
+        #: Whether it was started and not stopped yet.
+        self.is_running = self._stopping = False
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
         await look_up(self._name_server_addresses)
-        if self._running or self._stopping:
+        if self.is_running or self._stopping:
             state = "is being stopped" if self._stopping else "runs already"
             raise LocalProtocolError(f"this producer {state}")
         self._loop = asyncio.get_running_loop()
@@ -85,14 +86,14 @@ class ProducerRun:
             timeout_ms=self._settings.send_timeout_ms,
         )
         self.network.start()
-        self._running = True
+        self.is_running = True
 
     async def stop(self) -> None:
         """Send the buffered messages, unregister from the brokers, and close."""
-        if not self._running:
+        if not self.is_running:
             return
         self.require_loop()
-        self._running, self._stopping = False, True
+        self.is_running, self._stopping = False, True
         flushed = asyncio.ensure_future(answer_of(self.network.pipeline.flush))
         await to_the_end(self._end_after(flushed), flushed.cancel)
 
@@ -125,12 +126,12 @@ class ProducerRun:
 
     def require_running(self) -> None:
         """Raise LocalProtocolError unless it runs."""
-        if not self._running:
+        if not self.is_running:
             raise LocalProtocolError(_NOT_RUNNING)
 
     def require_loop(self) -> None:
         """Raise LocalProtocolError unless it runs, and on this event loop."""
-        if not self._running:
+        if not self.is_running:
             raise LocalProtocolError(_NOT_RUNNING)
         try:
             is_here = asyncio.get_running_loop() is self._loop

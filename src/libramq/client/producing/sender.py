@@ -4,12 +4,12 @@ Callbacks and no tasks: one send of a fast producer costs a request and a closur
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
 from libramq.client.producing.send_request import Prepared, SendSettings, send_call
-from libramq.client.producing.send_result import SendResult, send_results
+from libramq.client.producing.send_result import SendResult, SendResults
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import Clock
@@ -20,7 +20,7 @@ from libramq.remoting.command import Command
 from libramq.transport.remotes import Remotes
 
 #: Called with one result per message, or the error.
-Sent = Callable[[list[SendResult] | LibraError], None]
+Sent = Callable[[Sequence[SendResult] | LibraError], None]
 
 
 class Sender:
@@ -98,7 +98,7 @@ class Sender:
                 return
             try:
                 reply = call.result(outcome, where=f"broker {queue.broker_name} at {address}")
-                results = send_results(prepared.ids, queue, reply)
+                results = SendResults(prepared.ids, queue, reply)
             except BrokerError as error:
                 if error.response_code == ResponseCode.GO_AWAY:
                     self._remotes.close_connection(address)

@@ -150,7 +150,7 @@ class SimulatedProducer:
             else:
                 self._network.send(message, info, sent, timeout_ms=SEND_TIMEOUT_MS)
 
-        def sent(outcome: list[SendResult] | LibraError) -> None:
+        def sent(outcome: Sequence[SendResult] | LibraError) -> None:
             ended(outcome if isinstance(outcome, LibraError) else outcome[0])
 
         if self._waits:

@@ -88,7 +88,7 @@ class SimulatedTransactions:
             if not isinstance(info, LibraError):
                 self._network.send(message, info, sent, timeout_ms=SEND_TIMEOUT_MS, is_half=True)
 
-        def sent(outcome: list[SendResult] | LibraError) -> None:
+        def sent(outcome: Sequence[SendResult] | LibraError) -> None:
             if isinstance(outcome, LibraError) or outcome[0].status is not SendStatus.SEND_OK:
                 return  # It may be stored nevertheless: checks are answered.
             broker = outcome[0].queue.broker_name
