@@ -6,6 +6,7 @@ import random
 import pytest
 
 from libramq.client import Producer
+from libramq.client.producing.accumulator import Accumulator
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import InvalidMessage, MessageIllegal
@@ -176,11 +177,26 @@ async def test_queues_that_were_chosen_do_not_wait_for_each_other(namesrv, broke
     """Only a batch for a queue with an unanswered request is held back."""
     async with producer(namesrv, linger_ms=0, send_timeout_ms=60_000) as sender:
         queues = await sender.publish_queues("T")
-        broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=8)
-        for number in range(8):
-            sender.send_nowait(Message("T", b"x"), queue=queues[number % 4])
+        broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=4)
+        for number in (0, 0, 1, 1, 2, 3):
+            sender.send_nowait(Message("T", b"x"), queue=queues[number])
             await until(lambda number=number: broker.count(*SENDS) == number + 1)
         broker.cut(RequestCode.SEND_MESSAGE_V2)
         await sender.send(Message("T", b"alone"))  # The connection ends, and all are sent again.
         await sender.flush()
-    assert len(bodies(broker)) == 9
+    assert len(bodies(broker)) == 7
+
+
+async def test_what_follows_a_refused_batch_is_stored_behind_what_is_sent_again(fastidious, monkeypatch):
+    """Messages for a chosen queue, those of one group for example, keep their order whatever is refused."""
+    monkeypatch.setattr(Accumulator.__init__, "__defaults__", (1 << 20, 4))
+    broker, namesrv = fastidious
+    failed = []
+    async with producer(namesrv, send_timeout_ms=60_000) as sender:
+        await sender.publish_queues("T")
+        for number in range(40):
+            body = b"bad" if number == 1 else b"%d" % number
+            sender.send_nowait(Message("T", body), failed.append, queue=MessageQueue("T", "a", 2))
+        await sender.flush()
+    assert [int(body) for body in bodies(broker)] == [0, *range(2, 40)]
+    assert [isinstance(each, MessageIllegal) for each in failed] == [number == 1 for number in range(40)]

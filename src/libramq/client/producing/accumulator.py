@@ -70,15 +70,31 @@ class Accumulator(Generic[T]):
             return None
         return batch
 
-    def take(self, *, only_full: bool = False, held: Collection[str] = ()) -> Batch[T] | None:
-        """Return the next batch, full ones first; those of one queue are in order. None if nothing waits.
+    def take(
+        self,
+        *,
+        only_full: bool = False,
+        held: Collection[str] = (),
+        blocked: Collection[MessageQueue] = (),
+    ) -> Batch[T] | None:
+        """Return the next batch, full ones first; those of one queue are in order. None if nothing may go.
 
-        held: topics whose messages without a fixed queue wait on until their batch is full.
+        held: topics whose messages without a fixed queue wait on until their batch is full. blocked: fixed
+        queues whose messages wait in any case.
         """
-        if not self._ready and not only_full:
-            for key in [each for each in self._open if each not in held]:
+        batch = self._take_ready(blocked)
+        if batch is None and not only_full:
+            for key in [each for each in self._open if each not in held and each not in blocked]:
                 self._ready.append(self._open.pop(key))
-        return self._ready.popleft() if self._ready else None
+            batch = self._take_ready(blocked)
+        return batch
+
+    def _take_ready(self, blocked: Collection[MessageQueue]) -> Batch[T] | None:
+        for position, batch in enumerate(self._ready):
+            if batch.queue is None or batch.queue not in blocked:
+                del self._ready[position]
+                return batch
+        return None
 
     @property
     def is_empty(self) -> bool:

@@ -3,7 +3,8 @@
     send_nowait ─► accumulator ─► batches, encoded when they are sent ─► callbacks
 
 Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A batch
-takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight.
+takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight, and
+one batch for a queue that was chosen: what is sent again, in halves perhaps, comes before what follows it.
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
@@ -88,6 +89,7 @@ class SendPipeline:
         self._in_flight_bytes = 0
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
+        self._blocked: set[MessageQueue] = set()  # Fixed queues with a batch in flight.
         self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
@@ -257,7 +259,7 @@ class SendPipeline:
         """Send full batches, and the others too unless they still wait for more messages."""
         only_full = self._timer is not None
         while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
-            batch = self._accumulator.take(only_full=only_full, held=self._busy)
+            batch = self._accumulator.take(only_full=only_full, held=self._busy, blocked=self._blocked)
             if batch is None:
                 return
             self._send_batch(batch)
@@ -271,18 +273,27 @@ class SendPipeline:
             self._finished(batch.size)
             return
         self._in_flight(batch.size)
-        topic = batch.topic if batch.queue is None else None
-        if topic is not None:
+        topic = batch.topic
+        if batch.queue is not None:
+            self._blocked.add(batch.queue)
+        else:
             self._in_flight_batches[topic] += 1
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
                 self._busy.add(topic)
-        sent = partial(self._batch_sent, topic, batch.tokens, batch.size)
+        sent = partial(self._batch_sent, topic, batch.queue, batch.tokens, batch.size)
         self._batches.send(batch.topic, info, batch.queue, batch.contents, sent, timeout_ms=self._timeout_ms)
 
     def _batch_sent(
-        self, topic: str | None, callbacks: list[Callback | None], size: int, outcomes: Outcomes
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        callbacks: list[Callback | None],
+        size: int,
+        outcomes: Outcomes,
     ) -> None:
-        if topic is not None:
+        if queue is not None:
+            self._blocked.discard(queue)
+        else:
             self._busy.discard(topic)
             self._in_flight_batches[topic] -= 1
             if not self._in_flight_batches[topic]:
