@@ -11,6 +11,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import (
     BufferFull,
     ConfigError,
+    ConnectionLost,
     InvalidMessage,
     InvalidName,
     LocalProtocolError,
@@ -485,6 +486,55 @@ async def test_a_producer_of_another_loop_is_refused(namesrv):
 
         await asyncio.to_thread(elsewhere)
         await producer.send(Message("T", b"x"))
+
+
+class Slow(FakeBroker):
+    """A broker that stores messages when it is made to."""
+
+    def __init__(self, name, **topics):
+        super().__init__(name, **topics)
+        self.waiting = []
+
+    def send_message_v2(self, *send):
+        self.waiting.append(send)
+
+    send_batch_message = send_message_v2
+
+    def store(self):
+        for send in self.waiting:
+            super().send_message_v2(*send)
+
+
+@pytest.mark.parametrize("way", ["send", "send_batch"])
+async def test_a_stop_waits_for_the_sends_that_are_awaited(start, until, way):
+    broker = await start(Slow("a", T=4))
+    producer = Producer(namesrv=(await start(FakeNameServer(broker))).address, send_timeout_ms=60_000)
+    await producer.start()
+    message = Message("T", b"x")
+    sending = asyncio.create_task(
+        producer.send(message) if way == "send" else producer.send_batch([message, message])
+    )
+    await until(lambda: broker.count(*SENDS) == 1)
+    stopping = asyncio.create_task(producer.stop())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    broker.store()
+    await stopping
+    assert await sending
+    assert stored(broker)
+
+
+async def test_a_stop_waits_for_an_awaited_send_as_long_as_one_may_take(namesrv, broker, until):
+    producer = Producer(namesrv=namesrv.address, send_timeout_ms=50)
+    await producer.start()
+    broker.silence(RequestCode.SEND_MESSAGE_V2)
+    sending = asyncio.create_task(producer.send(Message("T", b"x"), timeout_ms=60_000))
+    await until(lambda: broker.count(*SENDS) == 1)
+    async with asyncio.timeout(30):
+        await producer.stop()
+    with pytest.raises(ConnectionLost, match="stopped"):
+        await sending
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])

@@ -123,7 +123,10 @@ class Producer:
         await self._run.start()
 
     async def stop(self) -> None:
-        """Send the buffered messages, unregister from the brokers, and close."""
+        """Send the buffered messages, unregister from the brokers, and close.
+
+        Sends that are awaited end before, if they take no longer than send_timeout_ms.
+        """
         await self._run.stop()
 
     async def __aenter__(self) -> Self:
@@ -155,18 +158,19 @@ class Producer:
     ) -> SendResult:
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        info = await self._run.publish_info(message.topic)
-        left_ms = self._run.left_ms(timeout_ms, began_ms)
-        send = partial(
-            self._run.network.send,
-            message,
-            info,
-            queue=queue,
-            selector=selector,
-            timeout_ms=left_ms,
-            is_half=is_half,
-        )
-        results: Sequence[SendResult] = await answer_of(send)
+        with self._run.awaited:
+            info = await self._run.publish_info(message.topic)
+            left_ms = self._run.left_ms(timeout_ms, began_ms)
+            send = partial(
+                self._run.network.send,
+                message,
+                info,
+                queue=queue,
+                selector=selector,
+                timeout_ms=left_ms,
+                is_half=is_half,
+            )
+            results: Sequence[SendResult] = await answer_of(send)
         return results[0]
 
     async def request(
@@ -207,9 +211,10 @@ class Producer:
         message = Message(reply_topic(request), body, tags=tags, keys=keys, properties=properties or {})
         validate(message, self._settings.body_bytes_max)
         began_ms = self._clock.monotonic_ms()
-        info = await self._run.publish_info(message.topic)
-        left_ms = self._run.left_ms(timeout_ms, began_ms)
-        await answer_of(partial(self._run.network.reply, request, message, info, timeout_ms=left_ms))
+        with self._run.awaited:
+            info = await self._run.publish_info(message.topic)
+            left_ms = self._run.left_ms(timeout_ms, began_ms)
+            await answer_of(partial(self._run.network.reply, request, message, info, timeout_ms=left_ms))
 
     @asynccontextmanager
     async def transaction(
@@ -276,14 +281,15 @@ class Producer:
         if queue is not None:
             check_queue("the queue", queue, messages[0])
         topic = messages[0].topic
-        info = await self._run.publish_info(topic)
-        contents = [content_of(message, self._ids) for message in messages]
-        results = []
-        for run in split(contents):
-            prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], self._ids))
-            left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
-            send = partial(self._run.network.sender.send, prepared, info, queue, timeout_ms=left_ms)
-            results += await answer_of(send)
+        with self._run.awaited:
+            info = await self._run.publish_info(topic)
+            contents = [content_of(message, self._ids) for message in messages]
+            results = []
+            for run in split(contents):
+                prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], self._ids))
+                left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
+                send = partial(self._run.network.sender.send, prepared, info, queue, timeout_ms=left_ms)
+                results += await answer_of(send)
         return results
 
     async def send_oneway(

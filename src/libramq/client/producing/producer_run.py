@@ -10,6 +10,7 @@ from typing import Final
 from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.identity import local_address, new_client_id
 from libramq.client.options import whole_number
+from libramq.client.producing.awaited_sends import AwaitedSends
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
 from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.client.producing.transactions import Transactions
@@ -60,6 +61,7 @@ class ProducerRun:
         self._checks = checks
         #: Whether it was started and not stopped yet.
         self.is_running = self._stopping = False
+        self.awaited = AwaitedSends()
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
@@ -89,13 +91,18 @@ class ProducerRun:
         self.is_running = True
 
     async def stop(self) -> None:
-        """Send the buffered messages, unregister from the brokers, and close."""
+        """Send the buffered messages, wait for the sends that are awaited, unregister, and close."""
         if not self.is_running:
             return
         self.require_loop()
         self.is_running, self._stopping = False, True
-        flushed = asyncio.ensure_future(answer_of(self.network.pipeline.flush))
+        flushed = asyncio.ensure_future(self._flush())
         await to_the_end(self._end_after(flushed), flushed.cancel)
+
+    async def _flush(self) -> None:
+        """Wait until all that was sent has been answered, for awaited sends as long as one may take."""
+        await self.awaited.wait_none(self._settings.send_timeout_ms)
+        await answer_of(self.network.pipeline.flush)
 
     async def _end_after(self, flushed: asyncio.Future[None]) -> None:
         try:
