@@ -58,6 +58,15 @@ def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
     assert damaged(bytes(changed), places) == alone
 
 
+@pytest.mark.parametrize("number", [0, 1, len(ALIKE) - 1])
+def test_a_large_record_whose_body_is_said_to_be_short_is_damaged(number):
+    """What is left for its properties is more than their length can say."""
+    data, places = log_of([{"body": bytes(70_000)}] * len(ALIKE))
+    length_at = places[number][0] - START + 84
+    changed = data[:length_at] + bytes(4) + data[length_at + 4 :]
+    assert damaged(changed, places) == {places[number]}
+
+
 def test_records_of_one_size_may_differ_in_their_parts():
     """The longer body of one makes up for its shorter properties."""
     data, places = log_of([*ALIKE, {"body": b"bodies", "properties": b"A\x02"}])
