@@ -50,7 +50,8 @@ def nearby(ranges: Ranges) -> list[Ranges]:
 def span(ranges: Ranges) -> tuple[int, int]:
     """Return where nearby ranges begin, and the size up to where they end."""
     start = ranges[0][0]
-    return start, sum(ranges[-1]) - start
+    last, size = ranges[-1]
+    return start, last + size - start
 
 
 def joined_ranges(data: bytes, start: int, ranges: Ranges) -> bytes:
@@ -61,8 +62,6 @@ def joined_ranges(data: bytes, start: int, ranges: Ranges) -> bytes:
 
 def buffers_of(ranges: Ranges, joined: memoryview) -> list[memoryview]:
     """Return the buffers of one read of nearby ranges: parts of `joined`, with memory for the gaps."""
-    if len(ranges) == 1:
-        return [joined]
     buffers = []
     at = begun = 0
     end = ranges[0][0]

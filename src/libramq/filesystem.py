@@ -210,9 +210,9 @@ class LocalFileSystem:
         view, at = memoryview(joined), 0
         for near in nearby(ranges):
             start, total = span(near)
-            room = view[at : at + sum([size for _, size in near])]
+            room = view[at : at + (total if len(near) == 1 else sum([size for _, size in near]))]
             at += len(room)
-            buffers = buffers_of(near, room)
+            buffers = [room] if len(room) == total else buffers_of(near, room)
             if len(buffers) <= BUFFERS_MAX and preadv_nowait(file, buffers, start) == total:
                 continue
             data = self.pread_nowait(file, total, start)  # Too many ranges, cold, or beyond the file's end.

@@ -332,8 +332,10 @@ class Reading:
         if status is PullStatus.OFFSET_MOVED and self._store.config.is_copy:
             # The master may have what is missing here: the consumer waits for it, and is moved nowhere.
             status, result = PullStatus.NOTHING_YET, msgspec.structs.replace(result, next_offset=pull.offset)
-        if hold_until_ms is not None and self._held.may_hold(
-            pull.waiter.connection, pull.topic, pull.queue_id
+        if (
+            status is not PullStatus.FOUND
+            and hold_until_ms is not None
+            and self._held.may_hold(pull.waiter.connection, pull.topic, pull.queue_id)
         ):
             if status is PullStatus.NOTHING_YET:
                 self._hold(pull, hold_until_ms)
