@@ -147,7 +147,7 @@ async def consume_ours(way: str, address: str, topic: str, count: int, body: byt
                     break
             watch.report(got)
     else:
-        many = 256 if way == "simple256" else 32
+        many = int(way.removeprefix("simple") or 32)
         async with SimpleConsumer(group=group, namesrv=address) as simple:
             simple.subscribe(topic)
             while got < count:

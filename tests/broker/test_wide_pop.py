@@ -11,6 +11,7 @@ from libramq.message import MessageExt
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.names import TIMER_TOPIC
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
+from libramq.remoting import pop_headers
 from libramq.remoting.body.pop import BatchAckBody
 from tests.broker.brokers import Conversation, answer, send_header
 from tests.broker.test_pop import Popper, bodies, popped
@@ -163,3 +164,18 @@ def test_an_answer_ends_with_the_queue_that_fills_it(broker: Conversation, monke
     reply = answer(popper.peer, command)
     assert len(popped(reply)) == 2
     assert int(reply.ext["restNum"]) == 4
+
+
+def test_pops_take_the_queues_in_turn_whatever_is_looked_at_between(broker: Conversation):
+    """A queue that is never empty keeps no other from being popped."""
+    broker.create_topic("Spread", queues=4)
+    for number in range(48):
+        broker.send(FakePeer(), "Spread", b"%d" % number, queue_id=number % 4)
+    popper, seen = Popper(broker, topic="Spread"), list[int]()
+    for _ in range(8):
+        header = pop_headers.NotificationHeader(
+            consumer_group="G", topic="Spread", queue_id=-1, poll_time=0, born_time=0
+        )
+        assert broker.ask(popper.peer, RequestCode.NOTIFICATION, header).ext["hasMsg"] == "true"
+        seen += {message.queue_id for message in popper.pop(max_msg_nums=2)}
+    assert seen == [(seen[0] + turn) % 4 for turn in range(8)]

@@ -1,6 +1,6 @@
 """Taking: which messages a pop gets. It reads only; `Popping` makes the messages invisible to others.
 
-    one queue, or all in turn from a random one on         the topic's
+    one queue, or all in turn from the next one on         the topic's
     and the retry topic: first for a fifth of the pops, for the others if there is room
 
     of a topic of priorities (`message.type=PRIORITY`) all from the last to the first, then the retry topic
@@ -44,6 +44,8 @@ STEPS_MAX: Final = 25
 #: each queue that is read gives at least one message, and an answer has to fit into a frame of 16 MiB.
 MESSAGES_OF_A_POP_MAX: Final = 1024
 POP_BYTES_MAX: Final = 4 * 1024 * 1024
+#: Ours: groups and topics whose turns are known.
+TURNS_MAX: Final = 4096
 _SIZE_AND_OFFSET: Final = struct.Struct(">i16xq")
 _MOVED: Final = frozenset({ReadStatus.OFFSET_TOO_SMALL, ReadStatus.OFFSET_OVERFLOW_BADLY})
 
@@ -133,6 +135,8 @@ class Taking:
         self._topics = topics
         self._offsets = offsets
         self._random = randomness
+        #: By group and topic: where the next pop begins, behind the last queue popped; else anywhere.
+        self._turns: dict[tuple[str, str], int] = {}
         offsets.observe_removal(self._forget)
 
     def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
@@ -193,6 +197,9 @@ class Taking:
         """Move a group past a share of a queue, and commit that once the log is on the disk."""
         committed = self._offsets.query(group, share.topic, share.queue_id)
         self._positions.advance((group, share.topic, share.queue_id), share.next_offset, committed, log_end)
+        if len(self._turns) >= TURNS_MAX:
+            self._turns.clear()
+        self._turns[group, share.topic] = share.queue_id + 1
 
     def settle(self) -> bool:
         """Commit offsets whose check points are on the disk, some at a time; return whether more wait."""
@@ -264,17 +271,19 @@ class Taking:
         by_priority = config is not None and not wanted.in_order and is_of_priorities(config)
         is_first = self._random.randrange(100) < RETRY_FIRST_PERCENT and not by_priority
         if retry is not None and is_first:
-            yield from self._of(retry)
+            yield from self._of(wanted.group, retry)
         if config is not None and wanted.queue_id < 0:
-            yield from _highest_first(config) if by_priority else self._of(config)
+            yield from _highest_first(config) if by_priority else self._of(wanted.group, config)
         elif config is not None:
             yield wanted.topic, wanted.queue_id
         if retry is not None and not is_first:
-            yield from self._of(retry)
+            yield from self._of(wanted.group, retry)
 
-    def _of(self, config: TopicConfig) -> Iterator[tuple[str, int]]:
+    def _of(self, group: str, config: TopicConfig) -> Iterator[tuple[str, int]]:
         count = config.read_queue_nums
-        first = self._random.randrange(count) if count > 1 else 0
+        first = self._turns.get((group, config.topic_name), -1)
+        if first < 0 and count > 1:
+            first = self._random.randrange(count)
         for index in range(count):
             yield config.topic_name, (first + index) % count
 

@@ -50,7 +50,7 @@ T = TypeVar("T")
 #: PopMessageProcessor: Apache's broker takes no more for one request.
 POP_MESSAGES_MAX: Final = 32
 #: Ours: what one request takes of a broker of ours; while it reads for the next request, these are decoded.
-WIDE_POP_MESSAGES: Final = 128
+WIDE_POP_MESSAGES: Final = 256
 #: Ours: what one call returns at most, by several requests at once.
 MESSAGES_MAX: Final = 1024
 #: DefaultMQPushConsumer.popInvisibleTime, and how long a pop is held (BROKER_SUSPEND_MAX_TIME_MILLIS).
@@ -137,7 +137,7 @@ class SimpleConsumer:
     ) -> list[MessageExt]:
         """Return up to max_messages (1,024 at most); none if none came within await_ms.
 
-        Over 128 are requested by several requests at once; from Apache's brokers over 32. They are invisible
+        Over 256 are requested by several requests at once; from Apache's brokers over 32. They are invisible
         to the group for invisible_ms, and received again after it unless they were acknowledged. So are
         messages that a broker had already popped when the call was cancelled.
         """
