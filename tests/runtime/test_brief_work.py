@@ -33,6 +33,25 @@ def test_slow_work_holds_the_loop_for_some_hundredths_of_the_time_at_most(took_u
     assert share < 0.03
 
 
+def test_what_was_waited_for_a_processor_does_not_count() -> None:
+    brief = BriefWork()
+    for number in range(1_000):
+        brief.ended(number * 50_000, number * 50_000 + 20_000, 19_900)
+        assert brief.may_begin(number * 50_000 + 20_000)
+    assert not brief.is_doubtful
+
+
+def test_it_is_doubtful_before_it_has_been_tried_and_while_it_is_slow() -> None:
+    brief = BriefWork()
+    assert brief.is_doubtful
+    brief.ended(0, USUAL_US_MAX // 4)
+    assert not brief.is_doubtful
+    brief.ended(1_000, 1_000 + LONG_US - 1)
+    assert brief.is_doubtful
+    brief.ended(20_000, 20_000 + LONG_US)
+    assert brief.is_doubtful
+
+
 def test_a_stall_ends_it_at_once_for_a_time_in_proportion() -> None:
     brief = BriefWork()
     brief.ended(0, 100)

@@ -13,6 +13,7 @@ from tests.transport.loops import LOOPS, run_on
 from libramq.kernel.effect import Thread
 from libramq.runtime.asyncio_seams import THREADS, WorkerThreads
 from libramq.runtime.brief_work import LONG_US, REST
+from libramq.runtime.processor_wait import ProcessorWait
 
 
 async def result_of(threads: WorkerThreads, thread: Thread, work: Callable[[], Any]) -> Any:
@@ -133,4 +134,12 @@ def test_brief_work_is_done_by_the_loop_until_it_takes_long(monkeypatch) -> None
     assert not threads.run_brief(lambda: work(100), results.append)
     assert len(results) == 3
     now_us += LONG_US * REST
-    assert threads.run_brief(lambda: work(100), results.append)
+
+    def wait(_: object) -> int:
+        return now_us // 2
+
+    monkeypatch.setattr(ProcessorWait, "waited_us", wait)  # Half of it was others' work.
+    assert threads.run_brief(lambda: work(LONG_US), results.append)
+    assert threads.run_brief(lambda: work(2 * LONG_US), results.append)
+    assert not threads.run_brief(lambda: work(100), results.append)
+    asyncio.run(threads.close())

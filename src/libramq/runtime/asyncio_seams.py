@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from libramq.kernel.effect import Thread
 from libramq.runtime.brief_work import BriefWork
+from libramq.runtime.processor_wait import ProcessorWait
 from libramq.runtime.seams import Timer
 
 #: Ours: one thread if writes must follow each other or no request waits; old data is read in parallel.
@@ -46,6 +47,7 @@ class WorkerThreads:
         sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
         self._crews: dict[Thread, _Crew] = {}
         self._brief = BriefWork()
+        self._wait: ProcessorWait | None = None  # Of the loop's thread.
 
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run work; `done` gets its result or its exception, on the event loop."""
@@ -63,17 +65,26 @@ class WorkerThreads:
         began_us = perf_counter_ns() // 1_000
         if not self._brief.may_begin(began_us):
             return False
+        before_us = self._waited_us() if self._brief.is_doubtful else None
         result: Any
         try:
             result = work()
         except Exception as error:
             result = error
-        self._brief.ended(began_us, perf_counter_ns() // 1_000)
+        ended_us = perf_counter_ns() // 1_000
+        self._brief.ended(began_us, ended_us, self._waited_us() - before_us if before_us is not None else 0)
         done(result)
         return True
 
+    def _waited_us(self) -> int:
+        if self._wait is None:
+            self._wait = ProcessorWait()
+        return self._wait.waited_us()
+
     async def close(self) -> None:
         """Wait for the work under way, which must not overlap with another writer."""
+        if self._wait is not None:
+            self._wait.close()
         crews, self._crews = list(self._crews.values()), {}
         for crew in crews:
             await asyncio.to_thread(crew.close)

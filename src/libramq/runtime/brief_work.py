@@ -7,6 +7,9 @@ A flush of a fast disk takes 0.1 ms. To wake a thread for it and then the loop a
 interpreter, took as long, and the answer waits for all of it. But a disk may stall at any time, and then the
 loop stands still with all of its clients. So flushes that take long hold it for some hundredths of the time
 at most, and usual ones for less than a turn of a connection.
+
+The time for which the loop was ready to run and others ran instead does not count: on a busy machine a thread
+would have waited so, too, and the loop after it.
 """
 
 from typing import Final
@@ -32,9 +35,14 @@ class BriefWork:
         """Return whether the loop may do it."""
         return now_us >= self._rests_until_us
 
-    def ended(self, began_us: int, ended_us: int) -> None:
-        """Take note of work that the loop has done."""
-        took_us = ended_us - began_us
+    @property
+    def is_doubtful(self) -> bool:
+        """Return whether it is worth the effort to find out how long the next one waits for a processor."""
+        return self._mean_us >= USUAL_US_MAX / 2
+
+    def ended(self, began_us: int, ended_us: int, waited_us: int = 0) -> None:
+        """Take note of work that the loop has done. waited_us: for a processor, of that time."""
+        took_us = ended_us - began_us - waited_us
         self._mean_us += (took_us - self._mean_us) * _WEIGHT
         if took_us >= LONG_US or self._mean_us > USUAL_US_MAX:
             self._rests_until_us = ended_us + REST * max(took_us, USUAL_US_MAX)
