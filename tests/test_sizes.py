@@ -44,7 +44,7 @@ def test_no_module_is_longer_than_400_lines():
 #: Parameters of a constructor: one that needs more is two nouns, or lacks one.
 PARAMETERS_MAX = 6
 #: Classes whose constructors have more. Lower it with each that gets its noun; do not raise it.
-LONG_CONSTRUCTORS_MAX = 54
+LONG_CONSTRUCTORS_MAX = 40
 #: Their signatures are those of FastStream's classes.
 OTHERS_SIGNATURES = ROOT / "libramq" / "integrations" / "faststream"
 

@@ -9,6 +9,7 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.name_server_list import Fetch
 from libramq.broker.config import BrokerConfig
+from libramq.broker.machine import Machine
 from libramq.codes import RequestCode
 from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
@@ -21,7 +22,7 @@ from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.question import Question
 from libramq.runtime.performer import Performer
-from libramq.runtime.seams import Dialer
+from libramq.runtime.seams import Dialer, Seams
 from libramq.store.flush import run_flush
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.store.stores import Disk
@@ -67,22 +68,16 @@ class Conversation:
         self.config = BrokerConfig(**(defaults | options))  # type: ignore[arg-type]
         self.broker = Broker(
             self.config,
-            clock=self.clock,
-            filesystem=self.disk,
-            randomness=random.Random(7),
+            Machine(clock=self.clock, filesystem=self.disk, randomness=random.Random(7), process_id=1),
             authorizer=authorizer,
-            process_id=1,
             fetch_name_servers=fetch_name_servers,
         )
         self.threads = ManualThreads()
         self.performer = QuestionKeeper(
             self.broker.engine,
-            remotes=None,  # type: ignore[arg-type]
-            timers=ManualTimers(),
-            threads=self.threads,
+            Seams(remotes=None, timers=ManualTimers(), threads=self.threads, dialer=dialer),
             monotonic_ms=self.clock.monotonic_ms,
             listen=lambda listening: None,
-            dialer=dialer,
             failed=raise_it,
         )
         self.performer.follow()

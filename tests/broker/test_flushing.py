@@ -26,6 +26,7 @@ from libramq.kernel.parts import Kernel
 from libramq.kernel.purgatory import Parked
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from libramq.store import FlushDiskType, MessageStore, StoreConfig
 from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.store.stores import Disk, message
@@ -107,9 +108,7 @@ class Flushes:
         self.threads = WorkerThreads()
         self.performer = Performer(
             engine,
-            remotes=None,  # type: ignore[arg-type]
-            timers=LoopTimers(),
-            threads=self.threads,
+            Seams(remotes=None, timers=LoopTimers(), threads=self.threads),
             monotonic_ms=kernel.clock.monotonic_ms,
             listen=lambda listening: listening(),
         )
@@ -229,9 +228,7 @@ def test_an_acknowledged_send_is_two_events_after_which_no_service_is_asked_when
     )
     performer = Performer(
         engine,
-        remotes=None,  # type: ignore[arg-type]
-        timers=ManualTimers(),
-        threads=threads,
+        Seams(remotes=None, timers=ManualTimers(), threads=threads),
         monotonic_ms=kernel.clock.monotonic_ms,
         listen=lambda listening: listening(),
         failed=raise_it,
@@ -307,9 +304,7 @@ class FastDisk:
         engine = Engine(kernel, Nobody(), Hooks(settle=(self._durability.settle,)))
         self.performer = Performer(
             engine,
-            remotes=None,  # type: ignore[arg-type]
-            timers=self.timers,
-            threads=self.threads,
+            Seams(remotes=None, timers=self.timers, threads=self.threads),
             monotonic_ms=kernel.clock.monotonic_ms,
             listen=lambda listening: listening(),
             failed=raise_it,

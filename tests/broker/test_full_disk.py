@@ -7,6 +7,7 @@ import pytest
 from libramq.broker.broker import Broker
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
+from libramq.broker.machine import Machine
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError
 from libramq.store.log.append import StoreMessage
@@ -99,7 +100,10 @@ def test_a_broker_starts_on_a_full_disk_and_serves_what_it_has(end):
 
 def open_on(disk: MemoryDisk, clock: ManualClock) -> Broker:
     config = BrokerConfig(store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000)
-    return Broker(config, clock=clock, filesystem=disk, randomness=random.Random(1))
+    return Broker(
+        config,
+        Machine(clock=clock, filesystem=disk, randomness=random.Random(1)),
+    )
 
 
 def test_the_log_may_have_a_disk_of_its_own(tmp_path, peer):

@@ -8,6 +8,7 @@ import pytest
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
+from libramq.broker.machine import Machine
 from libramq.errors import NotYetGranted
 from libramq.fencing import Claim, FenceGrant
 from libramq.message.queue import MessageQueue
@@ -22,7 +23,10 @@ def open_on(disk: MemoryDisk, clock: VirtualTime | ManualClock | None = None, **
     config = BrokerConfig(
         store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000, **options
     )
-    return Broker(config, clock=clock or VirtualTime(), filesystem=disk, randomness=random.Random(1))
+    return Broker(
+        config,
+        Machine(clock=clock or VirtualTime(), filesystem=disk, randomness=random.Random(1)),
+    )
 
 
 def write_progress(broker: Broker, clock: ManualClock) -> list[str]:

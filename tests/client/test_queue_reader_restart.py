@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from libramq.client import Admin, Producer
+from libramq.client.blocking_cluster import Timeouts
 from libramq.client.queue_reader import QueueReader
 from libramq.message import Message
 from libramq.message.record import decode_records
@@ -59,7 +60,11 @@ def test_no_message_is_lost_or_read_twice_over_a_restart(tmp_path: Path):
                 time.sleep(min(seconds, 0.1))  # It listens, and registers a moment later.
 
         reader = stack.enter_context(
-            closing(QueueReader([namesrv], group="TOOLS_CONSUMER", retry_timeout_ms=600_000, sleep=restart))
+            closing(
+                QueueReader(
+                    [namesrv], group="TOOLS_CONSUMER", timeouts=Timeouts(retry_ms=600_000), sleep=restart
+                )
+            )
         )
         queues = reader.queues("Restarts")
         ends = reader.max_offsets(queues)

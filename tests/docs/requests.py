@@ -12,6 +12,7 @@ import typer
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
+from libramq.broker.machine import Machine
 from libramq.cli.admin.commands import app as admin
 from libramq.client.consuming.requests.broker_requests import SERVED as SERVED_BY_CLIENTS
 from libramq.clock import SystemClock
@@ -220,9 +221,7 @@ def served() -> dict[int, list[str]]:
     with tempfile.TemporaryDirectory() as directory:
         broker = Broker(
             BrokerConfig(store_path=directory, namesrv_addr="127.0.0.1:9876"),
-            clock=SystemClock(),
-            filesystem=LocalFileSystem(),
-            randomness=random.Random(0),
+            Machine(clock=SystemClock(), filesystem=LocalFileSystem(), randomness=random.Random(0)),
         )
         try:
             by_broker = {*broker._processors, *broker._batch_processors}

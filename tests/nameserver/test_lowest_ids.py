@@ -9,6 +9,7 @@ from libramq.errors import ConnectFailed
 from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
+from libramq.runtime.seams import Seams
 from tests.broker.brokers import QuestionKeeper
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.nameserver.test_processor import Server
@@ -30,9 +31,7 @@ class Notifying(Server):
         self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = QuestionKeeper(
             self.engine,
-            remotes=None,
-            timers=self.timers,
-            threads=self.threads,
+            Seams(remotes=None, timers=self.timers, threads=self.threads),
             monotonic_ms=self.clock.monotonic_ms,
             listen=lambda listening: listening(),
             failed=raise_it,

@@ -15,6 +15,7 @@ from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import encode_header
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.nameserver.tables import header, table
 
@@ -36,9 +37,7 @@ class Server:
         self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = Performer(
             self.engine,
-            remotes=None,  # type: ignore[arg-type]
-            timers=self.timers,
-            threads=self.threads,
+            Seams(remotes=None, timers=self.timers, threads=self.threads),
             monotonic_ms=self.clock.monotonic_ms,
             listen=lambda listening: listening(),
             failed=raise_it,

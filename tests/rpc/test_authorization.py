@@ -27,7 +27,7 @@ from libramq.remoting.requests import REQUESTS
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.operations import OPERATIONS
 from libramq.rpc.outcome import SUCCESS, Outcome
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processors, Request
 from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
 from libramq.rpc.responder import Responder
 from tests.auth.guards import Guard
@@ -248,8 +248,10 @@ class Guarded:
             clock=self.kernel.clock,
             authorizer=guard,
             responder=Responder(self.kernel.effects),
-            processors={code: self._serve for code in REQUESTS if code not in BATCHES},
-            batch_processors={code: self._serve_batch for code in REQUESTS if code in BATCHES},
+            processors=Processors(
+                {code: self._serve for code in REQUESTS if code not in BATCHES},
+                {code: self._serve_batch for code in REQUESTS if code in BATCHES},
+            ),
         )
 
     def _serve(self, request: Request) -> Outcome:

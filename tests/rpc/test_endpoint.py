@@ -16,9 +16,10 @@ from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.requests import REQUESTS
 from libramq.rpc.endpoint import BATCH_MAX, Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
-from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processor, Request
+from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processor, Processors, Request
 from libramq.rpc.responder import NOTIFIED_PER_STEP, ParkedReplies, Responder
 from libramq.runtime.performer import TURN_US_MAX, Performer
+from libramq.runtime.seams import Seams
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 
 
@@ -33,8 +34,10 @@ class Served:
         kernel = Kernel(clock)
         defaults: dict[str, object] = {
             "authorizer": ALLOW_ALL,
-            "processors": {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
-            "batch_processors": {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
+            "processors": Processors(
+                {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
+                {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
+            ),
         }
         ended = options.pop("ended", lambda _: None)
         self.responder = Responder(kernel.effects, durability=self)
@@ -44,9 +47,7 @@ class Served:
         self.threads, self.timers = ManualThreads(), ManualTimers()
         self.performer = Performer(
             engine,
-            remotes=None,  # type: ignore[arg-type]
-            timers=self.timers,
-            threads=self.threads,
+            Seams(remotes=None, timers=self.timers, threads=self.threads),
             monotonic_ms=clock.monotonic_ms,
             listen=lambda listening: listening(),
             failed=raise_it,
@@ -268,7 +269,7 @@ def test_services_are_notified_of_ended_connections_until_the_server_stops():
 def test_an_unsupported_version_of_the_group_protocol_reaches_no_processor():
     """Absent is version 1, as 0.1.0 writes; the refusal names the highest that is read."""
     processors: dict[int, Processor] = {}
-    served = Served(processors=processors)
+    served = Served(processors=Processors(processors))
     processors |= {R.GROUP_FIND: served.single, M: served.single}
     assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g"}) == [(1, 0)]
     assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g", "lbVersion": "1"}) == [(1, 0)]

@@ -15,6 +15,7 @@ from libramq.kernel.parts import Kernel
 from libramq.runtime.large_requests import HUGE_LANE_BYTES
 from libramq.runtime.outgoing import OFFERED_BEHIND_BYTES_MAX, TURN_BYTES_MAX, UNSENT_BYTES_HIGH
 from libramq.runtime.performer import TURN_US_MAX, Performer
+from libramq.runtime.seams import Seams
 from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
 
@@ -71,9 +72,7 @@ class Words:
         engine = Engine(kernel, self, hooks)
         self.performer = Performer(
             engine,
-            remotes=self,
-            timers=self.timers,
-            threads=self.threads,
+            Seams(remotes=self, timers=self.timers, threads=self.threads),
             monotonic_ms=self.clock.monotonic_ms,
             listen=self.listening.append,
             failed=self._failed,

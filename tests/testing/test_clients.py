@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.cluster import Cluster, ClusterPlan, GroupPlan
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.world import World
 
@@ -11,7 +11,7 @@ GROUP = GroupPlan(name="G", topics=(("T",),))
 
 def cluster(seed: int = 1) -> Cluster:
     """One broker with a topic of two queues, and one name server."""
-    made = Cluster(World(seed), broker_count=1, is_sync=False)
+    made = Cluster(World(seed), ClusterPlan(broker_count=1, is_sync=False))
     made.set_queues("T", 2)
     run(made, 800)
     return made

@@ -10,9 +10,10 @@ from libramq.store.reading.read import ReadResult, ReadStatus
 from libramq.timers.metrics import TimerMetrics
 from libramq.timers.pop_entries import NoPop
 from libramq.timers.request import TimerOptions
+from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_log import TimerLog
 from libramq.timers.timer_wheel import TimerWheel
-from libramq.timers.timers import Again, TimerMessages
+from libramq.timers.timers import Again, Collected, TimerMessages
 from tests.store.stores import Disk
 
 
@@ -30,12 +31,9 @@ class DamagedStore:
 def test_messages_that_cannot_be_read_do_not_stop_the_timers(tmp_path: Path):
     timer_log = TimerLog(Disk(), tmp_path, 1 << 10)
     timers = TimerMessages(
-        DamagedStore(),  # type: ignore[arg-type]
-        timer_log,
-        TimerWheel(),
-        TimerMetrics(None),
+        TimerData(DamagedStore(), timer_log, TimerWheel()),  # type: ignore[arg-type]
+        Collected(0, TimerMetrics(None)),
         TimerOptions(),
-        queue_offset=0,
         pop=NoPop(),
         destinations=Destinations(TopicTable(TopicRules())),
     )

@@ -17,6 +17,7 @@ from libramq.remoting.frame import encode_frame
 from libramq.runtime import outgoing, waiting_turns
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from libramq.transport import server as server_module
 from libramq.transport import server_connection, unfinished
 from libramq.transport.server import Server
@@ -210,9 +211,7 @@ class EchoEngine:
         engine = Engine(kernel, self, Hooks())
         self.performer = Performer(
             engine,
-            remotes=None,  # type: ignore[arg-type]
-            timers=LoopTimers(),
-            threads=ManualThreads(),
+            Seams(remotes=None, timers=LoopTimers(), threads=ManualThreads()),
             monotonic_ms=clock.monotonic_ms,
             listen=lambda listening: listening(),
         )

@@ -10,7 +10,6 @@
 Nothing here uses sockets, tasks or threads: a performer runs the engine, on real ones or in the simulator.
 """
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,6 +39,7 @@ from libramq.broker.groups.event_log import EventLog
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.groups.opening import QueueOpening
 from libramq.broker.groups.topic_removal import TopicRemoval
+from libramq.broker.machine import Machine
 from libramq.broker.messages.arrivals import Arrivals
 from libramq.broker.messages.delivery import Delivery
 from libramq.broker.messages.durability import Durability
@@ -67,37 +67,30 @@ from libramq.broker.producing_parts import ProducingParts
 from libramq.broker.start_up import StartUp
 from libramq.broker.transaction_parts import TransactionParts
 from libramq.catalog.requirements import Requirements
-from libramq.clock import Clock
-from libramq.filesystem import FileSystem
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks, Polled
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
 from libramq.rpc.endpoint import Endpoint
-from libramq.rpc.request import BatchProcessor, Processor, served_by
+from libramq.rpc.request import BatchProcessor, Processor, Processors, served_by
 from libramq.rpc.responder import Responder
-from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
+from libramq.secret_bits import SecretBits
 from libramq.waits import HeldPulls
 
 
 class Broker:
     """All state and decisions of a broker.
 
-    recorded: called with rebalance events before they are stored. secret_bits: for ids that must not be
-    guessed; only the simulator draws them from a seed.
+    recorded: called with rebalance events before they are stored.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
+        machine: Machine,
         *,
-        clock: Clock,
-        filesystem: FileSystem,
-        randomness: random.Random,
-        secret_bits: SecretBits = SYSTEM_SECRETS,
         authorizer: Authorizer = ALLOW_ALL,
-        process_id: int = 0,
         recorded: Callable[[RebalanceEvent], None] | None = None,
         fetch_name_servers: Fetch | None = None,
     ) -> None:
@@ -105,16 +98,17 @@ class Broker:
             # `%RETRY%G_T` is the retry topic of a group "G_T" too: its readers would read what G popped of T.
             config = replace(config, enable_retry_topic_v2=True)
         self.config, self.authorizer = config, authorizer
-        self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
+        self._files = BrokerFiles(
+            config, clock=machine.clock, filesystem=machine.filesystem, process_id=machine.process_id
+        )
         try:
-            self.kernel = Kernel(clock)
+            self.kernel = Kernel(machine.clock)
             self.purgatory = self.kernel.purgatory
             self._name_files(recorded)
             self._build_gates(fetch_name_servers)
-            self._build_groups(secret_bits)
+            self._build_groups(machine.secret_bits)
             self._build_timed_services()
-            unique_id = UniqueIdGenerator(config.broker_ip, process_id, clock, randomness)
-            self.engine = self._build_engine(self._build_services(unique_id, randomness))
+            self.engine = self._build_engine(self._build_services(machine))
         except BaseException:
             self.store.close()
             raise
@@ -196,7 +190,11 @@ class Broker:
         self._timer_delivery.begin()
         self.pop.reviving.begin()
 
-    def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
+    def _build_services(self, machine: Machine) -> Sequence[Any]:
+        randomness = machine.randomness
+        unique_id = UniqueIdGenerator(
+            self.config.broker_ip, machine.process_id, machine.clock, machine.randomness
+        )
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         requirements = Requirements(self.topics, self.groups)
         redelivery = Redelivery(self.topics, randomness)
@@ -356,8 +354,7 @@ class Broker:
             clock=kernel.clock,
             authorizer=self.authorizer,
             responder=self._responder,
-            processors=self._processors,
-            batch_processors=self._batch_processors,
+            processors=Processors(self._processors, self._batch_processors),
             answered=self._calls.answered,
             mark_changed=kernel.mark_changed,
         )

@@ -76,7 +76,7 @@ class GroupParts:
             peers=peers,
         )
         tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
-        self.cluster = self._open_cluster(config, kernel, peers, name_servers)
+        self.cluster = self._open_cluster(config, peers, name_servers)
 
     def _open_peers(self, config: BrokerConfig, view: ClusterView, kernel: Kernel) -> PeerBrokers:
         return PeerBrokers(
@@ -88,20 +88,17 @@ class GroupParts:
         )
 
     def _open_cluster(
-        self, config: BrokerConfig, kernel: Kernel, peers: PeerBrokers, name_servers: Sequence[str]
+        self, config: BrokerConfig, peers: PeerBrokers, name_servers: Sequence[str]
     ) -> Cluster | None:
         if not config.namesrv_addr or config.is_slave:  # A slave coordinates nothing.
             return None
         return Cluster(
-            broker_name=config.broker_name,
             peers=peers,
             name_servers=name_servers,
             coordination=self.coordination,
             consumers=self.consumers,
             assigner=self.assigner,
             topics=self._watched_topics,
-            clock=kernel.clock,
-            ask=signing(kernel.effects.ask, config.credentials),
         )
 
     def _watched_topics(self) -> list[str]:

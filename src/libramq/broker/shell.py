@@ -14,6 +14,7 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.cluster.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
+from libramq.broker.machine import Machine
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
@@ -22,6 +23,7 @@ from libramq.logs import get_logger
 from libramq.replication.blocks import ReportReader
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from libramq.transport.asyncio_remotes import AsyncioRemotes, SocketDialer
 from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Server
@@ -100,22 +102,21 @@ class BrokerServer:
             self._metrics = MetricsServer(self._config.metrics_host, self._config.metrics_port)
         self._broker = Broker(
             self._config,
-            clock=self._clock,
-            filesystem=self._filesystem,
-            randomness=self._random,
+            Machine(
+                clock=self._clock,
+                filesystem=self._filesystem,
+                randomness=self._random,
+                process_id=os.getpid(),
+            ),
             authorizer=self._authorizer,
-            process_id=os.getpid(),
             recorded=self._metrics.record if self._metrics is not None else None,
             fetch_name_servers=_fetch_name_servers,
         )
         self._performer = Performer(
             self._broker.engine,
-            remotes=self._remotes,
-            timers=LoopTimers(),
-            threads=self._threads,
+            Seams(remotes=self._remotes, timers=LoopTimers(), threads=self._threads, dialer=self._dialer),
             monotonic_ms=self._clock.monotonic_ms,
             listen=self._listen_soon,
-            dialer=self._dialer,
         )
         self._is_started = asyncio.get_running_loop().create_future()
         try:

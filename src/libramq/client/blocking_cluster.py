@@ -9,9 +9,9 @@ Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thr
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
-from libramq.clock import MonotonicMs, SystemClock
+from libramq.clock import SystemClock
 from libramq.errors import (
     ConfigError,
     ConnectFailed,
@@ -50,10 +50,20 @@ PASSING: Final = (
 """The errors that may be over in a moment."""
 
 
+class Timeouts(NamedTuple):
+    """The limits of waiting. retry_ms: how long requests are repeated while a broker is away."""
+
+    answer_ms: int = 10_000
+    connect_ms: int = CONNECT_TIMEOUT_MS
+    retry_ms: int = RETRY_TIMEOUT_MS
+
+
+USUAL: Final = Timeouts()
+
+
 class BlockingCluster:
     """Name servers and brokers. Connections are made when needed and kept.
 
-    timeout_ms: for one response. retry_timeout_ms: how long requests are repeated while a broker is away.
     access: credentials and TLS.
     """
 
@@ -61,21 +71,16 @@ class BlockingCluster:
         self,
         name_servers: Sequence[str],
         *,
-        timeout_ms: int = 10_000,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+        timeouts: Timeouts = USUAL,
         access: Access = OPEN,
-        monotonic_ms: Callable[[], MonotonicMs] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not name_servers:
             raise ConfigError("no name server given")
         self._name_servers = list(name_servers)
-        self._timeout_ms = timeout_ms
-        self._connect_timeout_ms = connect_timeout_ms
-        self._retry_timeout_ms = retry_timeout_ms
+        self._timeout_ms, self._connect_timeout_ms, self._retry_timeout_ms = timeouts
         self._access = access
-        self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
+        self._monotonic_ms = SystemClock().monotonic_ms
         self._sleep = sleep
         self._remotes: dict[str, BlockingRemote] = {}
         self._addresses: dict[str, str] = {}  # Broker name → address.

@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from libramq.client.blocking_cluster import PASSING, RETRY_TIMEOUT_MS, BlockingCluster
+from libramq.client.blocking_cluster import PASSING, USUAL, BlockingCluster, Timeouts
 from libramq.client.identity import local_address, new_client_id
-from libramq.clock import MonotonicMs, SystemClock
+from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
 from libramq.filter.selector import Sql, kind_of, selector
@@ -39,7 +39,6 @@ from libramq.rpc.broker_calls import (
 from libramq.rpc.call import Call
 from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 OnLost = Callable[[MessageQueue, int, int], None]
 
@@ -112,22 +111,11 @@ class QueueReader:
         *,
         group: str,
         pull_filter: PullFilter = EVERYTHING,
-        timeout_ms: int = 10_000,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
+        timeouts: Timeouts = USUAL,
         access: Access = OPEN,
-        monotonic_ms: Callable[[], MonotonicMs] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.cluster = BlockingCluster(
-            name_servers,
-            timeout_ms=timeout_ms,
-            connect_timeout_ms=connect_timeout_ms,
-            retry_timeout_ms=retry_timeout_ms,
-            access=access,
-            monotonic_ms=monotonic_ms,
-            sleep=sleep,
-        )
+        self.cluster = BlockingCluster(name_servers, timeouts=timeouts, access=access, sleep=sleep)
         self._group = group
         self._filter = pull_filter
 

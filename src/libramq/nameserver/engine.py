@@ -26,7 +26,7 @@ from libramq.remoting.credentials import Credentials
 from libramq.rpc.call import header_call, nothing
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.question import Question, signing
-from libramq.rpc.request import Processor
+from libramq.rpc.request import Processor, Processors
 from libramq.rpc.responder import Responder
 
 log = get_logger(__name__)
@@ -138,7 +138,7 @@ def name_server_engine(
         clock=clock,
         authorizer=authorizer,
         responder=responder,
-        processors=processors,
+        processors=Processors(processors),
         answered=displacement.answered,
     )
     kernel.effects.add(Listen(lambda: None))

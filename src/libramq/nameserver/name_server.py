@@ -14,6 +14,7 @@ from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from libramq.transport.address import join_address
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address
@@ -62,9 +63,7 @@ class NameServer:
         )
         self.performer = Performer(
             self.engine,
-            remotes=AsyncioRemotes(clock.monotonic_ms),
-            timers=LoopTimers(),
-            threads=self._threads,
+            Seams(remotes=AsyncioRemotes(clock.monotonic_ms), timers=LoopTimers(), threads=self._threads),
             monotonic_ms=clock.monotonic_ms,
             listen=lambda listening: listening(),
         )

@@ -5,7 +5,7 @@ together (`batch_processors`), so that a read costs one append and one write. Re
 effect in order. Upstream: NettyRemotingAbstract.processRequestCommand.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.auth.authorizer import Authorizer
@@ -17,7 +17,7 @@ from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refus
 from libramq.remoting.requests import REFUSED, REQUESTS, RequestSpec
 from libramq.rpc.authorization import authorised, authorised_batches
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import BatchProcessor, Processor, Request, failure
+from libramq.rpc.request import BatchProcessor, Processor, Processors, Request, failure
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
@@ -42,15 +42,14 @@ class Endpoint:
         clock: Clock,
         authorizer: Authorizer,
         responder: Responder,
-        processors: Mapping[int, Processor],
-        batch_processors: Mapping[int, BatchProcessor] | None = None,
+        processors: Processors,
         answered: Answered | None = None,
         mark_changed: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._responder = responder
-        self._processors = authorised(processors, authorizer)
-        self._batch_processors = authorised_batches(batch_processors or {}, authorizer)
+        self._processors = authorised(processors.singly, authorizer)
+        self._batch_processors = authorised_batches(processors.in_batches, authorizer)
         self._answered = answered
         self._mark_changed = mark_changed
 

@@ -1,7 +1,8 @@
 """The request: one command, its connection, time and principal; and the reply if it fails."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +38,13 @@ class Request(msgspec.Struct, frozen=True):
 
 Processor = Callable[[Request], Outcome]
 BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
+
+
+class Processors(NamedTuple):
+    """The processors of requests, by code: of those served singly, and of those served in batches."""
+
+    singly: Mapping[int, Processor]
+    in_batches: Mapping[int, BatchProcessor] = MappingProxyType({})
 
 
 def served_by(services: Sequence[Any]) -> tuple[dict[int, Processor], dict[int, BatchProcessor]]:

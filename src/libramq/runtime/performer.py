@@ -38,7 +38,7 @@ from libramq.runtime.dialed import DialedConnection
 from libramq.runtime.entrance import Entrance, Receive
 from libramq.runtime.large_requests import LargeRequests
 from libramq.runtime.outgoing import Outgoing
-from libramq.runtime.seams import Channel, Dialer, Remotes, Threads, Timer, Timers
+from libramq.runtime.seams import Channel, Seams, Timer
 from libramq.runtime.unread import Unread
 from libramq.runtime.waiting_turns import WaitingTurns
 
@@ -60,32 +60,25 @@ def log_failure(what: str, error: Exception) -> None:
 class Performer:
     """Performs one engine's effects; a `transport.server_connection.Handler`.
 
-    listen: starts to accept connections, then calls back. dialer: makes connections for streams of bytes.
-    failed: called with failures that are bugs of ours.
+    listen: starts to accept connections, then calls back. failed: called with failures that are bugs of ours.
     """
 
     def __init__(
         self,
         engine: Engine,
+        seams: Seams,
         *,
-        remotes: Remotes,
-        timers: Timers,
-        threads: Threads,
         monotonic_ms: Callable[[], MonotonicMs],
         listen: Callable[[Callable[[], None]], None],
-        dialer: Dialer | None = None,
         failed: Callable[[str, Exception], None] = log_failure,
     ) -> None:
         self._engine = engine
         self._deadlines = engine.deadlines
         self._effects = engine.effects
         self._longest_turn = engine.longest_turn
-        self._remotes = remotes
-        self._timers = timers
-        self._threads = threads
+        self._remotes, self._timers, self._threads, self._dialer = seams
         self._monotonic_ms = monotonic_ms
         self._listen = listen
-        self._dialer = dialer
         self._failed = failed
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._turn_began_us = 0
@@ -95,7 +88,7 @@ class Performer:
         self._outgoing = Outgoing(self._unread)
         #: Connections that wait for their next turn.
         self.turns = WaitingTurns(
-            timers, self._unread, take_turn=self._take_turn, has_backlog=self._backlogs.__contains__
+            self._timers, self._unread, take_turn=self._take_turn, has_backlog=self._backlogs.__contains__
         )
         self._timer: Timer | None = None
         self._due_ms: MonotonicMs | None = None

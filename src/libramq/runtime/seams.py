@@ -4,7 +4,7 @@ The network has two parts: `Remotes` asks questions, `Dialer` makes connections 
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
@@ -145,3 +145,12 @@ class Threads(Protocol):
     def run_brief(self, work: Callable[[], Any], done: Callable[[Any], None]) -> bool:
         """Run work on the engine's own thread, if that is no burden; return whether `done` was called."""
         ...
+
+
+class Seams(NamedTuple):
+    """The seams of one engine. dialer: None for an engine that makes no connections for streams of bytes."""
+
+    remotes: Remotes
+    timers: Timers
+    threads: Threads
+    dialer: Dialer | None = None

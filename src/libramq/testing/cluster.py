@@ -1,7 +1,7 @@
 """The simulated cluster: a name server, brokers, producers, and groups of consumers that join and leave."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 from libramq.testing.nodes.kafka_members import KafkaMembers
 from libramq.testing.nodes.name_server_node import SimulatedNameServer
 from libramq.testing.nodes.popper_node import SimulatedPopper
-from libramq.testing.nodes.producer_node import SimulatedProducer
+from libramq.testing.nodes.producer_node import ProducerPlan, SimulatedProducer
 from libramq.testing.nodes.slave_node import SimulatedSlave
 from libramq.testing.nodes.transactions_node import SimulatedTransactions
 from libramq.testing.scenarios.happening import Happening
@@ -80,26 +80,32 @@ class GroupPlan:
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """The processes of a cluster.
+
+    is_sync: brokers flush before they acknowledge. slave_count: of the first masters, one each.
+    waits_for_slaves: masters acknowledge what a slave has. has_acting_slaves: slaves deliver what waits while
+    their masters are gone.
+    """
+
+    broker_count: int
+    is_sync: bool
+    name_server_count: int = 1
+    slave_count: int = 0
+    waits_for_slaves: bool = False
+    has_acting_slaves: bool = False
+    kafka_groups: tuple[KafkaGroupPlan, ...] = ()
+
+
 class Cluster(Watcher):
     """All simulated processes."""
 
-    def __init__(
-        self,
-        world: World,
-        *,
-        broker_count: int,
-        is_sync: bool,
-        name_server_count: int = 1,
-        slave_count: int = 0,
-        waits_for_slaves: bool = False,
-        has_acting_slaves: bool = False,
-        kafka_groups: Sequence[KafkaGroupPlan] = (),
-    ) -> None:
+    def __init__(self, world: World, plan: ClusterPlan) -> None:
         self.world = world
-        self.is_sync = is_sync
-        self.waits_for_slaves = waits_for_slaves
-        #: Whether slaves deliver what waits while their masters are gone.
-        self.has_acting_slaves = has_acting_slaves
+        self.is_sync = plan.is_sync
+        self.waits_for_slaves = plan.waits_for_slaves
+        self.has_acting_slaves = plan.has_acting_slaves
         #: When brokers' machines last lost power, by both clocks.
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
@@ -110,25 +116,27 @@ class Cluster(Watcher):
         self._set_back: set[tuple[str, str, str]] = set()
         self.members: list[SimulatedConsumer] = []
         self.producers: list[SimulatedProducer] = []
-        config = NameServerConfig(support_acting_master=has_acting_slaves)
+        config = NameServerConfig(support_acting_master=plan.has_acting_slaves)
         self.transactions: list[SimulatedTransactions] = []
         self.poppers: list[SimulatedPopper] = []
         self.name_servers = [
-            SimulatedNameServer(world, number, config) for number in range(1, name_server_count + 1)
+            SimulatedNameServer(world, number, config) for number in range(1, plan.name_server_count + 1)
         ]
         self._addresses = [each.address for each in self.name_servers]
-        self._kafka_port = KAFKA_PORT if kafka_groups else 0
+        self._kafka_port = KAFKA_PORT if plan.kafka_groups else 0
         self.brokers = {
-            name: self._new_broker(name, number, has_slave=number <= slave_count)
-            for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
+            name: self._new_broker(name, number, has_slave=number <= plan.slave_count)
+            for number, name in enumerate(
+                [f"broker-{letter}" for letter in "abcdefgh"][: plan.broker_count], 1
+            )
         }
         #: By the names of their masters.
         self.slaves = {
             master.name: self._new_slave(master, number)
-            for number, master in enumerate(list(self.brokers.values())[:slave_count], 1)
+            for number, master in enumerate(list(self.brokers.values())[: plan.slave_count], 1)
         }
         kafka_addresses = [f"{each.config.broker_ip}:{KAFKA_PORT}" for each in self.brokers.values()]
-        self.kafka = KafkaMembers(world, kafka_groups, kafka_addresses)
+        self.kafka = KafkaMembers(world, plan.kafka_groups, kafka_addresses)
         self._joined = self._produced = 0
         self._random = world.stream("members")
         self._admin = Process("admin", world.time)
@@ -275,11 +283,8 @@ class Cluster(Watcher):
             SimulatedProducer(
                 self.world,
                 name,
-                topic,
                 self._addresses,
-                interval_ms=interval_ms,
-                body_bytes=body_bytes,
-                delay_chance=DELAY_CHANCE if self.has_acting_slaves else 0.0,
+                ProducerPlan(topic, interval_ms, body_bytes, DELAY_CHANCE if self.has_acting_slaves else 0.0),
             )
         )
         if self.has_acting_slaves:

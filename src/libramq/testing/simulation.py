@@ -86,16 +86,7 @@ class Simulation:
         self.scenario = scenario or draw_scenario(seed)
         self.world = World(seed, lines_kept=lines_kept)
         self._steps = steps
-        self.cluster = Cluster(
-            self.world,
-            broker_count=self.scenario.broker_count,
-            is_sync=self.scenario.is_sync,
-            name_server_count=self.scenario.name_server_count,
-            slave_count=self.scenario.slave_count,
-            waits_for_slaves=self.scenario.waits_for_slaves,
-            has_acting_slaves=self.scenario.has_acting_slaves,
-            kafka_groups=self.scenario.kafka_groups,
-        )
+        self.cluster = Cluster(self.world, self.scenario)
         kinds = INVARIANTS + (KAFKA_INVARIANTS if self.scenario.kafka_groups else ())
         self.invariants = [invariant(self.cluster) for invariant in kinds]
         self.world.history.watchers += self.invariants

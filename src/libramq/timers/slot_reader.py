@@ -11,7 +11,7 @@ Upstream: TimerMessageStore.dequeue and TimerDequeueGetMessageService.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from libramq.errors import RemoteProtocolError
 from libramq.logs import get_logger
@@ -42,6 +42,14 @@ class _StillLooking(Exception):
     """Raised where nobody knows yet whether a message was delivered before: ask again."""
 
 
+class TimerData(NamedTuple):
+    """The messages that wait, their units in the log, and the slots of these."""
+
+    store: MessageStore
+    log: TimerLog
+    wheel: TimerWheel
+
+
 class SlotReader:
     """Reads one slot. tick: its time / precision. is_left_out: whether nobody gets what waits for a topic.
 
@@ -51,9 +59,7 @@ class SlotReader:
 
     def __init__(
         self,
-        store: MessageStore,
-        timer_log: TimerLog,
-        wheel: TimerWheel,
+        data: TimerData,
         tick: int,
         is_left_out: Callable[[str | None], bool],
         was_delivered: Callable[[MessageExt, TimerUnit], bool | None],
@@ -67,11 +73,9 @@ class SlotReader:
         self._is_left_out = is_left_out
         self._was_delivered = was_delivered
         self.taken_over: dict[int, str] = {}
-        self._store = store
-        self._log = timer_log
-        self._wheel = wheel
+        self._store, self._log, self._wheel = data
         self.tick = tick
-        slot = wheel.get(tick)
+        slot = self._wheel.get(tick)
         self._last = self._next = slot.last if slot is not None else NO_UNIT
         #: Units from here on have been walked before: a slot may get more while it is read.
         self._known = NO_UNIT

@@ -24,6 +24,7 @@ from libramq.timers.earlier_process import Copies, EarlierProcess
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions
+from libramq.timers.slot_reader import TimerData
 from libramq.timers.timer_checkpoint import (
     FILE_NAME,
     FoundCheckpoint,
@@ -33,7 +34,7 @@ from libramq.timers.timer_checkpoint import (
 )
 from libramq.timers.timer_log import LogWrite, TimerLog, run_log_write
 from libramq.timers.timer_wheel import SLOTS, Slot, TimerWheel, is_whole, read_wheel, write_slots
-from libramq.timers.timers import Again, TimerMessages
+from libramq.timers.timers import Again, Collected, TimerMessages
 from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
@@ -96,15 +97,11 @@ class TimerFiles:
             self._log.close()
             raise
         self.timers = TimerMessages(
-            store,
-            self._log,
-            self._wheel,
-            metrics,
+            TimerData(store, self._log, self._wheel),
+            Collected(queue_offset, metrics, again),
             options,
-            queue_offset=queue_offset,
             pop=pop,
             destinations=destinations,
-            again=again,
             earlier=EarlierProcess(copies, destinations, options.precision_ms) if copies else None,
         )
         is_saved = found is None or (self._own is not None and self._own.pop_place == pop.place)

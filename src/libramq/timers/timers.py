@@ -27,16 +27,14 @@ from libramq.message.names import TIMER_TOPIC
 from libramq.message.record import decode_records
 from libramq.message.tags import java_hash
 from libramq.store.log.append import AppendStatus, StoreMessage
-from libramq.store.message_store import MessageStore
 from libramq.store.reading.read import ReadStatus
 from libramq.timers.due_message import delivered_at, stored_at
 from libramq.timers.earlier_process import EarlierProcess
 from libramq.timers.metrics import TimerMetrics, TimerMetricsFile
 from libramq.timers.pop_entries import PopEntries
 from libramq.timers.request import TimerOptions, requested_ms, slot_ms
-from libramq.timers.slot_reader import SlotReader
-from libramq.timers.timer_log import TimerLog
-from libramq.timers.timer_wheel import SLOTS, TimerWheel
+from libramq.timers.slot_reader import SlotReader, TimerData
+from libramq.timers.timer_wheel import SLOTS
 from libramq.timers.unit import TimerUnit
 
 log = get_logger(__name__)
@@ -71,32 +69,33 @@ class Again(NamedTuple):
         return Again(self.until, min(self.from_ms, read_ms))
 
 
+class Collected(NamedTuple):
+    """The messages that were collected: all of the topic before `queue_offset`, counted in `metrics`."""
+
+    queue_offset: int
+    metrics: TimerMetrics
+    again: Again = Again()
+
+
 class TimerMessages:
     """The timer messages of a broker. queue_offset: the next message of the topic to be collected."""
 
     def __init__(
         self,
-        store: MessageStore,
-        timer_log: TimerLog,
-        wheel: TimerWheel,
-        metrics: TimerMetrics,
+        data: TimerData,
+        collected: Collected,
         options: TimerOptions,
         *,
-        queue_offset: int,
         pop: PopEntries,
         destinations: Destinations,
-        again: Again | None = None,
         earlier: EarlierProcess | None = None,
     ) -> None:
-        self._store = store
-        self._log = timer_log
-        self._wheel = wheel
-        self.metrics = metrics
+        self._data = data
+        self._store, self._log, self._wheel = data
+        self.queue_offset, self.metrics, self.again = collected
         self._options = options
-        self.queue_offset = queue_offset
         self._pop = pop
         self._destinations = destinations
-        self.again = again or Again()
         self._earlier = earlier
         #: Messages before it are in the metrics.
         self._counted_until = self.again.until
@@ -224,7 +223,7 @@ class TimerMessages:
     def _reader(self, tick: int) -> SlotReader:
         window_ms = self._options.roll_window_ms
         return SlotReader(
-            self._store, self._log, self._wheel, tick, self._pop.owns, partial(self._is_delivered, tick),
+            self._data, tick, self._pop.owns, partial(self._is_delivered, tick),
             roll_window_ms=window_ms,
         )  # fmt: skip
 

@@ -19,14 +19,14 @@ from libramq.broker.cluster.peer_link import PeerLink
 from libramq.broker.groups.assigner import Assigner
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
 from libramq.groups.roster import EdgeMember
 from libramq.logs import get_logger
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc import peer_calls
-from libramq.rpc.question import Ask, Question
+from libramq.rpc.question import Question
 
 log = get_logger(__name__)
 
@@ -37,35 +37,22 @@ class Cluster:
     def __init__(
         self,
         *,
-        broker_name: str,
         name_servers: Sequence[str],
         peers: PeerBrokers,
         coordination: Coordination,
         consumers: ConsumerClients,
         assigner: Assigner,
         topics: Callable[[], Sequence[str]],
-        clock: Clock,
-        ask: Ask,
     ) -> None:
-        self._name = broker_name
+        self._name = peers.view.own_name
         self._coordination = coordination
         self._consumers = consumers
         self._assigner = assigner
-        self._clock = clock
-        self._ask = ask
-        self._watched = topics
+        self._now_ms, self._ask = peers.now_ms, peers.ask
+        self.watched_topics = topics
         self._was_known = False
         self.peers, self.view, self._relay = peers, peers.view, peers.relay
-        self._watch = ClusterWatch(
-            self.view,
-            name_servers,
-            topics=topics,
-            linked=lambda: [link.name for link in self.peers.links.values() if link.is_linked],
-            brokers_changed=self._brokers_changed,
-            topic_changed=self._topic_changed,
-            ask=ask,
-            monotonic_ms=clock.monotonic_ms,
-        )
+        self._watch = ClusterWatch(self.view, name_servers, self, ask=self._ask, monotonic_ms=self._now_ms)
         consumers.observe_members(self._members_changed)
 
     # Events.
@@ -134,8 +121,8 @@ class Cluster:
         elif body.topic:
             self._coordination.queues_removed(body.topic, body.broker_name)
             if self.view.topic_removed(body.topic, body.broker_name):
-                self._topic_changed(body.topic)
-            if body.topic in self._watched():
+                self.topic_changed(body.topic)
+            if body.topic in self.watched_topics():
                 self._watch.look_at(body.topic)
         elif body.group:
             self._coordination.fence_removed(body.group)
@@ -214,7 +201,14 @@ class Cluster:
         for update in self._assigner.full_state():
             self.peers.send_assignments_to(link.name, update)
 
-    def _brokers_changed(self) -> None:
+    # Changes that the watch has noticed.
+
+    def linked(self) -> list[str]:
+        """Return the brokers to which our connection stands."""
+        return [link.name for link in self.peers.links.values() if link.is_linked]
+
+    def brokers_changed(self) -> None:
+        """Handle a change of the cluster's brokers."""
         now_ms = self._now_ms()
         is_first = not self._was_known
         self._was_known = True
@@ -231,9 +225,7 @@ class Cluster:
         self._assigner.brokers_changed()
         self.view.announce()
 
-    def _topic_changed(self, topic: str) -> None:
+    def topic_changed(self, topic: str) -> None:
+        """Handle a change of a topic's queues at other brokers."""
         self._coordination.topic_changed(topic)
         self._assigner.topic_changed(topic)
-
-    def _now_ms(self) -> MonotonicMs:
-        return self._clock.monotonic_ms()

@@ -4,7 +4,7 @@ One name server at a time, the next one when it does not answer. While none does
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, TopicNotExist
@@ -27,31 +27,41 @@ TOPICS_PER_LOOK_MAX: Final = 200
 ANSWER_MS_MAX: Final = 1_000
 
 
-class ClusterWatch:
-    """Keeps a view up to date.
+class Watcher(Protocol):
+    """The owner of a watch, which acts when the view has changed."""
 
-    topics: those whose queues are needed. linked: the brokers to which our connection stands.
-    brokers_changed, topic_changed: called when the view has changed.
-    """
+    def watched_topics(self) -> Sequence[str]:
+        """Return the topics whose queues are needed."""
+        ...
+
+    def linked(self) -> Collection[str]:
+        """Return the brokers to which our connection stands."""
+        ...
+
+    def brokers_changed(self) -> None:
+        """Handle a change of the cluster's brokers."""
+        ...
+
+    def topic_changed(self, topic: str) -> None:
+        """Handle a change of a topic's queues."""
+        ...
+
+
+class ClusterWatch:
+    """Keeps a view up to date."""
 
     def __init__(
         self,
         view: ClusterView,
         name_servers: Sequence[str],
+        watcher: Watcher,
         *,
-        topics: Callable[[], Sequence[str]],
-        linked: Callable[[], Collection[str]],
-        brokers_changed: Callable[[], None],
-        topic_changed: Callable[[str], None],
         ask: Ask,
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         self._view = view
         self._name_servers = name_servers
-        self._topics = topics
-        self._linked = linked
-        self._brokers_changed = brokers_changed
-        self._topic_changed = topic_changed
+        self._watcher = watcher
         self._ask = ask
         self._monotonic_ms = monotonic_ms
         self._position = 0
@@ -103,7 +113,7 @@ class ClusterWatch:
                 return
             route = None if isinstance(outcome, LibraError) else outcome
             if self._view.topic_reported(topic, route):
-                self._topic_changed(topic)
+                self._watcher.topic_changed(topic)
 
         self._ask(Question(self._name_server, topic_route(topic), answered, ANSWER_MS_MAX))
 
@@ -129,15 +139,15 @@ class ClusterWatch:
         self._failures = 0
         self._due_ms = now_ms + (LOOK_SOON_MS if now_ms < self._soon_until_ms else LOOK_MS)
         route = None if isinstance(outcome, LibraError) else outcome
-        is_changed = self._view.brokers_reported(route, linked=self._linked())
+        is_changed = self._view.brokers_reported(route, linked=self._watcher.linked())
         if is_changed:
-            self._brokers_changed()
+            self._watcher.brokers_changed()
         if is_changed or now_ms >= self._topics_due_ms:
             self._topics_due_ms = now_ms + LOOK_MS
             self._look_at_topics()
 
     def _look_at_topics(self) -> None:
-        topics = self._topics()
+        topics = self._watcher.watched_topics()
         self._view.forget_all_but(topics)
         if self._view.is_alone:  # Else each topic would cost a request a second, to learn that it is ours.
             return

@@ -15,8 +15,8 @@ on nothing more is sent. Until then its own offsets, which are older, are not co
 Upstream: EscapeBridge.java, ScheduleMessageService.java, BrokerController.changeScheduleServiceStatus.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 from libramq.broker.cluster.escaping_levels import SOON_MS, EscapingLevels
 from libramq.broker.cluster.escaping_pops import EscapingPops
@@ -46,11 +46,27 @@ ASKED_MS: Final = 5_000
 KEPT_MS: Final = 30_000
 
 
-class Escaping:
-    """Delivers for a slave's master. name_server: where to ask for other masters.
+class ActingSlave(Protocol):
+    """The slave that delivers for its master."""
 
-    is_acting: whether the slave acts; is_copying: whether the master is there, and its log is copied.
-    """
+    @property
+    def answered_last(self) -> str:
+        """Return the name server to ask for other masters."""
+        ...
+
+    @property
+    def is_acting(self) -> bool:
+        """Return whether the slave acts for a master that is gone."""
+        ...
+
+    @property
+    def is_copying(self) -> bool:
+        """Return whether the master is there, and its log is copied."""
+        ...
+
+
+class Escaping:
+    """Delivers for a slave's master."""
 
     def __init__(
         self,
@@ -59,23 +75,21 @@ class Escaping:
         offsets: OffsetCommits,
         kernel: Kernel,
         ask: Ask,
-        *,
-        name_server: Callable[[], str],
-        is_acting: Callable[[], bool],
-        is_copying: Callable[[], bool],
+        slave: ActingSlave,
     ) -> None:
         self._schedule = files.schedule
         self._clock = kernel.clock
         self._name, self._id = config.broker_name, config.broker_id
         self._ask = ask
-        self._name_server = name_server
-        self._is_acting, self._is_copying = is_acting, is_copying
+        self._slave = slave
         self._rounds = Rounds(files.store, kernel, self._act, again_ms=AGAIN_MS)
         self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
         self._confirmed_until_ms = self._paused_until_ms = self._clock.monotonic_ms()
         self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
         self._is_asking = self._was_acting = self._has_sent = False
-        self._masters = OtherMasters(kernel, ask, name=self._name, name_server=name_server, ready=self._soon)
+        self._masters = OtherMasters(
+            kernel, ask, name=self._name, name_server=lambda: slave.answered_last, ready=self._soon
+        )
         self._levels = EscapingLevels(
             files.schedule,
             self._masters,
@@ -132,11 +146,11 @@ class Escaping:
 
     def _act(self, now_ms: MonotonicMs) -> None:
         self._rounds.by(now_ms + AGAIN_MS)
-        if self._is_copying():
+        if self._slave.is_copying:
             self._paused_until_ms = now_ms  # The master that asked has registered.
-        if not self._is_acting() or now_ms < self._paused_until_ms:
+        if not self._slave.is_acting or now_ms < self._paused_until_ms:
             if self._is_midway and self._is_being_ended(now_ms):
-                self._was_acting = self._was_acting and not self._is_copying()
+                self._was_acting = self._was_acting and not self._slave.is_copying
                 return
             if self._was_acting:
                 self._schedule.copies.end()
@@ -172,7 +186,7 @@ class Escaping:
         The log may be copied again by then: a master that returns asks later, and awaits the rest. One that
         was never gone asks nothing, and has delivered it.
         """
-        if now_ms < self._asked_until_ms or not self._is_copying():
+        if now_ms < self._asked_until_ms or not self._slave.is_copying:
             for part in (self._timers, self._pops):
                 if part.act(is_ending=True):
                     self._rounds.by(now_ms + SOON_MS)
@@ -185,7 +199,7 @@ class Escaping:
         """Ask whether the master is gone still, and no slave has a lower id."""
         if not self._is_asking:
             self._is_asking = True
-            self._ask(Question(self._name_server(), cluster_info(), self._confirmed, ANSWER_MS_MAX))
+            self._ask(Question(self._slave.answered_last, cluster_info(), self._confirmed, ANSWER_MS_MAX))
 
     def _confirmed(self, info: ClusterInfo | LibraError) -> None:
         self._is_asking = False

@@ -58,8 +58,8 @@ class PeerBrokers:
         ask: Ask,
     ) -> None:
         self._name = broker_name
-        self._now_ms = clock.monotonic_ms
-        self._ask = ask
+        self.now_ms = clock.monotonic_ms
+        self.ask = ask
         self._gatherings: dict[str, Gathering] = {}
         self._unknown_topics: dict[str, None] = {}
         self._replaced: deque[Replaced] = deque(maxlen=REPLACED_MAX)
@@ -92,7 +92,7 @@ class PeerBrokers:
 
     def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
         """Query all other fences."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         gathering = self._gatherings[group] = Gathering(
             group, own, self.links, now_ms=now_ms, gathered=gathered
         )
@@ -103,12 +103,12 @@ class PeerBrokers:
     def _ask_fence(self, gathering: Gathering, link: PeerLink) -> None:
         def answered(outcome: bodies.PeerGathered | LibraError) -> None:
             if isinstance(outcome, NoPermission):
-                gathering.not_let_in(link.name, self._now_ms())
+                gathering.not_let_in(link.name, self.now_ms())
                 return
             gathering.answered(link.name, None if isinstance(outcome, LibraError) else outcome.value())
             self._conclude(gathering)
 
-        self._ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
+        self.ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
 
     def started(self, started: Started, who: str | None) -> None:
         """Report the start of a group's rebalance to all others."""
@@ -167,7 +167,7 @@ class PeerBrokers:
 
     def has_all_reports(self) -> bool:
         """Return whether every broker has reported its members and assignments, or has been given up on."""
-        return self.relay.has_all_reports(self._now_ms())
+        return self.relay.has_all_reports(self.now_ms())
 
     def assign(
         self, coordinator: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
@@ -192,7 +192,7 @@ class PeerBrokers:
         def replied(outcome: QueryAssignmentReply | LibraError) -> None:
             answered(outcome if isinstance(outcome, LibraError) else outcome.value())
 
-        self._ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
+        self.ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
         """Send all others the members' assignments."""
@@ -224,11 +224,11 @@ class PeerBrokers:
             if isinstance(outcome, RequestCodeNotSupported):
                 return  # An older release, in a cluster that is being upgraded: it is alive all the same.
             if isinstance(outcome, LibraError):
-                link.failed(outcome, now_ms=self._now_ms())
+                link.failed(outcome, now_ms=self.now_ms())
             else:
                 then(outcome)
 
-        self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+        self.ask(Question(link.address, call, answered, ANSWER_MS_MAX))
 
     def link(self, others: Mapping[str, str], now_ms: MonotonicMs) -> bool:
         """Link to these brokers, by address, and no others; return whether one of them is new."""
@@ -265,14 +265,14 @@ class PeerBrokers:
     def next_due_ms(self) -> MonotonicMs | None:
         """Return when something is due next."""
         if self._unknown_topics:
-            return self._now_ms()
+            return self.now_ms()
         if not self._gatherings:
             return None
         return min(gathering.due_ms for gathering in self._gatherings.values())
 
     def _conclude(self, gathering: Gathering) -> None:
         """Continue when all fences have answered, and all members that allocate for themselves are known."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
             return
         if now_ms < gathering.until_ms and not self.relay.is_agreed(now_ms):

@@ -63,8 +63,8 @@ class Slave:
         self._files = files
         self._offsets = offsets
         self._durability = durability
-        self._name_server = self._master = self._answered_last = ""
-        self.routes = SlaveRoutes(kernel.clock, self._ask, lambda: self._answered_last)
+        self._name_server = self._master = self.answered_last = ""
+        self.routes = SlaveRoutes(kernel.clock, self._ask, lambda: self.answered_last)
         #: Whether the name server that answered last knows a master.
         self._has_master = True
         self._silent_until_ms = MonotonicMs(0)
@@ -76,8 +76,7 @@ class Slave:
             offsets=offsets,
             kernel=kernel,
             ask=self._ask,
-            copying=lambda: self.client.copying,
-            is_ahead_of_master=lambda: self.escaping is not None and self.escaping.is_ahead_of_master,
+            slave=self,
             with_timers=config.timer_wheel_enable,
         )
         self._search = kernel.deadlines.new(self._look)
@@ -88,7 +87,7 @@ class Slave:
 
     def registered(self, name_server: str, master: Master | None) -> None:
         """Take a name server's answer to our registration: it names the master, while there is one."""
-        self._has_master, self._answered_last = master is not None, name_server
+        self._has_master, self.answered_last = master is not None, name_server
         if master is not None:
             self._name_server = name_server
             self._follow(master)
@@ -108,9 +107,9 @@ class Slave:
 
         Only while name servers know no master: anybody may send this.
         """
-        is_known_gone = self._answered_last and not self._has_master and self.client.copying is None
+        is_known_gone = self.answered_last and not self._has_master and self.client.copying is None
         if self._config.enable_slave_acting_master and is_known_gone:
-            self._name_server = self._answered_last
+            self._name_server = self.answered_last
             self._follow(master)
 
     def _follow(self, master: Master) -> None:
@@ -123,6 +122,21 @@ class Slave:
         """Return whether this slave is to act for a master that is gone."""
         is_enabled = self._config.enable_slave_acting_master
         return is_enabled and not self._has_master and self.client.state is not State.COPYING
+
+    @property
+    def copying(self) -> int | None:
+        """Return the number of the copying of the log that is under way; None: there is none."""
+        return self.client.copying
+
+    @property
+    def is_copying(self) -> bool:
+        """Return whether the master is there, and its log is copied."""
+        return self.client.state is State.COPYING
+
+    @property
+    def is_ahead_of_master(self) -> bool:
+        """Return whether this slave has delivered what its master does not know of yet."""
+        return self.escaping is not None and self.escaping.is_ahead_of_master
 
     @property
     def may_serve_pops(self) -> bool:
@@ -140,16 +154,7 @@ class Slave:
         self._copies.settle()
 
     def _new_escaping(self, kernel: Kernel) -> Escaping:
-        return Escaping(
-            self._config,
-            self._files,
-            self._offsets,
-            kernel,
-            self._ask,
-            name_server=lambda: self._answered_last,
-            is_acting=lambda: self.is_acting,
-            is_copying=lambda: self.client.state is State.COPYING,
-        )
+        return Escaping(self._config, self._files, self._offsets, kernel, self._ask, self)
 
     def _may_cut(self, end: int) -> bool:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""

@@ -11,7 +11,7 @@ Upstream: broker/slave/SlaveSynchronize.java.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from libramq.broker.cluster.copied_progress import CopiedProgress
 from libramq.broker.cluster.returned_commits import OffsetTables, ReturnedCommits
@@ -68,13 +68,22 @@ class _Table(NamedTuple):
     arrived: Callable[[Any], None] | None = None
 
 
-class TableCopies:
-    """Copies the master's tables, one after the other.
+class CopyingSlave(Protocol):
+    """The slave whose tables are copied."""
 
-    copying: returns the number of the copying of the log that is under way; None: there is none.
-    is_ahead_of_master: whether this slave has delivered what its master does not know of yet.
-    with_timers: whether timer messages are served.
-    """
+    @property
+    def copying(self) -> int | None:
+        """Return the number of the copying of the log that is under way; None: there is none."""
+        ...
+
+    @property
+    def is_ahead_of_master(self) -> bool:
+        """Return whether this slave has delivered what its master does not know of yet."""
+        ...
+
+
+class TableCopies:
+    """Copies the master's tables, one after the other. with_timers: whether timer messages are served."""
 
     def __init__(
         self,
@@ -83,8 +92,7 @@ class TableCopies:
         offsets: OffsetCommits,
         kernel: Kernel,
         ask: Ask,
-        copying: Callable[[], int | None],
-        is_ahead_of_master: Callable[[], bool],
+        slave: CopyingSlave,
         with_timers: bool,
     ) -> None:
         self._topics = files.tables.topics
@@ -98,8 +106,7 @@ class TableCopies:
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._ask = ask
-        self._copying_now = copying
-        self._is_ahead_of_master = is_ahead_of_master
+        self._slave = slave
         #: The copying for which tables are asked.
         self._copying: int | None = None
         self._master: str | None = None
@@ -125,7 +132,7 @@ class TableCopies:
 
     def settle(self) -> None:
         """Begin with a new copying, whose master may be another one; apply what waited for the log."""
-        copying = self._copying_now()
+        copying = self._slave.copying
         if copying != self._copying:
             self._copying = copying
             self.progress.drop()
@@ -159,7 +166,7 @@ class TableCopies:
         copying = self._copying
 
         def answered(answer: R | LibraError) -> None:
-            if copying is not None and copying == self._copying_now() == self._copying:
+            if copying is not None and copying == self._slave.copying == self._copying:
                 done(answer)
 
         assert self._master is not None
@@ -299,13 +306,13 @@ class TableCopies:
                 yield
 
     def _apply_delays(self, content: DelayAnswer) -> Iterator[None]:
-        if not self._is_ahead_of_master():
+        if not self._slave.is_ahead_of_master:
             self._schedule.copy_offsets(content.offset_table, content.level_accounts)
             self._passed_on.journal_begins_at(content.passed_on.place if content.passed_on else -1)
         yield
 
     def _apply_timers(self, content: TimerCheckpoint) -> Iterator[None]:
-        if not self._is_ahead_of_master():
+        if not self._slave.is_ahead_of_master:
             self._timers.copy(Again(content.master_queue_offset, content.read_ms))
         yield
 

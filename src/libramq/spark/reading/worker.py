@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from libramq.client.blocking_cluster import Timeouts
 from libramq.client.queue_reader import (
     EVERYTHING,
     REPLY_BYTES_MAX,
@@ -57,9 +58,7 @@ def new_queue_reader(connection: Connection) -> QueueReader:
         connection.namesrv,
         group=connection.group,
         pull_filter=pull_filter(connection),
-        timeout_ms=connection.timeout_ms,
-        connect_timeout_ms=connection.connect_timeout_ms,
-        retry_timeout_ms=connection.retry_timeout_ms,
+        timeouts=Timeouts(connection.timeout_ms, connection.connect_timeout_ms, connection.retry_timeout_ms),
         access=connection.access or OPEN,
     )
 

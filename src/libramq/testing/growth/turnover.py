@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.cluster import Cluster, ClusterPlan, GroupPlan
 from libramq.testing.growth.table_sizes import modules, table_sizes
 from libramq.testing.nodes.consumer_node import SimulatedConsumer
 from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
@@ -93,7 +93,9 @@ class Turnover:
         kafka_groups: Sequence[KafkaGroupPlan] = KAFKA_GROUPS,
     ) -> None:
         self.world = World(seed, lines_kept=0)
-        self.cluster = Cluster(self.world, broker_count=brokers, is_sync=False, kafka_groups=kafka_groups)
+        self.cluster = Cluster(
+            self.world, ClusterPlan(broker_count=brokers, is_sync=False, kafka_groups=tuple(kafka_groups))
+        )
         #: How often somebody has joined or left.
         self.events = 0
         self._groups = groups

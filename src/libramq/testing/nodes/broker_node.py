@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
+from libramq.broker.machine import Machine
 from libramq.errors import LibraError, SyncFailed
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Translator
 from libramq.replication.blocks import ReportReader
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from libramq.testing.machine.dialer import SimulatedDialer, simulated_remotes
 from libramq.testing.machine.disk import MemoryDisk
 from libramq.testing.machine.process import Process
@@ -134,12 +136,14 @@ class SimulatedBroker:
         try:
             self._broker = broker = Broker(
                 self.config,
-                clock=self.process.clock,
-                filesystem=self.disk,
-                randomness=random.Random(self._random.random()),
-                process_id=1,
+                Machine(
+                    clock=self.process.clock,
+                    filesystem=self.disk,
+                    randomness=random.Random(self._random.random()),
+                    process_id=1,
+                    secret_bits=SeededSecretBits(random.Random(self._random.random())),
+                ),
                 recorded=self._note_rebalance,
-                secret_bits=SeededSecretBits(random.Random(self._random.random())),
             )
         except (OSError, LibraError) as error:
             self._cannot_start(error)
@@ -147,12 +151,14 @@ class SimulatedBroker:
         self._remotes = simulated_remotes(world.network, self.process, lost=self._lost)
         self._performer = Performer(
             broker.engine,
-            remotes=self._remotes,
-            timers=SimulatedTimers(self.process),
-            threads=SimulatedThreads(self.process, self._random, self._work_failed),
+            Seams(
+                remotes=self._remotes,
+                timers=SimulatedTimers(self.process),
+                threads=SimulatedThreads(self.process, self._random, self._work_failed),
+                dialer=SimulatedDialer(world.network, self.process),
+            ),
             monotonic_ms=self.process.clock.monotonic_ms,
             listen=self._listen,
-            dialer=SimulatedDialer(world.network, self.process),
             failed=fail_the_simulation,
         )
         self._note_recovery(broker)

@@ -6,6 +6,7 @@ from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
 from libramq.runtime.performer import Performer
+from libramq.runtime.seams import Seams
 from libramq.testing.machine.dialer import simulated_remotes
 from libramq.testing.machine.process import Process
 from libramq.testing.machine.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
@@ -32,9 +33,11 @@ class SimulatedNameServer:
         self._route_info = RouteInfo()
         self._performer = performer = Performer(
             name_server_engine(self._route_info, clock=process.clock, config=self._config),
-            remotes=simulated_remotes(world.network, process),
-            timers=SimulatedTimers(process),
-            threads=SimulatedThreads(process, random.Random(0), lambda _: None),
+            Seams(
+                remotes=simulated_remotes(world.network, process),
+                timers=SimulatedTimers(process),
+                threads=SimulatedThreads(process, random.Random(0), lambda _: None),
+            ),
             monotonic_ms=process.clock.monotonic_ms,
             listen=lambda listening: listening(),
             failed=fail_the_simulation,

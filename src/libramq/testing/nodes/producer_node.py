@@ -40,6 +40,15 @@ class _Delay(NamedTuple):
     ms: int = 0
 
 
+class ProducerPlan(NamedTuple):
+    """The messages of a producer: one every interval_ms on average. delay_chance: that one is delayed."""
+
+    topic: str
+    interval_ms: int
+    body_bytes: int
+    delay_chance: float = 0.0
+
+
 class SimulatedProducer:
     """One producer of one topic."""
 
@@ -47,22 +56,15 @@ class SimulatedProducer:
         self,
         world: World,
         name: str,
-        topic: str,
         name_servers: Sequence[str],
-        *,
-        interval_ms: int,
-        body_bytes: int,
-        delay_chance: float = 0.0,
+        plan: ProducerPlan,
     ) -> None:
         self.name = name
         self.process = Process(name, world.time, clock=world.clock(name))
         self.is_stopped = False
         self.unacknowledged = 0
         self._world = world
-        self._topic = topic
-        self._interval_ms = interval_ms
-        self._body_bytes = body_bytes
-        self._delay_chance = delay_chance
+        self._plan = plan
         self._delays = world.stream(f"delays of {name}")
         self._random = world.stream(name)
         self._waits = self._random.random() < 0.5
@@ -108,20 +110,24 @@ class SimulatedProducer:
             self._count += 1
             self.unacknowledged += 1
             self._send(f"{self.name}-{self._count}", self._delay())
-        self.process.after(burst * self._random.randint(1, 2 * self._interval_ms), self._send_next)
+        self.process.after(burst * self._random.randint(1, 2 * self._plan.interval_ms), self._send_next)
 
     def _delay(self) -> _Delay:
         """Draw whether a message waits."""
-        if self._delays.random() >= self._delay_chance:
+        if self._delays.random() >= self._plan.delay_chance:
             return _Delay()
         if self._delays.random() < 0.5:
             return _Delay(level=self._delays.randint(1, LEVEL_MAX))
         return _Delay(ms=self._delays.randint(TIMER_MS_MIN, TIMER_MS_MAX))
 
     def _send(self, message_id: str, delay: _Delay) -> None:
-        body = message_id.encode().ljust(self._body_bytes, b".")
+        body = message_id.encode().ljust(self._plan.body_bytes, b".")
         message = Message(
-            self._topic, body, properties={UNIQ_KEY: message_id}, delay_level=delay.level, delay_ms=delay.ms
+            self._plan.topic,
+            body,
+            properties={UNIQ_KEY: message_id},
+            delay_level=delay.level,
+            delay_ms=delay.ms,
         )
         requested_ms = self._world.time.now_ms
 
@@ -133,7 +139,7 @@ class SimulatedProducer:
             if message.is_delayed:
                 broker = outcome.queue.broker_name
                 deferred = partial(
-                    self._world.history.deferred, broker, self._topic, message_id, requested_ms
+                    self._world.history.deferred, broker, self._plan.topic, message_id, requested_ms
                 )
                 self.process.after(0, deferred)
                 return
@@ -154,6 +160,6 @@ class SimulatedProducer:
             ended(outcome if isinstance(outcome, LibraError) else outcome[0])
 
         if self._waits:
-            self._network.routes.publish_info(self._topic, found)
+            self._network.routes.publish_info(self._plan.topic, found)
         else:
             self._network.pipeline.send(message, ended, None, None)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from libramq.broker.broker import Broker
+from libramq.broker.machine import Machine
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.replication.ha_client import State
 from libramq.testing.nodes.broker_node import SimulatedBroker
@@ -38,11 +39,13 @@ class SimulatedSlave(SimulatedBroker):
         )
         return Broker(
             config,
-            clock=self.process.clock,
-            filesystem=self.disk.copy(),
-            randomness=random.Random(0),
-            process_id=1,
-            secret_bits=SeededSecretBits(random.Random(0)),
+            Machine(
+                clock=self.process.clock,
+                filesystem=self.disk.copy(),
+                randomness=random.Random(0),
+                process_id=1,
+                secret_bits=SeededSecretBits(random.Random(0)),
+            ),
         )
 
     def _note_end(self, durable_to: int | None) -> None:

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
-from libramq.testing.cluster import GroupPlan
+from libramq.testing.cluster import ClusterPlan, GroupPlan
 from libramq.testing.nodes.handlers import Handling
 from libramq.testing.nodes.kafka_facts import KafkaGroupPlan
 
@@ -64,11 +64,12 @@ DEAD_LETTER_CHANCE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """A scenario to simulate. actions: (ms after the beginning, name of a `faults.ACTIONS`)."""
+class Scenario(ClusterPlan):
+    """A cluster to simulate, with its load. actions: (ms after the beginning, name of a `faults.ACTIONS`).
 
-    broker_count: int
-    is_sync: bool
+    Where slaves act, some messages wait. Kafka's groups read the same topics.
+    """
+
     topics: dict[str, int]
     groups: tuple[GroupPlan, ...]
     members: tuple[int, ...]
@@ -76,15 +77,6 @@ class Scenario:
     body_bytes: int
     duration_ms: int
     actions: tuple[tuple[int, str], ...]
-    name_server_count: int = 1
-    #: How many brokers, the first ones, have a slave.
-    slave_count: int = 0
-    #: Whether these acknowledge a message only when their slaves have it, too.
-    waits_for_slaves: bool = False
-    #: Whether slaves deliver what waits while their masters are gone; then some messages wait.
-    has_acting_slaves: bool = False
-    #: Groups of Kafka's members, on the same topics.
-    kafka_groups: tuple[KafkaGroupPlan, ...] = ()
 
 
 def draw_scenario(seed: int, *, has_kafka: bool = False) -> Scenario:
