@@ -16,6 +16,7 @@ from libramq.broker.messages.durability import (
     SYNC_FLUSH_TIMEOUT_MS,
     Durability,
 )
+from libramq.catalog.journal_sync import JournalSync
 from libramq.clock import SystemClock
 from libramq.filesystem import ZEROED_BYTES
 from libramq.kernel.connection import NUMBERS
@@ -171,11 +172,14 @@ class LogFlushes(Disk):
     def __init__(self) -> None:
         super().__init__()
         self.log_flushes = self.begun = 0
+        self.names_flushed: list[str] = []
         self._logs: set[int] = set()
+        self._names: dict[int, str] = {}
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         file = super().open(path, write=write, create=create)
         (self._logs.add if "commitlog" in path.parts else self._logs.discard)(file)
+        self._names[file] = path.name
         return file
 
     def begin_writing(self, file: int, size: int, offset: int) -> None:
@@ -184,6 +188,7 @@ class LogFlushes(Disk):
 
     def fsync(self, file: int) -> None:
         self.log_flushes += file in self._logs
+        self.names_flushed.append(self._names[file])
         super().fsync(file)
 
 
@@ -300,7 +305,8 @@ class FastDisk:
         config = StoreConfig(root=root, flush_disk_type=FlushDiskType.SYNC_FLUSH)
         self.store = MessageStore(config, self.disk, kernel.clock)
         self.store.open()
-        self._durability = Durability(self.store, self.disk, kernel)
+        self.journals = JournalSync(waits=True)
+        self._durability = Durability(self.store, self.disk, kernel, self.journals)
         engine = Engine(kernel, Nobody(), Hooks(settle=(self._durability.settle,)))
         self.performer = Performer(
             engine,
@@ -406,6 +412,32 @@ def test_a_lone_sender_does_not_have_a_flush_that_cannot_begin_tried_again(fast,
     fast.timers.ring()
     fast.threads.run_all()
     assert fast.answers == [True] * 4
+
+
+def test_a_journal_whose_flush_found_no_thread_is_not_on_the_disk_when_the_log_is(fast, tmp_path):
+    """The log's next flush may need no thread; but the journal's own has to be done before its answer."""
+    journal, synced, sender = tmp_path / "topics.json.journal", list[bool](), Sender()
+    journal.write_text("a line")
+    fast.send(sender)
+    fast.timers.come()
+    fast.journals.wrote(journal)
+    fast.journals.when_synced(synced.append)
+    fast.performer.follow()
+    fast.timers.come()
+    ((_, _, done),) = fast.threads.work
+    fast.threads.work.clear()
+    done(RuntimeError("can't start new thread"))
+    fast.send(sender)
+    fast.timers.come()
+    assert synced == []
+    fast.clock.advance(POLL_MS)
+    fast.timers.ring()
+    assert fast.disk.names_flushed.count(journal.name) == 0
+    fast.threads.run_all()
+    assert fast.disk.names_flushed.count(journal.name) == 1
+    assert synced == [True]
+    fast.timers.come()
+    assert fast.answers == [True, True]
 
 
 def test_a_failed_flush_within_an_event_is_final(fast):

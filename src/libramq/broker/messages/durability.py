@@ -111,13 +111,11 @@ class Lane:
             self._mark_changed()
         if isinstance(result, SyncFailed):
             self._failed(result)
-        elif isinstance(result, OSError):  # Out of descriptors, perhaps: the same plan is run again.
+        # Out of descriptors or threads, perhaps. The same plan is run again: another would not have its
+        # journals and directories, and without flushes no message would ever be safe again.
+        elif isinstance(result, BaseException):
             self._unfinished = plan
             self._postpone(result)
-        # Without flushes no message would ever be safe again: continue.
-        elif isinstance(result, BaseException):
-            self._unfinished = None
-            log.error("flush failed; retrying", exc_info=result)
         else:
             self._unfinished, self._is_postponed = None, False
             self._done(plan)
@@ -125,9 +123,10 @@ class Lane:
                 self._is_wanted = False
                 self.begin()
 
-    def _postpone(self, error: OSError) -> None:
+    def _postpone(self, error: BaseException) -> None:
         if not self._is_postponed:
-            log.error("files cannot be opened for flushing; retrying", reason=str(error))
+            exc_info = None if isinstance(error, OSError) else error
+            log.error("a flush could not be run; retrying", reason=str(error), exc_info=exc_info)
         self._is_postponed = True
 
 
