@@ -136,10 +136,10 @@ def test_brief_work_is_done_by_the_loop_until_it_takes_long(monkeypatch) -> None
     now_us += LONG_US * REST
 
     def wait(_: object) -> int:
-        return now_us // 2
+        return now_us * 99 // 100
 
-    monkeypatch.setattr(ProcessorWait, "waited_us", wait)  # Half of it was others' work.
+    monkeypatch.setattr(ProcessorWait, "waited_us", wait)  # Nearly all of it was others' work.
     assert threads.run_brief(lambda: work(LONG_US), results.append)
-    assert threads.run_brief(lambda: work(2 * LONG_US), results.append)
+    assert threads.run_brief(lambda: work(100 * LONG_US), results.append)
     assert not threads.run_brief(lambda: work(100), results.append)
     asyncio.run(threads.close())

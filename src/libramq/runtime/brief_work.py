@@ -46,4 +46,4 @@ class BriefWork:
         self._mean_us += (took_us - self._mean_us) * _WEIGHT
         if took_us >= LONG_US or self._mean_us > USUAL_US_MAX:
             self._rests_until_us = ended_us + REST * max(took_us, USUAL_US_MAX)
-            self._mean_us = USUAL_US_MAX / 2
+            self._mean_us = USUAL_US_MAX  # A disk is not fast until it shows: the next slow one ends it.
