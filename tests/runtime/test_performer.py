@@ -171,6 +171,24 @@ def test_large_answers_leave_one_by_one(words):
     assert line.is_reading
 
 
+def test_what_follows_from_brief_work_is_settled_even_if_its_result_cannot_be_processed(words):
+    """Part of it may have been: a flush has shown readers new messages when an answer fails."""
+    words.threads.does_brief_work = words.expects_failures = True
+
+    def done(_: object) -> None:
+        words.effects.send(line, b"one of the answers")
+        raise ValueError("a bug")
+
+    line = Line()
+    words.effects.defer(lambda: words.effects.run(Thread.FLUSH, lambda: None, done, is_brief=True))
+    words.timers.keeps_soon = True
+    words.performer.follow()
+    words.timers.come()
+    assert words.settled == 2
+    assert line.writes == [b"one of the answers"]
+    assert words.failures == ["the result of an effect could not be processed: a bug"]
+
+
 def test_a_connection_that_used_up_its_turn_continues_after_the_others(words):
     slow, other = Line(), Line()
     words.cost_us = TURN_US_MAX // 2

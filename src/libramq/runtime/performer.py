@@ -49,6 +49,7 @@ log = get_logger(__name__)
 TURN_US_MAX: Final = 2_000
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
+_RESULT_FAILED: Final = "the result of an effect could not be processed"
 _SETTLING_FAILED: Final = "what follows from an event failed"
 
 
@@ -322,7 +323,7 @@ class Performer:
             self._failed("a request could not be sent", error)
 
     def _run(self, effect: Run) -> None:
-        if effect.is_brief and self._threads.run_brief(effect.work, effect.done):
+        if effect.is_brief and self._run_brief(effect):
             self._is_unsettled = True
             if not effect.is_hot:
                 self._engine.mark_changed()
@@ -343,6 +344,14 @@ class Performer:
 
         self._threads.run(effect.thread, effect.work, ended)
 
+    def _run_brief(self, effect: Run) -> bool:
+        """Run work at once if it is no burden; return whether it was, even if its result has failed."""
+        try:
+            return self._threads.run_brief(effect.work, effect.done)
+        except Exception as error:
+            self._failed(_RESULT_FAILED, error)
+            return True
+
     def _begin_deferred(self, deferred: Callable[[], None]) -> None:
         if not self._is_stopped:
             began_us = self._timers.elapsed_us()
@@ -361,7 +370,7 @@ class Performer:
             try:
                 take(result)
             except Exception as error:
-                self._failed("the result of an effect could not be processed", error)
+                self._failed(_RESULT_FAILED, error)
             self.follow(began_us)
 
         return happened
