@@ -19,7 +19,7 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 HEADER_BYTES_MAX: Final = 1024 * 1024
 
 #: Ours: the size from which copying a body costs more than a further part to write.
-LARGE_BODY_BYTES: Final = 64 * 1024
+LARGE_BODY_BYTES: Final = 256 * 1024
 
 #: Length, and serialisation with the header's length.
 _BEGINNING = Struct(">iI")
