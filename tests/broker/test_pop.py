@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.pop import taking
+from libramq.broker.pop import journal, taking
 from libramq.broker.pop.taking import PopSelection, Taking
 from libramq.client.popping.popped import messages_of
 from libramq.codes import RequestCode, ResponseCode
@@ -15,7 +15,7 @@ from libramq.message import MessageExt, decode_records
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.names import TIMER_TOPIC
 from libramq.pop import CheckPoint
-from libramq.pop.entries import AckEntry, decode_entry
+from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.remoting import headers as h
 from libramq.remoting import pop_headers
 from libramq.remoting.body.assignment import MessageRequestModeBody
@@ -798,3 +798,19 @@ def test_a_group_whose_offsets_were_removed_begins_again(broker: Conversation):
     broker.broker.pop.settle()
     assert broker.broker.offsets.query("G", "T", 0) is None
     assert [message.body for message in popper.pop()] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_check_point_behind_which_others_are_settled_is_written_again(broker: Conversation, monkeypatch):
+    """Else a start would read everything from it on; one that is settled itself is left where it is."""
+    monkeypatch.setattr(journal, "SETTLED_MAX", 6)
+    popper = Popper(broker)
+    for number in range(14):
+        broker.send(FakePeer(), body=b"%d" % number)
+    popper.ack(popper.pop(max_msg_nums=1)[0])
+    popper.pop(max_msg_nums=1, invisible_time=600_000)
+    for _ in range(12):
+        popper.ack(popper.pop(max_msg_nums=1)[0])
+    entries = [decode_entry(m.tags, m.body) for m in broker.messages(TIMER_TOPIC)]
+    starts = [each.start_offset for each in entries if isinstance(each, CheckPointEntry)]
+    assert sorted(starts) == sorted([*range(14), *[1] * (starts.count(1) - 1)])
+    assert 2 <= starts.count(1) <= 4

@@ -122,6 +122,8 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         start, diffs = self.start_offset, self.diffs
         if bits == (1 << len(diffs)) - 1:
             return [start + diff for diff in diffs]
+        if bits and not bits & bits - 1:
+            return [start + diffs[bits.bit_length() - 1]]
         return [start + diff for index, diff in enumerate(diffs) if bits >> index & 1]
 
     def entry(self, *, is_again: bool = False) -> CheckPointEntry:

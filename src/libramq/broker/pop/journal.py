@@ -108,6 +108,8 @@ class PopJournal:
 
     def compact(self, wall_ms: WallMs) -> bool:
         """Write the oldest check points again where most of the journal is settled; return whether it did."""
+        if not self._in_flight.reaches_back(self.end - SETTLED_MAX):
+            return False
         oldest = self._in_flight.oldest_place
         if oldest is None or self.end - oldest <= SETTLED_MAX + 4 * len(self._in_flight):
             return False
