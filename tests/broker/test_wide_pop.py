@@ -179,3 +179,20 @@ def test_pops_take_the_queues_in_turn_whatever_is_looked_at_between(broker: Conv
         assert broker.ask(popper.peer, RequestCode.NOTIFICATION, header).ext["hasMsg"] == "true"
         seen += {message.queue_id for message in popper.pop(max_msg_nums=2)}
     assert seen == [(seen[0] + turn) % 4 for turn in range(8)]
+
+
+def test_pops_in_order_take_the_queues_in_turn_as_well(broker: Conversation):
+    """Also after a pop that moved the group past messages of other tags."""
+    broker.create_topic("Spread", queues=4)
+    broker.send(FakePeer(), "Spread", b"other", queue_id=2, properties="TAGS\x01B\x02")
+    popper, seen = Popper(broker, topic="Spread"), list[int]()
+    in_order = {"order": True, "exp": "A", "exp_type": "TAG"}
+    assert popper.pop(**in_order) == []
+    for number in range(48):
+        broker.send(FakePeer(), "Spread", queue_id=number % 4, properties="TAGS\x01A\x02")
+    for _ in range(8):
+        taken = popper.pop(max_msg_nums=2, **in_order)
+        seen += {message.queue_id for message in taken}
+        for message in taken:
+            assert popper.ack(message).code == ResponseCode.SUCCESS
+    assert seen == [(3 + turn) % 4 for turn in range(8)]

@@ -332,6 +332,7 @@ class Popping:
             )
             for queue, share in zip(queues, shares, strict=True)
         ]
+        self._taking.note_turn(wanted.group, shares[-1])
         return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered)
 
     def _pop_time(self, group: str, shares: Sequence[Share], wall_ms: int) -> int:

@@ -197,6 +197,10 @@ class Taking:
         """Move a group past a share of a queue, and commit that once the log is on the disk."""
         committed = self._offsets.query(group, share.topic, share.queue_id)
         self._positions.advance((group, share.topic, share.queue_id), share.next_offset, committed, log_end)
+        self.note_turn(group, share)
+
+    def note_turn(self, group: str, share: Share) -> None:
+        """Have the group's next pop of the topic begin behind this queue."""
         if len(self._turns) >= TURNS_MAX:
             self._turns.clear()
         self._turns[group, share.topic] = share.queue_id + 1
