@@ -18,6 +18,7 @@ from libramq.broker.messages.durability import (
 )
 from libramq.catalog.journal_sync import JournalSync
 from libramq.clock import SystemClock
+from libramq.errors import SyncFailed
 from libramq.filesystem import ZEROED_BYTES
 from libramq.kernel.connection import NUMBERS
 from libramq.kernel.effect import Thread
@@ -306,8 +307,8 @@ class FastDisk:
         self.store = MessageStore(config, self.disk, kernel.clock)
         self.store.open()
         self.journals = JournalSync(waits=True)
-        self._durability = Durability(self.store, self.disk, kernel, self.journals)
-        engine = Engine(kernel, Nobody(), Hooks(settle=(self._durability.settle,)))
+        self.durability = Durability(self.store, self.disk, kernel, self.journals)
+        engine = Engine(kernel, Nobody(), Hooks(settle=(self.durability.settle,)))
         self.performer = Performer(
             engine,
             Seams(remotes=None, timers=self.timers, threads=self.threads),
@@ -319,7 +320,7 @@ class FastDisk:
 
     def send(self, sender: Sender, *, size: int = 100) -> None:
         end = self.store.append_batch([message("x" * size)])[0].end
-        self._durability.wait(Answers(sender, self.answers), end)
+        self.durability.wait(Answers(sender, self.answers), end)
         self.performer.follow()
 
 
@@ -393,6 +394,30 @@ def test_a_flush_that_takes_too_long_is_answered_in_the_order_of_the_sends(fast)
     fast.timers.come()
     fast.threads.run_all()
     assert fast.answers == [False, False, True]
+
+
+class Unanswerable(Answers):
+    """Replies that, by a bug, cannot be sent."""
+
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        raise ValueError("a bug")
+
+
+@pytest.mark.parametrize("has_failed", [False, True], ids=["the time is up", "the flush has failed"])
+def test_those_behind_one_that_cannot_be_answered_are_answered_when_their_time_is_up(fast, has_failed):
+    """They have one deadline together."""
+    sender, durability = Sender(), fast.durability
+    fast.threads.does_brief_work = False
+    (result,) = fast.store.append_batch([message("x")])
+    durability.wait(Unanswerable(sender, []), result.end)
+    durability.wait(Answers(sender, fast.answers), result.end)
+    if has_failed:
+        with pytest.raises(ValueError, match="a bug"):
+            durability._failed(SyncFailed("the disk is broken"))
+    fast.clock.advance(SYNC_FLUSH_TIMEOUT_MS)
+    for _ in range(2):
+        fast.deadlines.run(fast.clock.monotonic_ms())
+    assert fast.answers == [False]
 
 
 def test_a_lone_sender_does_not_have_a_flush_that_cannot_begin_tried_again(fast, monkeypatch):

@@ -218,12 +218,14 @@ class Durability:
 
     def _expire(self, now_ms: MonotonicMs) -> None:
         """Answer those whose time is up; all wait equally long. It is not moved when one is answered."""
-        while self._waiting and (self._waiting[0][1] <= now_ms or not self._waiting[0][2].is_parked):
-            parked = self._waiting.popleft()[2]
-            if self._purgatory.release(parked):
-                parked.expire(now_ms)
-        if self._waiting:
-            self._time_limit.at(self._waiting[0][1])
+        try:
+            while self._waiting and (self._waiting[0][1] <= now_ms or not self._waiting[0][2].is_parked):
+                parked = self._waiting.popleft()[2]
+                if self._purgatory.release(parked):
+                    parked.expire(now_ms)
+        finally:  # Even if one cannot be answered: they have no other deadline.
+            if self._waiting:
+                self._time_limit.at(self._waiting[0][1])
 
     def _look(self, _: MonotonicMs) -> None:
         self._log.begin_at_once()
@@ -252,7 +254,7 @@ class Durability:
         self._store.fail_flush(error)
         self._journals.fail(str(error))
         self._is_broken = True
-        waiting, self._waiting = self._waiting, deque()
-        for _, _, parked in waiting:
+        while self._waiting:  # If one cannot be answered, the others are when their time is up.
+            parked = self._waiting.popleft()[2]
             if self._purgatory.release(parked):
                 parked.fail()
