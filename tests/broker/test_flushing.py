@@ -12,6 +12,7 @@ import pytest
 
 from libramq.broker.messages.durability import (
     BRIEF_BYTES_MAX,
+    EARLY_MS_MAX,
     POLL_MS,
     SYNC_FLUSH_TIMEOUT_MS,
     Durability,
@@ -394,6 +395,24 @@ def test_a_flush_that_takes_too_long_is_answered_in_the_order_of_the_sends(fast)
     fast.timers.come()
     fast.threads.run_all()
     assert fast.answers == [False, False, True]
+
+
+def test_a_disk_that_takes_long_is_not_made_to_begin_before_the_flush(fast):
+    """Its queue may be full, and the loop would wait for that at each send while a thread flushes."""
+    alone = Sender()
+    for _ in range(3):
+        fast.send(alone)
+        fast.timers.come()
+    assert fast.disk.begun == 1
+    fast.threads.does_brief_work = False
+    for took_ms in (EARLY_MS_MAX + 1, EARLY_MS_MAX, 0):
+        fast.send(alone)
+        fast.clock.advance(took_ms)
+        fast.threads.run_all()
+    assert fast.disk.begun == 2
+    fast.send(alone)
+    fast.threads.run_all()
+    assert fast.disk.begun == 3
 
 
 class Unanswerable(Answers):

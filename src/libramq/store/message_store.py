@@ -159,7 +159,7 @@ class MessageStore(AppendedContents):
         """Have the next plan flush the log up to an offset, however little of it is dirty."""
         self._flusher.wanted_end = max(self._flusher.wanted_end, physical_offset)
 
-    def expect_lone_sends(self, is_alone: bool) -> None:
+    def expect_lone_sends(self, *, is_alone: bool) -> None:
         """Note whether one sender is alone: each message is flushed next, so the disk begins at once."""
         self._log.is_flushed_next = is_alone and self._is_sync
 

@@ -38,6 +38,9 @@ POLL_MS: Final = 100
 SLICE_PAUSE_MS: Final = 5
 #: Ours: how much the loop flushes by itself at most; 64 senders of 2 KiB bring half of it.
 BRIEF_BYTES_MAX: Final = 256 << 10
+#: Ours: after a flush that took longer the disk is not made to begin early: where its queue is full, the loop
+#: would wait for that, too.
+EARLY_MS_MAX: Final = 10
 #: MessageStoreConfig.syncFlushTimeout.
 SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 
@@ -160,6 +163,8 @@ class Durability:
         self._waiting: deque[tuple[int, MonotonicMs, Gated]] = deque()
         self._time_limit = kernel.deadlines.new(self._expire)
         self._sender_number = 0  # Of the connection that waited last.
+        self._planned_ms = MonotonicMs(0)
+        self._is_fast = True  # The log's last flush.
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until the log is on the disk up to an offset."""
@@ -176,7 +181,7 @@ class Durability:
                 self._time_limit.at(until_ms)
             is_alone = not self._waiting and parked.connection.number == self._sender_number
             self._sender_number = parked.connection.number
-            self._store.expect_lone_sends(is_alone)
+            self._store.expect_lone_sends(is_alone=is_alone and self._is_fast)
             self._waiting.append((physical_offset, until_ms, parked))
             self._log.begin(gathers=not is_alone)
 
@@ -195,7 +200,8 @@ class Durability:
 
     def _plan_log(self) -> FlushPlan | None:
         """Return the log's flush that is due, including the tables' journals."""
-        plan = self._store.plan_log_flush(self._clock.monotonic_ms())
+        now_ms = self._planned_ms = self._clock.monotonic_ms()
+        plan = self._store.plan_log_flush(now_ms)
         journals = self._journals.plan()
         if journals is None:
             return plan
@@ -234,6 +240,9 @@ class Durability:
     def _log_done(self, plan: FlushPlan) -> None:
         """Handle the end of a flush of the log and the journals."""
         through = self._journals_through
+        self._is_fast = self._clock.monotonic_ms() - self._planned_ms <= EARLY_MS_MAX
+        if not self._is_fast:
+            self._store.expect_lone_sends(is_alone=False)
         self._done(plan)
         self._journals.complete(through)
 
