@@ -1,5 +1,8 @@
 """Replies reach their waiting callers: by request number, once, in time."""
 
+import hashlib
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +121,29 @@ def test_frames_are_filled_in_place_as_they_are_cut_from_pieces(
     assert all(type(each.body) is bytes for each in got)  # What is read later leaves them alone.
     elsewhere = FrameFiller()
     assert [each.body for each in elsewhere.receive(wire)] == [each.body for each in sent]
+
+
+def test_messages_that_are_held_stay_as_they_came_while_connections_share_memory():
+    """Pieces of any size arrive by three connections; one now and then ends in the middle of a frame."""
+    dice, held = random.Random(1), list[tuple[Command, bytes, str]]()
+    fillers = [FrameFiller() for _ in range(3)]
+    wires, coming = [b""] * 3, [list[tuple[bytes, str]]() for _ in range(3)]
+    for step in range(4_000):
+        at = dice.randrange(3)
+        if len(wires[at]) < 100_000:
+            body, note = dice.randbytes(dice.choice((0, 9, 4_096, 65_536, 90_000))), f"note {step}"
+            wires[at] += encode_frame(Command(code=1, body=body, ext={"note": note}))
+            coming[at].append((hashlib.sha256(body).digest(), note))
+        room = fillers[at].room
+        count = min(len(room), len(wires[at]), dice.choice((1, 7, 4_096, 1 << 20)))
+        room[:count], wires[at] = wires[at][:count], wires[at][count:]
+        for command in fillers[at].received(count):
+            held.append((command, *coming[at].pop(0)))
+        if dice.random() < 0.01:
+            fillers[at], wires[at], coming[at] = FrameFiller(), b"", []
+    assert len(held) > 500
+    for command, digest, note in held:
+        assert (hashlib.sha256(command.body).digest(), command.ext) == (digest, {"note": note})
 
 
 def test_spare_memory_is_limited():
