@@ -133,7 +133,10 @@ class FrameFiller:
         while position < end and (decoded := decode_frame(whole, position)) is not None:
             command, position = decoded
             commands.append(command)
-        self._begin(whole[position:], is_full=is_full)
+        if position == end and self._memory is self._small and not is_full:  # As most reads end.
+            self._end, self._needed_bytes, self.room = 0, 4, self._small
+        else:
+            self._begin(whole[position:], is_full=is_full)
         return commands
 
     def receive(self, data: bytes) -> list[Command]:
