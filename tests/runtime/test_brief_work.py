@@ -70,3 +70,11 @@ def test_a_disk_that_has_become_fast_is_used_by_the_loop_again() -> None:
             own += took_us == 100
         now_us += took_us + 100
     assert own > 0.7 * len(fast)
+
+
+def test_a_wait_that_was_counted_wrongly_does_not_hide_a_slow_disk() -> None:
+    brief = BriefWork()
+    brief.ended(0, 100, waited_us=1_000_000_000)
+    for at in range(0, 400_000, 4_000):
+        brief.ended(at, at + 2 * USUAL_US_MAX)
+    assert not brief.may_begin(400_000)

@@ -42,7 +42,9 @@ class BriefWork:
 
     def ended(self, began_us: int, ended_us: int, waited_us: int = 0) -> None:
         """Take note of work that the loop has done. waited_us: for a processor, of that time."""
-        took_us = ended_us - began_us - waited_us
+        took_us = max(
+            0, ended_us - began_us - max(0, waited_us)
+        )  # The kernel's count may not be readable once.
         self._mean_us += (took_us - self._mean_us) * _WEIGHT
         if took_us >= LONG_US or self._mean_us > USUAL_US_MAX:
             self._rests_until_us = ended_us + REST * max(took_us, USUAL_US_MAX)

@@ -62,7 +62,7 @@ INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 TIMEOUT_MS: Final = 10_000
 #: ClientConfig.pollNameServerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
-#: Ours: check points in one acknowledgement; a pop of one queue is one.
+#: Ours: check points in one acknowledgement; a pop has one for every 32 messages of a queue.
 ACKS_MAX: Final = 256
 
 
