@@ -271,6 +271,32 @@ def test_plain_messages_are_stored_in_larger_slices_of_so_many_and_so_many_bytes
     talk.close()
 
 
+@pytest.mark.parametrize(
+    "items",
+    [
+        [BatchItem(0, b"x" * 500, b"UNIQ_KEY\x01A\x02")] * 20 + [BatchItem(0, b"last", b"UNIQ_KEY\x01A\x02")],
+        [BatchItem(0, b"x" * 30_000, b"UNIQ_KEY\x01A\x02")] * 100,
+    ],
+    ids=["a smaller last message", "3 MB"],
+)
+def test_a_small_batch_is_stored_by_one_append_whatever_its_messages_sizes(tmp_path, peer, items):
+    """All of it or nothing, and without messages of others in between."""
+    talk = Conversation(tmp_path, commit_log_file_bytes=1 << 23)
+    appended: list[int] = []
+    append = talk.broker.store.append_batch
+
+    def counted(messages):
+        appended.append(len(messages))
+        return append(messages)
+
+    talk.broker.store.append_batch = counted
+    reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), encode_batch(items))
+    assert len(set(reply.ext["msgId"].split(","))) == len(items)
+    assert appended == [1]
+    assert [m.body for m in talk.messages("T")] == [item.body for item in items]
+    talk.close()
+
+
 def alive(kind: type) -> int:
     """Return how many objects of a type are alive."""
     return sum(type(each) is kind for each in gc.get_objects())

@@ -9,7 +9,7 @@ from libramq.client import Producer
 from libramq.client.producing.accumulator import Accumulator
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import InvalidMessage, MessageIllegal
+from libramq.errors import ConnectionLost, InvalidMessage, MessageIllegal
 from libramq.message import Message, MessageQueue
 from libramq.message.record import decode_records
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
@@ -200,3 +200,29 @@ async def test_what_follows_a_refused_batch_is_stored_behind_what_is_sent_again(
         await sender.flush()
     assert [int(body) for body in bodies(broker)] == [0, *range(2, 40)]
     assert [isinstance(each, MessageIllegal) for each in failed] == [number == 1 for number in range(40)]
+
+
+@pytest.mark.parametrize("is_chosen", [True, False])
+async def test_hundreds_of_batches_that_fail_at_once_are_all_reported(
+    namesrv, broker, until, monkeypatch, is_chosen
+):
+    """A stop in a hurry sends nothing more; each callback is called once, and nothing is left."""
+    monkeypatch.setattr(Accumulator.__init__, "__defaults__", (1 << 20, 1))
+    broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=2_000)
+    failed = []
+    sender = producer(namesrv, send_timeout_ms=60_000)
+    await sender.start()
+    await sender.publish_queues("T")
+    monkeypatch.setattr("libramq.client.producing.send_pipeline.IN_FLIGHT_BYTES_MAX", 1)
+    for _ in range(600):
+        sender.send_nowait(
+            Message("T", b"x"), failed.append, queue=MessageQueue("T", "a", 2) if is_chosen else None
+        )
+    await until(lambda: broker.count(*SENDS) == 1)
+    stopping = asyncio.create_task(sender.stop())
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert len(failed) == 600
+    assert {type(each) for each in failed} == {ConnectionLost}

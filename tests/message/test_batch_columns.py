@@ -86,3 +86,10 @@ def test_the_last_item_of_an_even_run_may_be_cut_off():
     _, end = columns_of(data[:-1])
     with pytest.raises(RemoteProtocolError, match="cut off"):
         columns_of(data[:-1], start=end)
+
+
+def test_an_even_run_does_not_have_properties_of_more_bytes_than_a_batch_can_state():
+    item = encode_batch_item(0, b"", b"v" * 4)
+    longer = (len(item) + 0x10000).to_bytes(4) + item[4:] + bytes(0x10000)
+    with pytest.raises(RemoteProtocolError, match="do not add up"):
+        columns_of(longer * EVEN_ITEMS_MIN)

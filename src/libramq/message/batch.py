@@ -60,7 +60,13 @@ def encode_batch_item(flag: int, body: bytes, properties: bytes) -> bytes:
 
 def has_more_items(data: bytes, count: int) -> bool:
     """Return whether a batch has more than `count` items, by the sizes of the first ones alone."""
-    return len(data) > count * ITEM_BYTES_MIN and _skip_items(data, 0, count)[1] < len(data)
+    if len(data) <= count * ITEM_BYTES_MIN:
+        return False
+    start = 0
+    while start < len(data) and count:
+        skipped, start = _skip_items(data, start, count)
+        count -= skipped
+    return start < len(data)
 
 
 def count_items(data: bytes, step: int) -> Generator[None, None, int]:
@@ -77,9 +83,9 @@ def count_items(data: bytes, step: int) -> Generator[None, None, int]:
 
 
 def _skip_items(data: bytes, start: int, count_max: int) -> tuple[int, int]:
-    """Return how many items there are from a position on, up to a number, and where they end.
+    """Return how many of the next items were skipped, at most a number, and where they end.
 
-    An item takes 0.2 µs, one of an even run 0.02.
+    They are fewer, with others behind them, where an even run ends. An item takes 0.2 µs, one of those 0.02.
     """
     even = _even_run(data, start, count_max)
     if even is not None:
@@ -117,7 +123,8 @@ def _even_run(data: bytes, start: int, count_max: int, bytes_max: int = sys.maxs
         return None
     end, behind_body = start + count * size, ITEM_HEAD.size + body_bytes
     properties_bytes = size - ITEM_BYTES_MIN - body_bytes
-    if data[start + behind_body : start + behind_body + 2] != (properties_bytes & 0xFFFF).to_bytes(2):
+    stated = data[start + behind_body : start + behind_body + 2]
+    if properties_bytes > 0xFFFF or stated != properties_bytes.to_bytes(2):
         return None
     for at in (*_HEAD_COLUMNS, behind_body + 1, behind_body):
         first = start + at

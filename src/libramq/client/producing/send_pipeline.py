@@ -90,6 +90,7 @@ class SendPipeline:
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
         self._blocked: set[MessageQueue] = set()  # Fixed queues with a batch in flight.
+        self._is_dispatching = False
         self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
@@ -256,13 +257,23 @@ class SendPipeline:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Send full batches, and the others too unless they still wait for more messages."""
-        only_full = self._timer is not None
-        while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
-            batch = self._accumulator.take(only_full=only_full, held=self._busy, blocked=self._blocked)
-            if batch is None:
-                return
-            self._send_batch(batch)
+        """Send full batches, and the others too unless they still wait for more messages.
+
+        One that fails at once, because its broker has no master for example, is followed by the next one in
+        this loop and not within its report: hundreds may wait.
+        """
+        if self._is_dispatching:
+            return
+        self._is_dispatching = True
+        try:
+            while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+                only_full = self._timer is not None
+                batch = self._accumulator.take(only_full=only_full, held=self._busy, blocked=self._blocked)
+                if batch is None:
+                    return
+                self._send_batch(batch)
+        finally:
+            self._is_dispatching = False
 
     def _send_batch(self, batch: Batch[Callback | None]) -> None:
         info = self._routes.table.publish_info(batch.topic)

@@ -267,7 +267,7 @@ class SendMessage:
     def _prepare_batch(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
     ) -> Prepared:
-        runs = list(SentBatch(request, header, topic, queue_id, self._appending))
+        runs = SentBatch(request, header, topic, queue_id, self._appending).at_once()
         if not runs:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         return prepared_batch(header, queue_id, runs, creates)

@@ -52,6 +52,19 @@ class SentBatch:
             columns, start = decode_columns(data, start, PLAIN_ITEMS_PER_STEP, PLAIN_BYTES_PER_STEP)
             yield from self._runs(columns)
 
+    def at_once(self) -> list[MessageRun]:
+        """Make the messages of a batch of at most BATCH_ITEMS_PER_STEP: one run, stored as a whole or not."""
+        data, start = self._request.command.body, 0
+        flags: list[int] = []
+        bodies: list[bytes] = []
+        properties: list[bytes] = []
+        while start < len(data):  # Twice where smaller messages follow an even run.
+            columns, start = decode_columns(data, start, BATCH_ITEMS_PER_STEP, len(data))
+            flags += columns.flags
+            bodies += columns.bodies
+            properties += columns.properties
+        return list(self._runs(BatchColumns(flags, bodies, properties))) if flags else []
+
     def _runs(self, columns: BatchColumns) -> Iterator[MessageRun]:
         """Make messages as they are stored.
 
