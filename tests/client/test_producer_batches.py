@@ -9,7 +9,7 @@ from libramq.client import Producer
 from libramq.client.producing.accumulator import Accumulator
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import ConnectionLost, InvalidMessage, MessageIllegal
+from libramq.errors import ConnectionLost, InvalidMessage, MessageIllegal, RequestTimeout
 from libramq.message import Message, MessageQueue
 from libramq.message.record import decode_records
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
@@ -226,3 +226,19 @@ async def test_hundreds_of_batches_that_fail_at_once_are_all_reported(
         await stopping
     assert len(failed) == 600
     assert {type(each) for each in failed} == {ConnectionLost}
+
+
+async def test_batches_that_wait_behind_one_without_an_answer_time_out_with_it(namesrv, broker, monkeypatch):
+    """Else each in its turn takes the whole timeout, and a stop as many of these as there are batches."""
+    monkeypatch.setattr(Accumulator.__init__, "__defaults__", (1 << 20, 1))
+    broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=100)
+    failed = []
+    async with producer(namesrv, send_timeout_ms=100) as sender:
+        await sender.publish_queues("T")
+        for _ in range(50):
+            sender.send_nowait(Message("T", b"x"), failed.append, queue=MessageQueue("T", "a", 2))
+        await sender.flush()
+        assert sender._run.network.pipeline.buffered_bytes == 0
+    assert len(failed) == 50
+    assert {type(each) for each in failed} == {RequestTimeout}
+    assert broker.count(*SENDS) == 3  # The first, the second with those behind it, the one that was open.

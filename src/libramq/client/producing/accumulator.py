@@ -96,6 +96,17 @@ class Accumulator(Generic[T]):
                 return batch
         return None
 
+    def ready_for(self, queue: MessageQueue) -> list[Batch[T]]:
+        """Return the batches for a fixed queue that leave as soon as it is not blocked."""
+        return [batch for batch in self._ready if batch.queue == queue]
+
+    def remove(self, count: int, queue: MessageQueue) -> list[Batch[T]]:
+        """Remove the first so many of these, and return them."""
+        removed = self.ready_for(queue)[:count]
+        gone = {id(batch) for batch in removed}
+        self._ready = deque(batch for batch in self._ready if id(batch) not in gone)
+        return removed
+
     @property
     def is_empty(self) -> bool:
         """Return whether nothing waits."""

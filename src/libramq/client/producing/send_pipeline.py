@@ -4,13 +4,15 @@
 
 Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A batch
 takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight, and
-one batch for a queue that was chosen: what is sent again, in halves perhaps, comes before what follows it.
+one batch for a queue that was chosen: what is sent again, in halves perhaps, comes before what follows it. If
+that has no answer in time, those that waited behind it all the while have none either.
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from libramq.client.producing.accumulator import Accumulator, Batch
@@ -28,7 +30,7 @@ from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.sender import Sender
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes, not_writable
-from libramq.errors import LibraError
+from libramq.errors import ConnectFailed, LibraError, RequestTimeout
 from libramq.logs import get_logger
 from libramq.message.ids import MessageIds
 from libramq.message.message import Message, snapshot
@@ -89,7 +91,8 @@ class SendPipeline:
         self._in_flight_bytes = 0
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
-        self._blocked: set[MessageQueue] = set()  # Fixed queues with a batch in flight.
+        #: Fixed queues with a batch in flight: how many waited behind it when it left.
+        self._blocked: dict[MessageQueue, int] = {}
         self._is_dispatching = False
         self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
@@ -286,7 +289,7 @@ class SendPipeline:
         self._in_flight(batch.size)
         topic = batch.topic
         if batch.queue is not None:
-            self._blocked.add(batch.queue)
+            self._blocked[batch.queue] = len(self._accumulator.ready_for(batch.queue))
         else:
             self._in_flight_batches[topic] += 1
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
@@ -302,13 +305,22 @@ class SendPipeline:
         size: int,
         outcomes: Outcomes,
     ) -> None:
+        late: list[Batch[Callback | None]] = []
         if queue is not None:
-            self._blocked.discard(queue)
+            behind = self._blocked.pop(queue)
+            if isinstance(outcomes[-1], RequestTimeout | ConnectFailed):  # They have waited for as long.
+                late = self._accumulator.remove(behind, queue)
         else:
             self._busy.discard(topic)
             self._in_flight_batches[topic] -= 1
             if not self._in_flight_batches[topic]:
                 del self._in_flight_batches[topic]
+        if late:
+            callbacks = [*callbacks, *chain.from_iterable([batch.tokens for batch in late])]
+            outcomes = [*outcomes, *[outcomes[-1]] * (len(callbacks) - len(outcomes))]
+            late_bytes = sum([batch.size for batch in late])
+            self._in_flight_bytes += late_bytes
+            size += late_bytes
         self._sent(callbacks, size, outcomes)
 
     def _send_one(
