@@ -196,21 +196,29 @@ def count_of(messages) -> int:
     return sum(len(each.bodies) if isinstance(each, MessageRun) else 1 for each in messages)
 
 
-def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monkeypatch):
-    """Writing the names of 16,384 messages took 9 ms when all were written after the last one was stored."""
+def appends_of(talk: Conversation, size=count_of) -> list[int]:
+    """Return a list to which the size of each append is added."""
     appended: list[int] = []
-    named: list[tuple[int, int]] = []
-    append, write = talk.broker.store.append_batch, RunResult.offset_ids.fget
+    append = talk.broker.store.append_batch
 
     def counted(messages):
-        appended.append(count_of(messages))
+        appended.append(size(messages))
         return append(messages)
+
+    talk.broker.store.append_batch = counted
+    return appended
+
+
+def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monkeypatch):
+    """Writing the names of 16,384 messages took 9 ms when all were written after the last one was stored."""
+    appended = appends_of(talk)
+    named: list[tuple[int, int]] = []
+    write = RunResult.offset_ids.fget
 
     def noted(result):
         named.append((len(appended), len(result.positions)))
         return write(result)
 
-    talk.broker.store.append_batch = counted
     monkeypatch.setattr(RunResult, "offset_ids", property(noted))
     step = sent_batch.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * (3 * step))
@@ -223,14 +231,7 @@ def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer)
     step = sent_batch.BATCH_ITEMS_PER_STEP
     bodies = [b"%d" % number for number in range(3 * step + 5)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
-    appended: list[int] = []
-    append = talk.broker.store.append_batch
-
-    def counted(messages):
-        appended.append(count_of(messages))
-        return append(messages)
-
-    talk.broker.store.append_batch = counted
+    appended = appends_of(talk)
     first = talk.command(R.SEND_MESSAGE_V2, send_header(), b"first")
     batch = talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
     last = talk.command(R.SEND_MESSAGE_V2, send_header(), b"last")
@@ -256,14 +257,7 @@ def test_plain_messages_are_stored_in_larger_slices_of_so_many_and_so_many_bytes
     tmp_path, peer, count, body, slices
 ):
     talk = Conversation(tmp_path, commit_log_file_bytes=1 << 23)
-    appended: list[int] = []
-    append = talk.broker.store.append_batch
-
-    def counted(messages):
-        appended.append(count_of(messages))
-        return append(messages)
-
-    talk.broker.store.append_batch = counted
+    appended = appends_of(talk)
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), plain_batch(count, body))
     assert len(set(reply.ext["msgId"].split(","))) == count
     assert appended == slices
@@ -282,14 +276,7 @@ def test_plain_messages_are_stored_in_larger_slices_of_so_many_and_so_many_bytes
 def test_a_small_batch_is_stored_by_one_append_whatever_its_messages_sizes(tmp_path, peer, items):
     """All of it or nothing, and without messages of others in between."""
     talk = Conversation(tmp_path, commit_log_file_bytes=1 << 23)
-    appended: list[int] = []
-    append = talk.broker.store.append_batch
-
-    def counted(messages):
-        appended.append(len(messages))
-        return append(messages)
-
-    talk.broker.store.append_batch = counted
+    appended = appends_of(talk, len)
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), encode_batch(items))
     assert len(set(reply.ext["msgId"].split(","))) == len(items)
     assert appended == [1]
@@ -353,14 +340,7 @@ def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
     """64 batches of 128 messages, 0.2 MB in one read, used to be one turn of 135 ms."""
     step = sent_batch.BATCH_ITEMS_PER_STEP
     body = encode_batch([BatchItem(0, b"x", b"")] * step)
-    appended: list[int] = []
-    append = talk.broker.store.append_batch
-
-    def counted(messages):
-        appended.append(count_of(messages))
-        return append(messages)
-
-    talk.broker.store.append_batch = counted
+    appended = appends_of(talk)
     commands = [talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body) for _ in range(64)]
     talk.give(peer, *commands)
     offsets = [find_answer(peer, command).ext["queueOffset"] for command in commands]

@@ -16,7 +16,7 @@ from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTi
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.connection import FrameFiller, PendingRequests
-from libramq.remoting.frame import LARGE_BODY_BYTES, encode_frame, encode_frame_parts
+from libramq.remoting.frame import LARGE_BODY_BYTES, encode_frame_parts
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages
@@ -97,10 +97,7 @@ class _Remote:
         """Send a command together with the turn's others."""
         if not self._corked:
             self._remotes.timers.after(0, self._uncork)
-        if len(command.body) < LARGE_BODY_BYTES:
-            self._corked.append(encode_frame(command))
-        else:
-            self._corked += encode_frame_parts(command)
+        self._corked += encode_frame_parts(command)
 
     def close(self) -> None:
         """Close the connection after all written data has left."""

@@ -60,7 +60,7 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
 def _name_together(
     messages: list[MessageExt], reply: PopReply, counts: Sequence[tuple[str, int, int]], broker_name: str
 ) -> None:
-    """Name messages by check points in the order of the answer. Those that come again bring their handles."""
+    """Name messages by check points in the order of the answer. Redelivered ones have handles already."""
     end = 0
     for kind_and_queue, start, count in counts:
         first, end = end, end + count
