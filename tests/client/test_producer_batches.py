@@ -242,3 +242,26 @@ async def test_batches_that_wait_behind_one_without_an_answer_time_out_with_it(n
     assert len(failed) == 50
     assert {type(each) for each in failed} == {RequestTimeout}
     assert broker.count(*SENDS) == 3  # The first, the second with those behind it, the one that was open.
+
+
+async def test_callbacks_that_send_again_at_once_do_not_hold_the_loop(namesrv, broker, until):
+    """Each fails at once, as no broker has that name, and is sent again: others have the loop in between."""
+    nowhere = MessageQueue("T", "no-such-broker", 0)
+    failed = 0
+    is_persistent = True
+
+    def again(outcome):
+        nonlocal failed
+        failed += 1
+        if is_persistent and failed < 200_000:  # Else this test would never end where it fails.
+            sender.send_nowait(Message("T", b"y"), again, queue=nowhere)
+
+    async with producer(namesrv, linger_ms=0) as sender:
+        await sender.publish_queues("T")
+        for _ in range(1_001):
+            sender.send_nowait(Message("T", b"x"), again, queue=nowhere)
+        await until(lambda: failed)
+        assert failed < 200_000
+        is_persistent = False
+        await sender.flush()
+        assert sender._run.network.pipeline.buffered_bytes == 0

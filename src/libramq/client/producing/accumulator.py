@@ -108,6 +108,11 @@ class Accumulator(Generic[T]):
         return removed
 
     @property
+    def batch_count(self) -> int:
+        """Return how many batches wait, full or not."""
+        return len(self._ready) + len(self._open)
+
+    @property
     def is_empty(self) -> bool:
         """Return whether nothing waits."""
         return not self._ready and not self._open

@@ -87,14 +87,13 @@ class SendPipeline:
         self._accumulator: Accumulator[Callback | None] = Accumulator()
         self._unrouted: dict[str, list[_Unrouted]] = {}
         self._timer: Timer | None = None
-        self._buffered_bytes = 0
-        self._in_flight_bytes = 0
+        self._rest: Timer | None = None
+        self._buffered_bytes = self._in_flight_bytes = 0
         self._in_flight_batches: Counter[str] = Counter()  # Of topics; without those of a fixed queue.
         self._busy: set[str] = set()  # Topics with as many as may be in flight.
         #: Fixed queues with a batch in flight: how many waited behind it when it left.
         self._blocked: dict[MessageQueue, int] = {}
-        self._is_dispatching = False
-        self._sent_since_pause = False
+        self._is_dispatching = self._sent_since_pause = False
         self._waiting_for_room: list[Callable[[None], None]] = []
         self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
         self._unreported_error: LibraError | None = None
@@ -190,8 +189,9 @@ class SendPipeline:
 
     def close(self) -> None:
         """Stop; messages that still wait are not sent."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._rest):
+            if timer is not None:
+                timer.cancel()
 
     def _place(
         self,
@@ -263,20 +263,28 @@ class SendPipeline:
         """Send full batches, and the others too unless they still wait for more messages.
 
         One that fails at once, because its broker has no master for example, is followed by the next one in
-        this loop and not within its report: hundreds may wait.
+        this loop and not within its report: hundreds may wait. Those that callbacks fill meanwhile go later.
         """
         if self._is_dispatching:
             return
         self._is_dispatching = True
         try:
-            while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+            for _ in range(self._accumulator.batch_count):
+                if self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
+                    return
                 only_full = self._timer is not None
                 batch = self._accumulator.take(only_full=only_full, held=self._busy, blocked=self._blocked)
                 if batch is None:
                     return
                 self._send_batch(batch)
+            if self._rest is None and not self._accumulator.is_empty:
+                self._rest = self._timers.after(0, self._dispatch_rest)
         finally:
             self._is_dispatching = False
+
+    def _dispatch_rest(self) -> None:
+        self._rest = None
+        self._dispatch()
 
     def _send_batch(self, batch: Batch[Callback | None]) -> None:
         info = self._routes.table.publish_info(batch.topic)
