@@ -6,7 +6,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader
-from libramq.remoting.frame import encode_frame
+from libramq.remoting.frame import LARGE_BODY_BYTES, encode_frame
 from libramq.runtime.seams import Dialed
 from libramq.transport.outages import Outages
 from libramq.transport.remotes import GRACE_MS_MAX, SILENCE_MS_MAX, Remotes
@@ -96,6 +96,21 @@ class World:
 
     def bodies(self) -> list[object]:
         return [each.body if isinstance(each, Command) else type(each) for each in self.outcomes]
+
+
+def test_a_turns_requests_are_one_write_unless_a_body_is_large():
+    """A large body is a write of its own, and not copied."""
+    world, bodies = World(), (bytes(LARGE_BODY_BYTES - 1), bytes(LARGE_BODY_BYTES))
+    for number, body in enumerate(bodies):
+        world.send(b"small")
+        world.send(body)
+        (link,) = world.links
+        if not number:
+            link.open()
+        world.run()
+    assert [each.body for each in link.requests()] == [b"small", bodies[0], b"small", bodies[1]]
+    assert len(link.writes[0]) > LARGE_BODY_BYTES
+    assert link.writes[-1] is bodies[1]
 
 
 def test_what_an_answer_has_us_request_leaves_with_the_read_that_brought_it():

@@ -78,19 +78,11 @@ def _wrong_length(length: int) -> RemoteProtocolError:
 
 def encode_frame(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
     """Encode one command as a frame. pieces: what follows its body."""
-    return b"".join((_encode_head(command, pieces), command.body, *pieces))
+    return b"".join((encode_head(command, pieces), command.body, *pieces))
 
 
-def encode_frame_parts(command: Command) -> tuple[bytes, ...]:
-    """Encode one command as a frame in parts: a large body is one of its own, and not copied."""
-    body = command.body
-    if len(body) < LARGE_BODY_BYTES:
-        return (encode_frame(command),)
-    return _encode_head(command), body
-
-
-def _encode_head(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
-    """Encode everything before the body."""
+def encode_head(command: Command, pieces: tuple[bytes | memoryview, ...] = ()) -> bytes:
+    """Encode everything before the body, which follows it: a large body is better not copied."""
     is_json = command.serialization == _JSON
     header = encode_json_header(command) if is_json else encode_binary_header(command)
     header_bytes = len(header)

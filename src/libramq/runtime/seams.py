@@ -93,12 +93,10 @@ class Dialed(Protocol):
 class Filled(Protocol):
     """An observer with memory of its own, into which a dialer may receive instead of calling `received`."""
 
-    @property
-    def room(self) -> memoryview:
-        """Return where the next bytes go; there is always room."""
-        ...
+    #: Where the next bytes go; there is always room.
+    room: memoryview
 
-    def filled(self, count: int) -> None:
+    def filled(self, nbytes: int) -> None:
         """Handle the bytes of one read, which are in `room`."""
         ...
 

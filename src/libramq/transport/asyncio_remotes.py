@@ -100,12 +100,10 @@ class _FilledLink(_Link, asyncio.BufferedProtocol):
     def __init__(self, dialer: "SocketDialer", dialed: Dialed, filled: Filled) -> None:
         super().__init__(dialer, dialed)
         self._filled = filled
+        self.buffer_updated = filled.filled  # type: ignore[method-assign]  # It is called for each read.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._filled.room
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._filled.filled(nbytes)
 
 
 class SocketDialer:

@@ -16,7 +16,7 @@ from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTi
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.connection import FrameFiller, PendingRequests
-from libramq.remoting.frame import LARGE_BODY_BYTES, encode_frame_parts
+from libramq.remoting.frame import LARGE_BODY_BYTES, encode_head
 from libramq.runtime.seams import Dialer, Link, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages
@@ -61,6 +61,7 @@ class _Remote:
     def __init__(self, remotes: "Remotes", address: str) -> None:
         self._remotes = remotes
         self._frames = FrameFiller()
+        self.room = self._frames.room
         self._corked: list[bytes] = []
         self._waiting: list[tuple[Command, Done | None, int]] = []
         self._link: Link | None = None
@@ -97,7 +98,7 @@ class _Remote:
         """Send a command together with the turn's others."""
         if not self._corked:
             self._remotes.timers.after(0, self._uncork)
-        self._corked += encode_frame_parts(command)
+        self._corked += encode_head(command), command.body
 
     def close(self) -> None:
         """Close the connection after all written data has left."""
@@ -124,15 +125,11 @@ class _Remote:
         for request, done, timeout_ms in waiting:
             self.send(request, done, timeout_ms)
 
-    @property
-    def room(self) -> memoryview:
-        return self._frames.room
-
     def received(self, data: bytes) -> None:
         self._read(self._frames.receive, data)
 
-    def filled(self, count: int) -> None:
-        self._read(self._frames.received, count)
+    def filled(self, nbytes: int) -> None:
+        self._read(self._frames.received, nbytes)
 
     def _read(self, take: Callable[[T], list[Command]], read: T) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
@@ -145,6 +142,7 @@ class _Remote:
             log.warning("connection closed", peer=self.address, reason=str(error))
             self.close()
             return
+        self.room = self._frames.room
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 done = self.pending.take(command)
@@ -178,9 +176,10 @@ class _Remote:
         corked, self._corked = self._corked, []
         if self._link is None or not corked:
             return
-        if len(corked) > 1 and max(map(len, corked)) < LARGE_BODY_BYTES:
-            corked = [b"".join(corked)]
-        for part in corked:
+        if max(map(len, corked)) < LARGE_BODY_BYTES:
+            self._link.write(b"".join(corked))
+            return
+        for part in corked:  # Large bodies are not copied.
             self._link.write(part)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.client.producing.send_result import SendResult, SendResults, SendStatus
+from libramq.client.producing.send_result import SendResult, SendStatus, send_results
 from libramq.message import MessageQueue
 from libramq.rpc.broker_calls import SendReply
 
@@ -10,7 +10,7 @@ ASKED = MessageQueue("T", "a", -1)
 
 
 def results(offset_ids):
-    return SendResults(("x", "y", "z"), ASKED, SendReply(10, 3, 17, offset_ids, "t", "r"))
+    return send_results(("x", "y", "z"), ASKED, SendReply(10, 3, 17, offset_ids, "t", "r"))
 
 
 @pytest.mark.parametrize(("offset_ids", "found"), [("A,B,C", "ABC"), ("A,B", ["", "", ""])])

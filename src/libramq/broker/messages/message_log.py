@@ -3,7 +3,7 @@
 Upstream: SendMessageProcessor.handlePutMessageResult.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.codes import ResponseCode
@@ -40,12 +40,10 @@ class MessageLog:
 
     def __init__(self, store: MessageStore, *, waits_for_slaves: bool = False) -> None:
         self._store = store
+        #: Stores messages by one write; returns one result per message or run.
+        self.append: Callable[[Sequence[StoreMessage | MessageRun]], list[AppendResult]] = store.append_batch
         #: Whether messages are acknowledged once they are on the disk, or at slaves.
         self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-
-    def append(self, messages: Sequence[StoreMessage | MessageRun]) -> list[AppendResult]:
-        """Store messages by one write; return one result per message or run."""
-        return self._store.append_batch(messages)
 
     def require_storable(self, message: StoreMessage) -> None:
         """Raise BrokerError for a message that the store would refuse, whatever the disk does."""

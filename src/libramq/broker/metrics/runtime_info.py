@@ -102,7 +102,6 @@ class RuntimeInfo:
 
     def settle(self) -> None:
         """Take a sample a second after the counters changed."""
-        self.throughput.settle()
         if self._deadline.due_ms is None and self._counts() != self._sampled:
             self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
 
@@ -110,6 +109,7 @@ class RuntimeInfo:
         """Store the counters at a moment (monotonic)."""
         self._day_starts.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._counts()
+        self.throughput.schedule(now_ms - SAMPLE_MS)
         oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
             self._samples.popleft()

@@ -93,10 +93,10 @@ class Throughput:
         elif len(self._gets) < PAIRS_MAX:
             self._gets[pair] = count
 
-    def settle(self) -> None:
-        """Schedule a bucket once something was counted."""
+    def schedule(self, counted_ms: MonotonicMs) -> None:
+        """Schedule the end of a bucket, if something was counted after a moment."""
         if self._deadline.due_ms is None and (self._gets or self._store.topic_puts):
-            self._deadline.at(self._clock.monotonic_ms() + BUCKET_MS)
+            self._deadline.at(counted_ms + BUCKET_MS)
 
     def puts_per_second(self, topic: str) -> float:
         """Return the messages per second sent to a topic in the last minute."""

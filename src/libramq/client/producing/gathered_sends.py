@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from libramq.client.producing.accumulator import split
 from libramq.client.producing.batch_content import Content
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
-from libramq.client.producing.send_request import content_of, prepare_one, travels_alone
+from libramq.client.producing.send_request import content_of, prepare_one
 from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.errors import InvalidMessage, LibraError
@@ -62,10 +62,6 @@ class GatheredSends:
         self._next_id = next_id
         self._compress_over_bytes = compress_over_bytes
         self._open: dict[str, list[_Gathered]] = {}
-
-    def takes(self, message: Message) -> bool:
-        """Return whether a message may travel with others; compressed ones, for example, may not."""
-        return len(message.body) < self._compress_over_bytes and not travels_alone(message)
 
     def send(self, message: Message, info: TopicPublishInfo, sent: Sent, *, timeout_ms: int) -> None:
         """Send a message with the others of this turn; `sent` is called once."""

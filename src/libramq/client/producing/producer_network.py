@@ -20,7 +20,7 @@ from libramq.client.producing.queue_selector import QueueSelector, check_queue, 
 from libramq.client.producing.replies import reply_properties
 from libramq.client.producing.requests import Replied, Requests
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
-from libramq.client.producing.send_request import SendSettings, prepare_one
+from libramq.client.producing.send_request import SendSettings, prepare_one, travels_alone
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.name_servers import NameServers
@@ -198,10 +198,13 @@ class ProducerNetwork:
 
         One without a chosen queue travels with the others of this turn of the loop.
         """
-        settings, queue = self._settings, wanted_queue(message, info, queue, selector)
-        if queue is None and not is_half and self.gathered.takes(message):
+        settings = self._settings
+        is_any_queue = queue is None and selector is None
+        is_small = len(message.body) < settings.compress_over_bytes
+        if is_any_queue and is_small and not is_half and not travels_alone(message):
             self.gathered.send(message, info, sent, timeout_ms=timeout_ms)
             return
+        queue = wanted_queue(message, info, queue, selector)
         half_of = settings.group if is_half else None
         prepared = prepare_one(
             message, self._ids, compress_over_bytes=settings.compress_over_bytes, half_of=half_of

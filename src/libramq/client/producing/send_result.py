@@ -45,18 +45,36 @@ class SendResult(NamedTuple):
     recall_handle: str = ""
 
 
-class SendResults(Sequence[SendResult]):
-    """The results of a request's messages; each is made when it is looked at.
+def send_results(ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> Sequence[SendResult]:
+    """Return the results of a request's messages. ids: one unique id per message.
 
-    A batch is contiguous in its queue. Many callers look at each once, so none of a batch's is kept for them.
+    A batch is contiguous in its queue.
+    """
+    queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
+    status, offset_id = _STATUS[reply.code], reply.offset_message_id
+    if len(ids) > 1:
+        return BatchResults(ids, status, queue, reply)
+    if "," in offset_id:  # One message has one position.
+        offset_id = ""
+    return [
+        SendResult(
+            status, ids[0], offset_id, queue, reply.queue_offset, reply.transaction_id, reply.recall_handle
+        )
+    ]
+
+
+class BatchResults(Sequence[SendResult]):
+    """The results of a batch; each is made when it is looked at.
+
+    Many callers look at each once, so none is kept for them.
     """
 
     __slots__ = ("_ids", "_offset_ids", "_queue", "_reply", "_status")
 
-    def __init__(self, ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> None:
+    def __init__(self, ids: Sequence[str], status: SendStatus, queue: MessageQueue, reply: SendReply) -> None:
         self._ids = ids
-        self._status = _STATUS[reply.code]
-        self._queue = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
+        self._status = status
+        self._queue = queue
         self._reply = reply
         offset_ids = reply.offset_message_id.split(",")
         self._offset_ids = offset_ids if len(offset_ids) == len(ids) else [""] * len(ids)

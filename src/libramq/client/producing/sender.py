@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.producing.send_attempts import Attempt, Fail, SendAttempts
 from libramq.client.producing.send_request import Prepared, SendSettings, send_call
-from libramq.client.producing.send_result import SendResult, SendResults
+from libramq.client.producing.send_result import SendResult, send_results
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import Clock
@@ -98,7 +98,7 @@ class Sender:
                 return
             try:
                 reply = call.result(outcome, where=f"broker {queue.broker_name} at {address}")
-                results = SendResults(prepared.ids, queue, reply)
+                results = send_results(prepared.ids, queue, reply)
             except BrokerError as error:
                 if error.response_code == ResponseCode.GO_AWAY:
                     self._remotes.close_connection(address)
