@@ -3,9 +3,10 @@
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.history import Commit
-from libramq.testing.invariants.kafka_offsets import KafkaConsumedAtLeastOnce
+from libramq.testing.invariants.kafka_offsets import KafkaCommitsAreKept, KafkaConsumedAtLeastOnce
 from libramq.testing.invariants.offsets import CommitIsKept
 from libramq.testing.invariants.ownership import ReadersKeepTheirQueues
+from libramq.testing.nodes.kafka_facts import KafkaCommit
 from libramq.testing.simulation import Simulation
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -44,6 +45,20 @@ def test_a_read_whose_answer_comes_after_its_brokers_death_counts():
     node.kafka = None
     reads.kafka_handled("K", "broker-a", ("T", 0), 29, 30)
     assert reads._read["K", QUEUE] == [(0, 30)]
+
+
+def test_a_kafka_commit_beyond_its_queues_end_sets_the_end():
+    """A power cut took messages, and their reader does not know yet (seeds 2000345, 2000392)."""
+    simulation = Simulation(1)
+    kept = KafkaCommitsAreKept(simulation.cluster)
+    simulation.cluster.brokers["broker-a"].kafka = _Port()  # type: ignore[assignment]
+    commit = KafkaCommit("K", "kafka-1", 1, "broker-a", 1, 1, {("T", 0): 7}, False, MonotonicMs(1))
+    kept.kafka_commit(commit)
+    offsets = _broker(simulation).offsets
+    offsets.commit("K", "T", 0, 7)
+    assert offsets.query("K", "T", 0) == 0
+    kept.kafka_committed(commit, {("T", 0): 0})
+    kept.step()
 
 
 class _Port:

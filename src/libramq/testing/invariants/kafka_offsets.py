@@ -16,9 +16,13 @@ _Key = tuple[str, MessageQueue]
 
 
 class _Pending(NamedTuple):
-    """A commit under way: its queues, and how many faults there had been; those at reachable brokers."""
+    """A commit under way: its queues, and how many faults there had been; those at reachable brokers.
+
+    offsets: what it will have set, as brokers bring an offset that is beyond its queue's end back to that.
+    """
 
     queues: Mapping[KafkaPartition, MessageQueue]
+    offsets: Mapping[KafkaPartition, int]
     faults: int
     reachable: frozenset[MessageQueue]
 
@@ -27,7 +31,8 @@ class KafkaCommitsAreKept(Invariant):
     """Check that an acknowledged commit is at the queue's broker, and that it never goes back there.
 
     A commit without an answer may take effect at any time. A power cut may take what was committed before
-    it; and where the queue's broker could not be reached the coordinator keeps the commit in memory.
+    it, and messages too: whoever does not know yet commits an offset beyond the queue's end. And where the
+    queue's broker could not be reached the coordinator keeps the commit in memory.
     """
 
     name = "an acknowledged commit of a Kafka group does not go back"
@@ -53,16 +58,18 @@ class KafkaCommitsAreKept(Invariant):
         found = {each: kafka.queue(*each) if kafka is not None else None for each in commit.offsets}
         queues = {each: queue for each, queue in found.items() if queue is not None}
         reachable = frozenset(each for each in queues.values() if self._reaches(commit.broker, each))
-        self._pending[commit.member, commit.number] = _Pending(queues, self._faults, reachable)
+        offsets = {each: self._within(queue, commit.offsets[each]) for each, queue in queues.items()}
+        self._pending[commit.member, commit.number] = _Pending(queues, offsets, self._faults, reachable)
         for each, queue in queues.items():
-            self._open[commit.group, queue][commit.offsets[each]] += 1
+            self._open[commit.group, queue][offsets[each]] += 1
 
     def kafka_committed(self, commit: KafkaCommit, codes: Mapping[KafkaPartition, int]) -> None:
-        queues, faults, reachable = self._pending.pop((commit.member, commit.number))
+        queues, offsets, faults, reachable = self._pending.pop((commit.member, commit.number))
         for each, code in codes.items():
-            queue, offset = queues.get(each), commit.offsets[each]
+            queue = queues.get(each)
             if queue is None:
                 continue
+            offset = offsets[each]
             key = (commit.group, queue)
             if code:
                 self._open[key][offset] -= 1
@@ -99,6 +106,11 @@ class KafkaCommitsAreKept(Invariant):
                 self._floors[key] = (offset, self.cluster.now_ms)
             elif offset is None or offset < floor:
                 self.broken(f"{group} committed {floor} in {queue}, which has {offset}")
+
+    def _within(self, queue: MessageQueue, offset: int) -> int:
+        """Return an offset, or the queue's end if that is before it; the offset while its broker is down."""
+        broker = self.cluster.brokers[queue.broker_name].broker
+        return offset if broker is None else min(offset, broker.store.max_offset(queue.topic, queue.queue_id))
 
     def _reaches(self, broker: str, queue: MessageQueue) -> bool:
         """Return whether a coordinator reaches the queue's broker."""
