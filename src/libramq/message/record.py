@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from libramq.errors import BodyDamaged, InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
 from libramq.message import sys_flag as flags
+from libramq.message.alike_records import ALIKE_MIN, decode_alike
 from libramq.message.checksum import crc32
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
@@ -225,6 +226,10 @@ def decode_records(
                     found = known[end - body_end] = _between(data, body_end, end)
                 if found is not None:
                     between, topic = found
+                    if not start and length >= ALIKE_MIN * size and not length % size:
+                        alike = decode_alike(data, body_bytes, found, broker_name, added, check_crc=check_crc)
+                        if alike is not None:
+                            return alike
                     body = data[body_start:body_end]
                     if check_crc and crc32(body) & 0x7FFF_FFFF != body_crc:
                         raise _damaged(topic, int.from_bytes(data[start + 12 : start + 16]), queue_offset)
