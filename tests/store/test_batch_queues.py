@@ -3,13 +3,14 @@
 import struct
 import zlib
 
+import msgspec
 import pytest
 
 from libramq.errors import StoreCorrupt, StoreError
 from libramq.message import decode_records, tag_code
 from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
-from libramq.message.inner_batch import place_of
+from libramq.message.place import place_of
 from libramq.message.properties import encode_properties
 from libramq.spark.reading.store_queues import StoreQueues
 from libramq.store import StoreMessage
@@ -97,6 +98,25 @@ def test_a_reader_of_whole_batches_gets_records_as_they_are_stored(tmp_path):
     assert b"".join(found.data) == log[results[2].physical_offset : results[2].end]
     found = store.read("T", 0, 0, 100, 1, as_stored=True)
     assert b"".join(found.data) == log[: results[0].end]
+    store.close()
+
+
+def test_a_reader_that_unwraps_gets_the_batches_of_rocketmq_alone_as_they_are_stored(tmp_path):
+    store = open_batched(tmp_path)
+    foreign = msgspec.structs.replace(batch("x", "y"), sys_flag=flags.INNER_BATCH)
+    results = store.append_batch([batch("a", "b", "c"), message("d"), foreign, batch("e", "f")])
+    log = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
+    found = store.read("T", 0, 1, 100, may_be_wrapped=True)
+    assert b"".join(found.data) == log[: results[1].end], "as far as the first of another protocol"
+    assert (found.next_offset, found.count, found.size) == (4, 3, results[1].end)
+    found = store.read("T", 0, 5, 100, may_be_wrapped=True)
+    bodies = [each.body for each in decode_records(b"".join(found.data))]
+    assert (bodies, found.next_offset) == ([b"y", b"e", b"f"], 8), "its messages come one by one"
+    found = store.read("T", 0, 7, 100, may_be_wrapped=True)
+    assert b"".join(found.data) == log[results[3].physical_offset : results[3].end]
+    assert store.read("T", 0, 0, 1, may_be_wrapped=True).next_offset == 3, "whole, whatever the limit"
+    selected = store.read("T", 0, 0, 100, None, frozenset({tag_code("z")}), may_be_wrapped=True)
+    assert selected.status is ReadStatus.NO_MATCHED_MESSAGE
     store.close()
 
 

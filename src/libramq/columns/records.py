@@ -80,10 +80,11 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 class Records:
     """The parsed positions of records in a range of bytes; each column is computed on request.
 
-    starts: their positions, in ascending order; None if they are adjacent and fill the bytes.
+    starts: their positions, in ascending order; None if they are adjacent and fill the bytes. wrapped:
+    batches of RocketMQ's may be among them (`columns.unwrapped`); RemoteProtocolError for any others.
     """
 
-    def __init__(self, data: bytes, starts: Positions | None = None) -> None:
+    def __init__(self, data: bytes, starts: Positions | None = None, *, wrapped: bool = False) -> None:
         self._data = data
         self._buffer = pa.py_buffer(data)
         if starts is None:
@@ -96,7 +97,10 @@ class Records:
         self._starts = starts
         self._head = head
         self._sys_flag = head["sys_flag"].astype(np.int64)
-        if np.any(self._sys_flag & flags.INNER_BATCH):
+        bits = self._sys_flag & flags.WRAPPED
+        #: The rows that are batches.
+        self.wrapped_rows: list[int] = np.flatnonzero(bits == flags.WRAPPED).tolist()
+        if np.any(bits == flags.INNER_BATCH) or (self.wrapped_rows and not wrapped):
             raise RemoteProtocolError("records of batch queues (queue.type=BatchCQ) cannot be read")
         record_ends = starts + head["size"].astype(np.int64)
         self._stored_at = starts + (_HEAD.itemsize + 8)
@@ -168,7 +172,7 @@ class Records:
         for name in schema.names:
             match name:
                 case "topic":
-                    column = text_of(slices(self._buffer, *self._topic))
+                    column = self._topics()
                 case "broker":
                     column = self._brokers(brokers)
                 case "queueId":
@@ -199,6 +203,9 @@ class Records:
     @cached_property
     def _parsed(self) -> Properties:
         return Properties(slices(self._buffer, *self._properties))
+
+    def _topics(self) -> pa.Array:
+        return text_of(slices(self._buffer, *self._topic))
 
     def _brokers(self, brokers: Sequence[tuple[str, int]]) -> pa.Array:
         before = [0, *self.count_before([end for _, end in brokers])]

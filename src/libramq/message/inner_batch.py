@@ -6,12 +6,8 @@ Its system flag has INNER_BATCH. Only queues of batches have such records (`queu
 record of theirs has the property INNER_BASE, its own queue offset: by that, a queue is built again from the
 log alone.
 
-A message of a batch has a place of its own, though the batch has one: the lower 48 bits are the batch's
-physical offset, those above the number of the message within it. So offset message ids, which have 8 bytes
-for a place, lead to one message.
-
 Upstream: MessageSysFlag.INNER_BATCH_FLAG, MessageConst.PROPERTY_INNER_NUM, MessageDecoder.decodeMessage (a
-client that unwraps). Places of single messages are ours: Apache's clients give all of a batch one id.
+client that unwraps).
 """
 
 from collections.abc import Callable
@@ -21,27 +17,16 @@ from libramq.errors import StoreCorrupt
 from libramq.message import sys_flag as flags
 from libramq.message.batch import iterate_batch
 from libramq.message.ids import encode_host
+from libramq.message.place import place_of
 from libramq.message.properties import INNER_BASE, INNER_NUM, find_property
 from libramq.message.record import RecordHead, decode_record, encode_record
 
 #: A unit counts the messages of a batch in two bytes.
 INNER_NUM_MAX: Final = 0x7FFF
-#: Ours: a log of 256 TiB; 15 bits are left for the number.
-_PLACE_BITS: Final = 48
-_PLACE_MASK: Final = (1 << _PLACE_BITS) - 1
 _NUM: Final = INNER_NUM.encode()
 _BASE: Final = INNER_BASE.encode()
-_OF_A_BATCH: Final = flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_MASK
-
-
-def place_of(physical_offset: int, number: int) -> int:
-    """Return the place of a message, by its number within the batch at a physical offset."""
-    return physical_offset | number << _PLACE_BITS
-
-
-def split_place(place: int) -> tuple[int, int]:
-    """Return physical offset of the record, and number within it, of a message's place."""
-    return place & _PLACE_MASK, place >> _PLACE_BITS
+#: The bits of a batch's record that its messages do not have.
+OF_A_BATCH: Final = flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_MASK
 
 
 def message_count(head: RecordHead) -> int:
@@ -75,7 +60,7 @@ def unwrapped_items(data: bytes, head: RecordHead) -> list[bytes]:
             body=item.body,
             properties=item.properties,
             flag=item.flag,
-            sys_flag=head.sys_flag & ~_OF_A_BATCH,
+            sys_flag=head.sys_flag & ~OF_A_BATCH,
             born_timestamp_ms=batch.born_timestamp_ms,
             born_host=encode_host(batch.born_host),
             store_timestamp_ms=batch.store_timestamp_ms,

@@ -15,11 +15,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from libramq.message import properties as names
+from libramq.message.checksum import crc32
 from libramq.message.ids import decode_host, encode_host, encode_offset_id
-from libramq.message.record_head import SYS_FLAG_LOW_AT, RecordFields, head_fields
+from libramq.message.place import place_of
+from libramq.message.record_head import (
+    HEADS,
+    HOST_BITS,
+    SYS_FLAG_LOW_AT,
+    TOPIC_V1_BYTES_MAX,
+    RecordFields,
+    head_fields,
+)
 from libramq.message.sys_flag import COMPRESSED
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
+#: In place of a head's magic and body crc: it is the head of all messages of an inner batch. The offsets are
+#: those of the first, and sizes and checksums are found with a look at them.
+IN_A_BATCH: Final = bytes(4)
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
 
 
@@ -144,8 +156,22 @@ class MessageExt:
     def _fields(self) -> RecordFields:
         head = self._head
         if isinstance(head, bytes):
-            head = self._head = head_fields(head)
+            fields = head_fields(head)
+            if head[4:8] == IN_A_BATCH:
+                fields = self._fields_in_batch(fields)
+            head = self._head = fields
         return head
+
+    def _fields_in_batch(self, fields: RecordFields) -> RecordFields:
+        """Return the fields of one of a batch's messages, as if it had a record of its own."""
+        body, offset, topic_bytes = self.body, self.queue_offset, len(self.topic.encode())
+        around_topic = 3 if topic_bytes <= TOPIC_V1_BYTES_MAX else 4
+        size = HEADS[fields[7] & HOST_BITS].size + len(body) + around_topic + topic_bytes + len(self._stored)
+        place = place_of(fields[6], offset - fields[5])
+        return (
+            size, 0, crc32(body) & 0x7FFF_FFFF, fields[3], fields[4], offset, place, fields[7], fields[8],
+            fields[9], fields[10], fields[11], 0, 0, len(body),
+        )  # fmt: skip
 
     @property
     def queue_id(self) -> int:
@@ -249,7 +275,8 @@ class MessageExt:
         head = self._head
         if not isinstance(head, bytes) or self._properties is not None:
             return None
-        return None if head[SYS_FLAG_LOW_AT] & COMPRESSED else (head, self.body, self._stored)
+        is_other = head[SYS_FLAG_LOW_AT] & COMPRESSED or head[4:8] == IN_A_BATCH
+        return None if is_other else (head, self.body, self._stored)
 
     def apart(self) -> "MessageExt":
         """Return the same message, apart from what becomes of this one in a handler's hands."""
@@ -262,8 +289,8 @@ class MessageExt:
     def stored_again(self, properties: dict[str, str], queue_offset: int, physical_offset: int) -> None:
         """Note that a copy with other properties is what counts now."""
         self._properties = properties
-        self.queue_offset = queue_offset
         fields = self._fields
+        self.queue_offset = queue_offset
         self._head = (*fields[:5], queue_offset, physical_offset, *fields[7:])
 
     @property

@@ -40,6 +40,7 @@ from libramq.message.record_head import (
     HEADS,
     HOST_BITS,
     SYS_FLAG_LOW_AT,
+    TOPIC_V1_BYTES_MAX,
     head_fields,
 )
 
@@ -49,13 +50,12 @@ BLANK_MAGIC: Final = 0xCBD43194
 BLANK_BYTES: Final = 8
 RECORD_BYTES_MIN: Final = 92  # 91 fixed and a topic of one character.
 RECORD_BYTES_MAX: Final = 16 * 1024 * 1024  # NettyDecoder.FRAME_MAX_LENGTH: it must fit in a reply.
-TOPIC_V1_BYTES_MAX: Final = 127  # The length byte is signed on the Java side.
 TOPIC_BYTES_MAX: Final = 32767
 
 #: What a message can be consumed without.
 _FOR_TOOLS: Final = frozenset({MSG_REGION, TRACE_ON, CLUSTER, FIRST_POP_TIME})
 _HEAD_V4_BYTES: Final = HEADS[0].size
-_NOT_PLAIN: Final = HOST_BITS | flags.COMPRESSED
+_NOT_PLAIN: Final = HOST_BITS | flags.COMPRESSED | flags.INNER_BATCH
 
 
 class RecordHead(NamedTuple):
@@ -193,16 +193,16 @@ def decode_records(
     check_crc: bool = False,
     broker_name: str = "",
     added: Mapping[str, str] = NONE_ADDED,
+    unwrap: Callable[[bytes, int, list[MessageExt]], int] | None = None,
 ) -> list[MessageExt]:
     """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
 
-    added: properties that the receiver knows; the mapping is kept. check_crc: raise BodyDamaged for the
-    first body that does not match its checksum. One that is not what its flag says any producer can send: if
-    the reply were refused for its sake, nobody would read its queue any more. So handlers deal with it.
+    added: properties that the receiver knows; the mapping is kept. unwrap: adds the messages of a batch, and
+    returns its end. check_crc: raise BodyDamaged for the first body that does not match its checksum. What
+    any producer can send is left to handlers: if it were refused, nobody would read its queue any more.
     """
     data = bytes(data)
-    messages: list[MessageExt] = []
-    start, length = 0, len(data)
+    messages, start, length = list[MessageExt](), 0, len(data)
     unpack: Callable[[bytes, int], tuple[int, int, int, int, int, int, int]] = BRIEF_HEAD.unpack_from
     # By the size of all behind a body, which many records have in common: `_between` of one of these.
     known: dict[int, tuple[bytes, str] | None] = {}
@@ -239,10 +239,10 @@ def decode_records(
                     ))  # fmt: skip
                     start = end
                     continue
-        message, start = _decode_any(
-            data, start, decompress=decompress, check_crc=check_crc, broker_name=broker_name
-        )
-        message.add_properties(added)
+            if unwrap is not None and sys_flag & flags.WRAPPED == flags.WRAPPED:
+                start = unwrap(data, start, messages)
+                continue
+        message, start = _decode_any(data, start, decompress, check_crc, broker_name, added)
         messages.append(message)
     return messages
 
@@ -257,13 +257,14 @@ def _between(data: bytes, body_end: int, end: int) -> tuple[bytes, str] | None:
 
 
 def _decode_any(
-    data: bytes, start: int, *, decompress: bool, check_crc: bool, broker_name: str
+    data: bytes, start: int, decompress: bool, check_crc: bool, broker_name: str, added: Mapping[str, str]
 ) -> tuple[MessageExt, int]:
     decoded = decode_record(data, start, decompress=False, check_crc=check_crc, broker_name=broker_name)
     if decoded is None:
         raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
     if decompress and decoded[0].sys_flag & flags.COMPRESSED:
         _decompress(decoded[0])
+    decoded[0].add_properties(added)
     return decoded
 
 

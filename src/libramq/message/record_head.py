@@ -9,6 +9,7 @@ from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES
 #: The fields in the order of `HEADS`.
 RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
 HOST_BITS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+TOPIC_V1_BYTES_MAX: Final = 127  # The length byte is signed on the Java side.
 #: Where the system flag's low byte is, which has the host bits.
 SYS_FLAG_LOW_AT: Final = 39
 

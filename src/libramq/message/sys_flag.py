@@ -23,6 +23,8 @@ STORE_HOST_V6: Final = 0x020
 
 NEED_UNWRAP: Final = 0x040
 INNER_BATCH: Final = 0x080
+#: Both: what clients unwrap. Batches of other protocols are unwrapped by their broker.
+WRAPPED: Final = NEED_UNWRAP | INNER_BATCH
 
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_UNNAMED: Final = 0x000  # Old clients know only zlib and leave the bits empty.

@@ -150,6 +150,8 @@ class PullMessageHeader(Header):
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
     lb_topic_start: Long | None = None
+    # Ours: the client unwraps inner batches itself, from before the offset perhaps.
+    lb_takes_batches: bool | None = None
 
 
 class QueryConsumerOffsetHeader(Header):

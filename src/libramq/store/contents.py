@@ -14,8 +14,8 @@ from functools import partial
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.filter.message_filter import MessageFilter
-from libramq.message.inner_batch import split_place
 from libramq.message.message import MessageExt
+from libramq.message.place import split_place
 from libramq.message.record import decode_record, peek_record
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
@@ -72,17 +72,20 @@ class StoreContents:
         *,
         may_wait: bool = True,
         as_stored: bool = False,
+        may_be_wrapped: bool = False,
     ) -> ReadResult:
         """Read messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first.
 
-        as_stored: return inner batches as they are, from before the offset perhaps.
+        as_stored: return inner batches as they are, from before the offset perhaps. may_be_wrapped: those
+        that clients of RocketMQ unwrap may come so, unless messages are selected by tag codes.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return NO_QUEUE
         result = self._read_queue(
-            queue, offset, max_count, max_bytes, tag_codes, may_wait=may_wait, as_stored=as_stored
-        )
+            queue, offset, max_count, max_bytes, tag_codes, may_wait=may_wait, as_stored=as_stored,
+            may_be_wrapped=may_be_wrapped,
+        )  # fmt: skip
         self.count_read(result)
         return result
 
@@ -96,12 +99,13 @@ class StoreContents:
         *,
         may_wait: bool,
         as_stored: bool = False,
+        may_be_wrapped: bool = False,
     ) -> ReadResult:
         if isinstance(queue, BatchConsumeQueue):
             unwrapping = None if as_stored else self.unwrapping
             result = read_batches(
                 self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, unwrapping,
-                may_wait=may_wait, may_unwrap=may_wait and self.may_wait,
+                may_wait=may_wait, may_unwrap=may_wait and self.may_wait, may_be_wrapped=may_be_wrapped,
             )  # fmt: skip
             if may_wait and result.status is ReadStatus.WOULD_WAIT:
                 raise ColdRead(result.cold[0])

@@ -85,8 +85,8 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     expression: the wanted messages, of `expression_type`; None: the group's subscription (from heartbeats),
     of which the reader knows `subscription_version`. member, epoch: of a coordinated group; the member must
     have the queue open under that epoch as long as the pull lasts. topic_start: see `former_topics`.
-    commit_offset: what the group has read before. hold_ms: how long to wait for a message; None: not at all.
-    tag_codes, message_filter: filled in by `Reading`.
+    takes_batches: the reader unwraps inner batches itself. commit_offset: what the group has read before.
+    hold_ms: how long to wait for a message; None: not at all. tag_codes, message_filter: of `Reading`.
     """
 
     waiter: Waiter[PullResult]
@@ -102,6 +102,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
     member: str | None = None
     epoch: int | None = None
     topic_start: int = 0
+    takes_batches: bool = False
     commit_offset: int | None = None
     hold_ms: int | None = None
     tag_codes: frozenset[int] | None = None
@@ -268,6 +269,7 @@ class Reading:
                 pull.bytes_max,
                 pull.tag_codes,
                 may_wait=may_wait,
+                may_be_wrapped=pull.takes_batches,
             )
             self._finish(pull, hold_until_ms, now_ms, cause, warmings, result)
         else:

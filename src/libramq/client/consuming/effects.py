@@ -85,7 +85,8 @@ class Pull:
     """Pull messages from an offset on → `pulled`.
 
     claim: under which the queue is open in a coordinated group. topic_start: what its opening named.
-    as_records: its messages are wanted as PulledRecords. accepts_damaged: bodies are taken although they do
+    as_records: its messages are wanted as PulledRecords. takes_batches: inner batches may come whole, which
+    are more messages than `count_max` perhaps. accepts_damaged: bodies are taken although they do
     not match their checksums.
     The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
     """
@@ -101,6 +102,7 @@ class Pull:
     topic_start: int = 0
     as_records: bool = False
     accepts_damaged: bool = False
+    takes_batches: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The batch read: messages of a queue of batches, as records of their own or as they are stored.
 
     units ─► records ─► as stored     whole batches, the first from before the offset perhaps
+                     ├► wrapped       the same of those alone that clients of RocketMQ unwrap (NEED_UNWRAP)
                      └► unwrapped     messages from the offset on, as any other queue has them
 
 Upstream: DefaultMessageStore.getMessage, which gives clients whole batches to unwrap.
@@ -12,7 +13,9 @@ from itertools import accumulate
 from typing import Final
 
 from libramq.errors import StoreCorrupt
+from libramq.message import sys_flag as flags
 from libramq.message.record import RecordHead, peek_record
+from libramq.message.record_head import SYS_FLAG_LOW_AT
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import FileRange
@@ -46,12 +49,17 @@ def read_batches(
     *,
     may_wait: bool,
     may_unwrap: bool,
+    may_be_wrapped: bool = False,
 ) -> ReadResult:
     """Read from `offset` on, as `read_queue` does; as stored if there is no unwrapping.
 
     As stored, the limit is of bytes alone. may_unwrap: large batches too; else WOULD_WAIT names the first.
+    may_be_wrapped: the reader unwraps what clients of RocketMQ do; the last batch is whole in any case.
     """
-    read = _BatchRead(log, queue, config, offset, max_count, max_bytes, tag_codes, unwrapping)
+    may_be_wrapped = may_be_wrapped and tag_codes is None
+    read = _BatchRead(
+        log, queue, config, offset, max_count, max_bytes, tag_codes, unwrapping, may_be_wrapped=may_be_wrapped
+    )
     while True:
         result = read.run(may_wait=may_wait, may_unwrap=may_unwrap)
         if isinstance(result, ReadResult):
@@ -73,12 +81,15 @@ class _BatchRead:
         max_bytes: int | None,
         tag_codes: frozenset[int] | None,
         unwrapping: Unwrapping | None,
+        *,
+        may_be_wrapped: bool,
     ) -> None:
         self._log = log
         self._queue = queue
         self._offset = offset
         self._tag_codes = tag_codes
         self._unwrapping = unwrapping
+        self._may_be_wrapped = may_be_wrapped
         self._limits = read_limits(config, max_count, max_bytes)
         self._memory_start = log.end - config.in_memory_bytes
         self._scan_max = queue.visible_max - offset
@@ -120,6 +131,14 @@ class _BatchRead:
                 ReadStatus.FOUND, next_offset, min_offset, max_offset,
                 data=data, count=next_offset - offset, size=sum(sizes),
             )  # fmt: skip
+        if self._may_be_wrapped:
+            data_wrapped, end = _wrapped(data)
+            if data_wrapped:
+                next_offset = next_offset if end is None else end
+                return ReadResult(
+                    ReadStatus.FOUND, next_offset, min_offset, max_offset,
+                    data=data_wrapped, count=next_offset - offset, size=sum(map(len, data_wrapped)),
+                )  # fmt: skip
         return self._unwrapped(data, next_offset, self._unwrapping, may_unwrap=may_unwrap)
 
     def _wanted(self, units: Sequence[BatchUnit]) -> tuple[ReadStatus, list[Place], int]:
@@ -217,6 +236,26 @@ class _BatchRead:
     def _is_matched(message: bytes, tag_codes: frozenset[int]) -> bool:
         head = peek_record(message)
         return head is not None and unit_tag_code(head) in tag_codes
+
+
+def _wrapped(
+    data: tuple[bytes | memoryview, ...],
+) -> tuple[tuple[bytes | memoryview, ...], int | None]:
+    """Return the records up to the first batch of another protocol, and its offset; None if there is none.
+
+    A record costs a look at its size and its flag, whatever number of messages it stands for.
+    """
+    before: list[bytes | memoryview] = []
+    for piece in data:
+        start = 0
+        while start < len(piece):
+            if piece[start + SYS_FLAG_LOW_AT] & flags.WRAPPED == flags.INNER_BATCH:
+                if start:
+                    before.append(piece[:start])
+                return tuple(before), int.from_bytes(piece[start + 20 : start + 28])
+            start += int.from_bytes(piece[start : start + 4])
+        before.append(piece)
+    return data, None
 
 
 def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[tuple[bytes, RecordHead]]:

@@ -69,6 +69,7 @@ class PullMessage:
             member=header.lb_member,
             epoch=header.lb_queue_epoch,
             topic_start=header.lb_topic_start or 0,
+            takes_batches=bool(header.lb_takes_batches),
             commit_offset=header.commit_offset if flag & PULL_COMMIT_OFFSET else None,
             hold_ms=header.suspend_timeout_millis if flag & PULL_SUSPEND else None,
         )

@@ -44,14 +44,29 @@ class PulledRecords(Sequence[MessageExt]):
         self._made = [] if made is None else made
 
     @classmethod
-    def of(cls, data: bytes, broker_name: str, *, check_crc: bool = False) -> Self:
-        """Parse the body of a pull reply; raises RemoteProtocolError, with check_crc also BodyDamaged."""
+    def of(cls, data: bytes, broker_name: str, offset: int = 0, *, check_crc: bool = False) -> Self:
+        """Parse the body of a pull reply; raises RemoteProtocolError, with check_crc also BodyDamaged.
+
+        offset: that of the pull; a batch may begin before it.
+        """
         from libramq.columns.records import Records
 
-        records = Records(bytes(data))
+        records = Records(bytes(data), wrapped=True)
         if check_crc and not records.has_good_crcs():
             raise BodyDamaged("the body of a message does not match its checksum")
+        if records.wrapped_rows:
+            return cls._unwrapped(records, broker_name, offset)
         return cls(records, broker_name)
+
+    @classmethod
+    def _unwrapped(cls, records: "Records", broker_name: str, offset: int) -> Self:
+        from libramq.columns.unwrapped import UnwrappedRecords
+
+        messages = UnwrappedRecords(records)
+        import numpy as np
+
+        first = int(np.searchsorted(messages.queue_offsets, offset))
+        return cls(messages, broker_name, range(first, len(messages)))
 
     @classmethod
     def of_messages(cls, messages: Iterable[MessageExt], broker_name: str) -> Self:

@@ -198,6 +198,7 @@ class Pulling:
         count_max = min(self._settings.pull_batch_size, limits.count_max)  # So twice that waits, at most.
         if cursor.catch_up is not None:
             count_max = min(count_max, cursor.catch_up.portion)
+        takes_batches = cursor.catch_up is None  # A portion is counted in messages.
         claim, number, start = owned.claim.opened, cursor.number, owned.claim.topic_start
         return [
             fx.Pull(
@@ -211,6 +212,7 @@ class Pulling:
                 start,
                 self._as_records,
                 cursor.accepts_damaged,
+                takes_batches,
             )
         ]
 

@@ -24,7 +24,8 @@ from libramq.logs import get_logger
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
-from libramq.message.record import damaged_records, decode_records
+from libramq.message.record import damaged_records
+from libramq.message.unwrapping import decode_pulled
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
@@ -64,9 +65,11 @@ def decoded_messages(effect: fx.Pull, reply: calls.PullReply) -> Sequence[Messag
                 offset=head.queue_offset,
             )
     if effect.as_records:
-        return PulledRecords.of(body, queue.broker_name, check_crc=check_crc)
+        return PulledRecords.of(body, queue.broker_name, effect.offset, check_crc=check_crc)
     bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
-    return decode_records(body, check_crc=check_crc, broker_name=queue.broker_name, added=bounds)
+    return decode_pulled(
+        body, effect.offset, check_crc=check_crc, broker_name=queue.broker_name, added=bounds
+    )
 
 
 class ConsumerRequests:
@@ -172,6 +175,7 @@ class ConsumerRequests:
             lb_member=effect.claim.member if effect.claim else None,
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
             lb_topic_start=effect.topic_start or None,
+            lb_takes_batches=effect.takes_batches or None,
         )
 
         def answered(outcome: calls.PullReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:

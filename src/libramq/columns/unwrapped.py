@@ -1,0 +1,169 @@
+"""Unwrapped records: stored records of which some are inner batches, with a row for each of their messages.
+
+    record: head │ body: item 7 │ item 8 │ item 9 │ topic   ─►   rows 7, 8, 9: the head's fields, repeated;
+                                                                 bodies and properties where the items are
+
+A batch that cannot be read is one row, with its body as it is stored: a queue must not end at it.
+
+Upstream: MessageDecoder.decodeMessage.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from libramq.columns.fields import Positions
+from libramq.columns.inner_items import Batch, find_items
+from libramq.columns.records import Records
+from libramq.errors import RemoteProtocolError
+from libramq.message import sys_flag as flags
+from libramq.message.compression import decompress_body
+from libramq.message.inner_batch import OF_A_BATCH, message_count
+from libramq.message.place import PLACE_BITS
+from libramq.message.record import RecordHead, encode_record, peek_record
+from libramq.message.record_head import HEADS, HOST_BITS
+
+
+def unwrapped(records: Records) -> Records:
+    """Return records with the messages of the batches among them in the places of these."""
+    return UnwrappedRecords(records) if records.wrapped_rows else records
+
+
+class UnwrappedRecords(Records):
+    """Messages of batches, and single ones. pulled: the records that they are in."""
+
+    def __init__(self, pulled: Records) -> None:
+        plain = _decompressed(pulled)
+        stored = pulled if plain is None else Records(plain, wrapped=True)
+        items = find_items(stored._data, _batches(stored))
+        found = [batch.row for batch in items.batches]
+        _log_unreadable(stored, set(stored.wrapped_rows) - set(found))
+        counts = np.ones(len(stored), dtype=np.int64)
+        counts[found] = [batch.item_count for batch in items.batches]
+        is_batch = np.zeros(len(stored), dtype=np.bool_)
+        is_batch[found] = True
+        of = np.repeat(np.arange(len(stored)), counts)
+        is_item = is_batch[of]
+        numbers = np.arange(len(of)) - (np.cumsum(counts) - counts)[of]
+        self._pulled, self._stored, self._record_of = pulled, stored, of
+        self._data, self._buffer = stored._data, stored._buffer
+        self.wrapped_rows = []
+        self._starts = pulled._starts[of]
+        self._head = head = stored._head[of]
+        head["queue_offset"] += numbers
+        head["physical_offset"] |= numbers << PLACE_BITS
+        head["flag"][is_item] = items.flags
+        self._sys_flag = stored._sys_flag[of]
+        self._sys_flag[is_item] &= ~OF_A_BATCH
+        head["sys_flag"] = self._sys_flag
+        self._stored_at = stored._stored_at[of]
+        self._store_host_at = stored._store_host_at[of]
+        self._tail = stored._tail[of]
+        self._body = _placed(stored._body, of, is_item, items.body)
+        self._properties = _placed(stored._properties, of, is_item, items.properties)
+
+    def record(self, row: int) -> bytes:
+        """Return the bytes of one record; for a message of a batch, as a broker that unwraps it has them."""
+        record = self._stored.record(int(self._record_of[row]))
+        head = _head(record)
+        if not head.sys_flag & flags.INNER_BATCH or self._sys_flag[row] & flags.INNER_BATCH:
+            return record
+        fields = HEADS[head.sys_flag & HOST_BITS].unpack_from(record)
+        body, properties = (
+            self._data[int(starts[row]) : int(ends[row])] for starts, ends in (self._body, self._properties)
+        )
+        return encode_record(
+            topic=head.topic,
+            queue_id=head.queue_id,
+            queue_offset=int(self._head["queue_offset"][row]),
+            physical_offset=int(self._head["physical_offset"][row]),
+            body=body,
+            properties=properties,
+            flag=int(self._head["flag"][row]),
+            sys_flag=head.sys_flag & ~OF_A_BATCH,
+            born_timestamp_ms=fields[8],
+            born_host=fields[9],
+            store_timestamp_ms=fields[10],
+            store_host=fields[11],
+        )
+
+    def has_good_crcs(self) -> bool:
+        """Return whether every body, as it is stored, matches its checksum."""
+        return self._pulled.has_good_crcs()
+
+    def _topics(self) -> pa.Array:
+        return self._stored._topics().take(pa.array(self._record_of))
+
+
+def _placed(
+    stored: tuple[Positions, Positions],
+    of: Positions,
+    is_item: npt.NDArray[np.bool_],
+    items: tuple[Positions, Positions],
+) -> tuple[Positions, Positions]:
+    """Return where something of each row begins and ends: in its record, or in an item of a batch."""
+    if is_item.all():
+        return items
+    starts, ends = stored[0][of], stored[1][of]
+    starts[is_item], ends[is_item] = items
+    return starts, ends
+
+
+def _head(data: bytes, start: int = 0) -> RecordHead:
+    head = peek_record(data, start)
+    assert head is not None, "the record is whole"
+    return head
+
+
+def _batches(records: Records) -> Sequence[Batch]:
+    """Return the batches among records, without what cannot be decompressed."""
+    found = []
+    for row in records.wrapped_rows:
+        head = _head(records._data, int(records._starts[row]))
+        if not head.sys_flag & flags.COMPRESSED:
+            found.append(Batch(row, head.body_start, head.body_end, message_count(head)))
+    return found
+
+
+def _decompressed(records: Records) -> bytes | None:
+    """Return the bytes of records with the bodies of all batches decompressed; None if they are so.
+
+    A body that cannot be decompressed stays as it is.
+    """
+    compressed = set(np.flatnonzero(records._sys_flag & flags.COMPRESSED).tolist()).intersection(
+        records.wrapped_rows
+    )
+    if not compressed:
+        return None
+    every = map(records.record, range(len(records)))
+    return b"".join([_plain(each) if row in compressed else each for row, each in enumerate(every)])
+
+
+def _plain(record: bytes) -> bytes:
+    """Return the record of a batch with its body decompressed, or as it is."""
+    head = _head(record)
+    try:
+        body = decompress_body(record[head.body_start : head.body_end], head.sys_flag)
+    except RemoteProtocolError:
+        return record
+    kind = HEADS[head.sys_flag & HOST_BITS]
+    fields = kind.unpack_from(record)
+    sys_flag = head.sys_flag & ~(flags.COMPRESSED | flags.COMPRESSION_MASK)
+    size = kind.size + len(body) + len(record) - head.body_end
+    packed = kind.pack(size, *fields[1:7], sys_flag, *fields[8:14], len(body))
+    return b"".join((packed, body, record[head.body_end :]))
+
+
+def _log_unreadable(records: Records, rows: set[int]) -> None:
+    if not rows:
+        return
+    from libramq.logs import get_logger  # As in `records`: loaded with the first such batch only.
+
+    for row in sorted(rows):
+        get_logger(__name__).error(
+            "a batch is returned as it is stored: its messages cannot be read",
+            offset=int(records._head["queue_offset"][row]),
+            physical_offset=int(records._head["physical_offset"][row]),
+        )
