@@ -87,7 +87,10 @@ class MessagesLost(LibraError):
 
 
 class Stretch(NamedTuple):
-    """The records of one reply, back to back, and the offsets [start, end) that they cover."""
+    """The records of one reply, back to back, and the offsets [start, end) that they cover.
+
+    Inner batches among them are whole (`message.unwrapping`): they may begin before, and end after these.
+    """
 
     queue: MessageQueue
     start: int
@@ -252,6 +255,7 @@ class QueueReader:
                 subscription=self._filter.expression,
                 expression_type=self._filter.kind,
                 max_msg_bytes=REPLY_BYTES_MAX,
+                lb_takes_batches=True,
             )
         )
 

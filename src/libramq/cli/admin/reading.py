@@ -187,13 +187,15 @@ def _range(
 
 
 def _read(reader: "QueueReader", queue: "MessageQueue", start: int, stop: int) -> Iterator["MessageExt"]:
-    from libramq.message.record import decode_records
+    from libramq.message.unwrapping import decode_pulled
 
     def skip(queue: "MessageQueue", start: int, end: int) -> None:
         """Skip messages that the broker no longer has."""
 
     for stretch in reader.read(queue, start, stop, lost=skip):
-        for message in decode_records(stretch.body, broker_name=queue.broker_name):
+        for message in decode_pulled(
+            stretch.body, stretch.start, check_crc=False, broker_name=queue.broker_name
+        ):
             if stretch.start <= message.queue_offset < stretch.end:
                 yield message
 

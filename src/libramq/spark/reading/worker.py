@@ -23,6 +23,7 @@ from libramq.client.queue_reader import (
     refuse_loss,
 )
 from libramq.columns.records import Records, arrow_schema
+from libramq.columns.unwrapped import unwrapped
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.spark.reading.positions import Range
@@ -109,9 +110,8 @@ class Conversion:
 
     def __call__(self, stretches: Sequence[Stretch]) -> pa.RecordBatch:
         ends = np.cumsum([len(stretch.body) for stretch in stretches]).tolist()
-        records = Records(
-            stretches[0].body if len(stretches) == 1 else b"".join(each.body for each in stretches)
-        )
+        body = stretches[0].body if len(stretches) == 1 else b"".join(each.body for each in stretches)
+        records = unwrapped(Records(body, wrapped=True))
         brokers = [(stretch.queue.broker_name, end) for stretch, end in zip(stretches, ends, strict=True)]
         batch = records.batch(brokers, self._schema)
         keep = self._covered(records, stretches, ends)
