@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.message.record import encode_record
-from libramq.message.whole_frame import ALIKE_MIN, damaged_places, has_whole_frame
+from libramq.message.whole_frame import ALIKE_MIN, STRIDES_MIN, damaged_places, has_whole_frame
 
 V6 = bytes(range(16)) + (10911).to_bytes(4)
 START = 4096
 ALIKE = [{}] * ALIKE_MIN
+MANY = [{}] * (STRIDES_MIN + 4)
 FORMS = ({}, {"born_host": V6}, {"topic": "t" * 128}, {"body": b""}, {"properties": b""})
 
 
@@ -30,21 +31,21 @@ def damaged(data, places):
     return damaged_places(data, offsets, sizes)
 
 
-@pytest.mark.parametrize("forms", [FORMS, ALIKE, *([form] * ALIKE_MIN for form in FORMS)])
+@pytest.mark.parametrize("forms", [FORMS, ALIKE, MANY, *([form] * ALIKE_MIN for form in FORMS)])
 def test_whole_records_of_every_form_pass(forms):
     data, places = log_of(forms)
     assert damaged(data, places) == set()
 
 
 def test_a_record_that_is_cut_off_or_elsewhere_is_damaged():
-    for forms in (FORMS, ALIKE):
+    for forms in (FORMS, ALIKE, MANY):
         data, places = log_of(forms)
         assert damaged(data[:-1], places) == {places[-1]}
         assert damaged(data, places[1:]) == set(places[1:])
 
 
-@pytest.mark.parametrize("forms", [*([form, {}, form] for form in FORMS), ALIKE])
-@given(place=st.integers(0, 500), value=st.integers(0, 255))
+@pytest.mark.parametrize("forms", [*([form, {}, form] for form in FORMS), ALIKE, MANY])
+@given(place=st.integers(0, 8_000), value=st.integers(0, 255))
 def test_a_changed_byte_is_judged_as_for_a_single_record(forms, place, value):
     """The short ways for records that are alike or of the common form, and the long one, find the same."""
     data, places = log_of(forms)

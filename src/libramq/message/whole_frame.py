@@ -15,6 +15,11 @@ from libramq.message.record_head import HEADS, HOST_BITS
 ALIKE_MIN: Final = 4
 #: Ours: forms of records that are remembered, in 300 bytes each.
 FORMS_MAX: Final = 64
+#: Ours: for fewer records, and two for each byte of the topic, their parts are compared one by one sooner.
+STRIDES_MIN: Final = 64
+#: The bytes of heads in which alike records agree: size and magic, system flag, body length.
+_SAME: Final = (*range(8), *range(36, 40), *range(84, 88))
+_OFFSET_AT: Final = 28
 _FRAME: Final = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
 _WITH_BODY: Final = struct.Struct(">II20xqi44xi")  # The same, and the body's length after IPv4 hosts.
 _INT: Final = struct.Struct(">i")
@@ -29,8 +34,8 @@ def damaged_places(
 ) -> set[tuple[int, int]]:
     """Return the places (physical offset and size) at which no whole record is. data: of all places, joined.
 
-    Records that are all alike take 0.2 µs each. Most others have IPv4 hosts and a short topic: these take
-    0.35 µs, half of `has_whole_frame`, which decides about all that are left.
+    Records that are all alike take 0.2 µs each, many 0.1. Most others have IPv4 hosts and a short topic, and
+    take 0.35 µs, half of `has_whole_frame`, which decides about all that are left.
     """
     count = len(sizes)
     if count >= ALIKE_MIN and sizes.count(sizes[0]) == count and _are_alike(data, offsets, sizes[0]):
@@ -84,6 +89,8 @@ def _are_alike(data: bytes | bytearray, offsets: Sequence[int], size: int) -> bo
     beginning, _, flag, body, ending = form.unpack_from(data)
     if int.from_bytes(ending[-2:]) != properties_bytes:  # Of a damaged record it may be any number.
         return False
+    if len(offsets) >= STRIDES_MIN + 2 * topic_bytes:
+        return _agree(data, offsets, size, (*_SAME, *range(body_end, body_end + topic_bytes + 2)))
     wanted = iter(offsets)
     for each_beginning, offset, each_flag, each_body, each_ending in form.iter_unpack(data):
         if (
@@ -95,6 +102,19 @@ def _are_alike(data: bytes | bytearray, offsets: Sequence[int], size: int) -> bo
         ):
             return False
     return True
+
+
+def _agree(data: bytes | bytearray, offsets: Sequence[int], size: int, places: Sequence[int]) -> bool:
+    """Return whether records of one size agree with the first in some places, and have these offsets.
+
+    A stride through all records costs 0.25 µs and next to nothing a record.
+    """
+    count = len(offsets)
+    for at in places:
+        if data[at::size].count(data[at]) != count:
+            return False
+    wanted = struct.pack(f">{count}q", *offsets)
+    return all(data[_OFFSET_AT + byte :: size] == wanted[byte::8] for byte in range(8))
 
 
 @lru_cache(FORMS_MAX)

@@ -12,8 +12,10 @@ Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -163,7 +165,7 @@ def _read(
     log_min = log.min_offset
     memory_start = log.end - config.in_memory_bytes
     if tag_codes is None and not skipped:
-        every = _every(units, max(log_min, memory_start), in_memory[1])
+        every = _every(units, log_min if in_memory == on_disk else max(log_min, memory_start), in_memory[1])
         if every is not None:
             end = offset + len(every[0])
             return _found(log, *every, offset, end, min_offset, max_offset, may_wait=may_wait)
@@ -197,16 +199,18 @@ def _read(
     return _found(log, offsets, sizes, offset, next_offset, min_offset, max_offset, may_wait=may_wait)
 
 
-def _every(units: bytes, memory_start: int, bytes_max: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the physical offsets and sizes of all units if none has to be skipped.
+def _every(units: bytes, oldest: int, bytes_max: int) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the physical offsets and sizes of the first units, as many as may be read, if none is skipped.
 
     So it is in nearly every read without a filter, and this takes a fifth of what the loop over units does.
+    oldest: the first physical offset that may be read.
     """
-    columns = struct.unpack(">" + "qiq" * (len(units) // UNIT_BYTES), units)
-    offsets, sizes = columns[::3], columns[1::3]
-    if min(offsets) < memory_start or sum(sizes) > bytes_max:
-        return None  # A blank unit is larger than any limit.
-    return offsets, sizes
+    columns = struct.unpack(">" + "qi8x" * (len(units) // UNIT_BYTES), units)
+    offsets, sizes = columns[::2], columns[1::2]
+    if sum(sizes) > bytes_max:  # A blank unit is larger than any limit.
+        fits = bisect_right(list(accumulate(sizes)), bytes_max)
+        offsets, sizes = offsets[:fits], sizes[:fits]
+    return (offsets, sizes) if offsets and min(offsets) >= oldest else None
 
 
 def _found(
@@ -363,10 +367,17 @@ def _runs(offsets: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]
 
 def _parts(offsets: Sequence[int], sizes: Sequence[int], file_size: int) -> Iterator[slice]:
     """Divide records into parts of one file, each of which fits in the processor's cache."""
+    count, total = len(sizes), sum(sizes)
     file = min(offsets) // file_size
-    if sum(sizes) <= PART_BYTES and max(offsets) // file_size == file:
-        yield slice(None)
-        return
+    if max(offsets) // file_size == file:
+        if total <= PART_BYTES:
+            yield slice(None)
+            return
+        step = PART_BYTES // max(sizes)
+        if step * total >= count * PART_BYTES // 2:  # They are of about one size.
+            step = -(-count // -(-count // step))  # All parts have about as many.
+            yield from [slice(first, first + step) for first in range(0, count, step)]
+            return
     first = part_bytes = 0
     file = offsets[0] // file_size
     for number, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
