@@ -147,16 +147,26 @@ async def consume_ours(way: str, address: str, topic: str, count: int, body: byt
                     break
             watch.report(got)
     else:
-        many = int(way.removeprefix("simple") or 32)
+        many, _, tasks = way.removeprefix("simple").partition("x")
         async with SimpleConsumer(group=group, namesrv=address) as simple:
             simple.subscribe(topic)
-            while got < count:
-                messages = await simple.receive(many)
-                if messages and not got:
-                    watch.start(len(messages))
-                await simple.ack(messages)
-                got += len(messages)
-            watch.report(got)
+            finished = asyncio.Event()
+
+            async def receive_and_ack() -> None:
+                nonlocal got
+                while got < count:
+                    messages = await simple.receive(int(many or 32), await_ms=1_000)
+                    if messages and not got:
+                        watch.start(len(messages))
+                    await simple.ack(messages)
+                    got += len(messages)
+                finished.set()
+
+            async with asyncio.TaskGroup() as group_of_tasks:
+                for _ in range(int(tasks or 1)):
+                    group_of_tasks.create_task(receive_and_ack())
+                await finished.wait()
+                watch.report(got)
     return got
 
 

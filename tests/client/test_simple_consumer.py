@@ -65,6 +65,32 @@ async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests
         assert later.body == b"later"
 
 
+async def test_the_next_messages_are_popped_while_the_last_are_handled(one):
+    """They are this consumer's then; what it has not received when it stops is given back."""
+    await fill(one.namesrv, *[b"%d" % number for number in range(8)])
+    async with simple(one, prefetch=False) as other:
+        async with simple(one) as consumer:
+            for _ in range(2):
+                await consumer.ack(await consumer.receive(2, invisible_ms=LONG_MS))
+            theirs = await other.receive(32, invisible_ms=LONG_MS)
+            assert len(theirs) == 2
+            await consumer.ack(await consumer.receive(2, invisible_ms=LONG_MS))
+            await other.nack(theirs[0])
+            (again,) = await received(consumer, 1)
+            assert again.body == theirs[0].body
+            await other.ack(theirs[1])
+        async with simple(one) as leaving:
+            bodies = [b"last %d" % number for number in range(6)]
+            await fill(one.namesrv, *bodies)
+            for _ in range(2):
+                messages = await received(leaving, 2)
+                await leaving.ack(messages)
+        returned = await received(other, 2)
+        assert [message.reconsume_times for message in returned] == [1, 1]
+        await other.ack([*returned, again])
+        assert await other.receive(await_ms=0) == []
+
+
 async def test_one_call_acknowledges_messages_of_several_pops(one):
     """They include messages whose handle was read or changed before, and so differs from the others'."""
     await fill(one.namesrv, *[b"%d" % number for number in range(40)])

@@ -130,6 +130,7 @@ class SimpleConsumerOptions(TypedDict, total=False):
     group: Required[str]
     namesrv: str | Sequence[str] | None
     from_end: bool
+    prefetch: bool
     credentials: Credentials | None
     tls: Tls | None
     clock: Clock | None

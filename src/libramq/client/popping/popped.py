@@ -57,6 +57,17 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
     return messages
 
 
+def count_of(reply: PopReply) -> int:
+    """Return how many messages an answer has, of which none is decoded."""
+    if reply.counts:
+        return sum(count for _, _, count in reply.counts)
+    count, at = 0, 0
+    while at + 4 <= len(reply.body):
+        count += 1
+        at += max(4, int.from_bytes(reply.body[at : at + 4]))
+    return count
+
+
 def _name_together(
     messages: list[MessageExt], reply: PopReply, counts: Sequence[tuple[str, int, int]], broker_name: str
 ) -> None:

@@ -19,15 +19,17 @@ from typing import Final, Self, TypeVar
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
+from libramq.client.popping.brought import Answer, Brought
+from libramq.client.popping.pace import Pace
 from libramq.client.popping.pop_round import Ask, Place, PopRound
 from libramq.client.popping.popped import (
     ack_header,
     batch_acks,
     change_header,
     handle_of,
-    messages_of,
     note_change,
 )
+from libramq.client.popping.popped_ahead import PoppedAhead, Terms
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, SystemClock
@@ -71,6 +73,9 @@ class SimpleConsumer:
 
     namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
     from_end: a new group begins with the messages that come, not with the first stored.
+    prefetch: while the program handles what a full `receive` returned, the next messages are popped already,
+    if it came back for more within a hundredth of invisible_ms before (1 s at most); it gets none that have
+    been invisible for a tenth of it (5 s at most): these, and those at the end, are given back as by `nack`.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
@@ -80,6 +85,7 @@ class SimpleConsumer:
         group: str,
         namesrv: str | Sequence[str] | None = None,
         from_end: bool = False,
+        prefetch: bool = True,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         clock: Clock | None = None,
@@ -94,6 +100,10 @@ class SimpleConsumer:
         self._selectors: dict[str, Selector] = {}
         self._routes: dict[str, tuple[MonotonicMs, TopicRouteData]] = {}
         self._turn = 0
+        self._prefetch = prefetch
+        self._pace = Pace()
+        self._ahead = PoppedAhead(self.nack, self._clock.monotonic_ms)
+        self._subscriptions = 0
         #: Brokers that return `POP_MESSAGES_MAX` at most, by their last answer.
         self._narrow: set[str] = set()
         self._remotes: AsyncioRemotes | None = None
@@ -108,6 +118,8 @@ class SimpleConsumer:
 
     async def stop(self) -> None:
         """Close all connections. Messages that were not acknowledged are visible again after their time."""
+        if self._remotes is not None:
+            await self._ahead.aclose()
         remotes, self._remotes = self._remotes, None
         if remotes is not None:
             await remotes.aclose()
@@ -122,11 +134,13 @@ class SimpleConsumer:
     def subscribe(self, topic: str, expression: str | Sql = "*") -> None:
         """Receive a topic's messages: "*" for all, "tagA || tagB", or Sql("a > 3"). It replaces another."""
         self._selectors[validate_topic(topic)] = selector(expression)
+        self._subscriptions += 1
 
     def unsubscribe(self, topic: str) -> None:
         """Receive a topic's messages no longer."""
         if self._selectors.pop(topic, None) is None:
             raise ConfigError(f"this consumer has no subscription of {topic}")
+        self._subscriptions += 1
 
     async def receive(
         self,
@@ -144,19 +158,41 @@ class SimpleConsumer:
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
         whole_number("await_ms", await_ms, 0)
+        now_ms, terms = self._clock.monotonic_ms, Terms(invisible_ms, self._subscriptions)
+        self._pace.called(invisible_ms, now_ms())
+        try:
+            brought = await self._ahead.take(max_messages, terms)
+            if brought is None:
+                brought = await self._round(max_messages, invisible_ms, await_ms)
+        except BaseException:
+            self._pace.failed()
+            raise
+        is_quick = self._pace.returned(brought.count, max_messages, now_ms())
+        if is_quick and self._prefetch and not self._ahead.has_any:
+            await self._ahead.start(self._round(max_messages, invisible_ms, 0, is_ahead=True), terms)
+        await self._keep_wanted(brought)
+        return brought.messages
+
+    async def _round(
+        self, max_messages: int, invisible_ms: int, await_ms: int, *, is_ahead: bool = False
+    ) -> Brought:
+        """Pop at one place after another until one has messages, or none comes within await_ms.
+
+        is_ahead: the messages are decoded, and those of other tags left out, later.
+        """
         now_ms = self._clock.monotonic_ms
         places = await self._places()
         pops = PopRound(places, now_ms=now_ms(), await_ms=await_ms)
         while (ask := pops.next(now_ms())) is not None:
             try:
-                messages = await self._pop(ask, max_messages, invisible_ms)
+                answers = await self._pop(ask, max_messages, invisible_ms)
+                brought = Brought(ask.place.topic, answers)
+                if brought.count and (is_ahead or await self._keep_wanted(brought)):
+                    return brought
             except RemoteError as error:
                 self._routes.pop(ask.place.topic, None)
                 pops.failed(ask.place, error)
-                continue
-            if messages:
-                return messages
-        return []
+        return Brought("", ())
 
     async def ack(self, messages: MessageExt | Iterable[MessageExt]) -> None:
         """Acknowledge one message, or several by few requests.
@@ -190,26 +226,23 @@ class SimpleConsumer:
         """Give a message back, to be received again at once or after delay_ms."""
         await self.change_invisible_time(message, delay_ms)
 
-    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[MessageExt]:
-        """Pop the wanted messages at one place, by as many requests as they need."""
+    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[Answer]:
+        """Pop at one place, by as many requests as that needs."""
         selected = self._selectors.get(ask.place.topic)
         if selected is None:  # Unsubscribed meanwhile.
             return []
-        messages: list[MessageExt] = []
         is_narrow = ask.place.broker_name in self._narrow
         at_once_max = POP_MESSAGES_MAX if is_narrow else WIDE_POP_MESSAGES
         if max_messages > at_once_max:
-            messages = await self._pop_many(ask, selected, max_messages, at_once_max, invisible_ms)
-            if not messages and not ask.poll_ms:
-                return []
-        if not messages:
-            count_max = min(max_messages, at_once_max)
-            messages = await self._pop_once(ask, selected, count_max, invisible_ms)
-        return await self._wanted(messages, selected)
+            answers = await self._pop_many(ask, selected, max_messages, at_once_max, invisible_ms)
+            if any(answer.count for answer in answers) or not ask.poll_ms:
+                return answers
+        count_max = min(max_messages, at_once_max)
+        return [await self._pop_once(ask, selected, count_max, invisible_ms)]
 
     async def _pop_many(
         self, ask: Ask, selected: Selector, max_messages: int, at_once_max: int, invisible_ms: int
-    ) -> list[MessageExt]:
+    ) -> list[Answer]:
         """Pop more than one request may return, by several requests at once.
 
         None of these is held: Apache's broker would hold one that finds a queue locked by another, and what
@@ -217,22 +250,35 @@ class SimpleConsumer:
         """
         at_once = ask._replace(poll_ms=0)
         counts = [min(left, at_once_max) for left in range(max_messages, 0, -at_once_max)]
-        pops = [self._pop_once(at_once, selected, count, invisible_ms) for count in counts]
-        return _of_all(await asyncio.gather(*pops, return_exceptions=True))
+        outstanding = len(counts)
 
-    async def _wanted(self, messages: list[MessageExt], selected: Selector) -> list[MessageExt]:
-        """Return the messages that are subscribed to. Brokers compare hashes of tags only."""
-        if isinstance(selected, Sql) or not selected.tags:
-            return messages
+        async def pop_some(count: int) -> Answer:
+            nonlocal outstanding
+            try:
+                answer = await self._pop_once(at_once, selected, count, invisible_ms)
+            finally:
+                outstanding -= 1
+            if outstanding:
+                _ = answer.messages  # There is time to decode them.
+            return answer
+
+        return _of_all(await asyncio.gather(*map(pop_some, counts), return_exceptions=True))
+
+    async def _keep_wanted(self, brought: Brought) -> bool:
+        """Leave out messages of other tags than those subscribed to; return whether any is left.
+
+        Brokers compare hashes of tags only.
+        """
+        messages, selected = brought.messages, self._selectors.get(brought.topic)
+        if selected is None or isinstance(selected, Sql) or not selected.tags:
+            return bool(messages)
         others = [message for message in messages if message.tags not in selected.tags]
-        if not others:
-            return messages
-        await self.ack(others)  # No other member would take them.
-        return [message for message in messages if message.tags in selected.tags]
+        if others:
+            await self.ack(others)  # No other member would take them.
+            messages[:] = [message for message in messages if message.tags in selected.tags]
+        return bool(messages)
 
-    async def _pop_once(
-        self, ask: Ask, selected: Selector, count_max: int, invisible_ms: int
-    ) -> list[MessageExt]:
+    async def _pop_once(self, ask: Ask, selected: Selector, count_max: int, invisible_ms: int) -> Answer:
         topic, broker_name = ask.place
         header = PopMessageHeader(
             consumer_group=self.group,
@@ -253,7 +299,7 @@ class SimpleConsumer:
             self._narrow.add(broker_name)
         else:
             self._narrow.discard(broker_name)
-        return messages_of(reply, broker_name) if reply.body else []
+        return Answer(reply, broker_name)
 
     async def _places(self) -> list[Place]:
         if not self._selectors:
@@ -297,10 +343,10 @@ class SimpleConsumer:
         return self._remotes
 
 
-def _of_all(outcomes: Sequence[list[MessageExt] | BaseException]) -> list[MessageExt]:
-    """Return the messages of several pops; raises the error of one if none has messages."""
-    messages = [message for outcome in outcomes if isinstance(outcome, list) for message in outcome]
+def _of_all(outcomes: Sequence[Answer | BaseException]) -> list[Answer]:
+    """Return the answers of several pops; raises the error of one if none has messages."""
+    answers = [outcome for outcome in outcomes if isinstance(outcome, Answer)]
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    if errors and not messages:
+    if errors and not any(answer.count for answer in answers):
         raise errors[0]
-    return messages
+    return answers

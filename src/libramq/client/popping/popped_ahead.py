@@ -1,0 +1,135 @@
+"""Messages popped ahead: the next ones are requested while the program handles the last.
+
+At most one pop is under way or kept. What it brought goes to the next `receive` on the same terms, and back
+to the broker once it has been kept for too long (`pace.kept_ms`), when a subscription has changed, or at the
+end: it is visible again then, with one attempt more, as after any `nack`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NamedTuple
+
+from libramq.client.popping.brought import Brought
+from libramq.client.popping.pace import kept_ms
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError, RemoteError
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+
+log = get_logger(__name__)
+
+#: Ours: how long the end waits for a pop that is under way, and to give its messages back.
+CLOSE_S: Final = 3.0
+#: A task begins in the loop's next turn, and what it sends leaves in the one after that.
+TURNS_UNTIL_SENT: Final = 2
+
+
+class Terms(NamedTuple):
+    """What two pops have in common whose messages are alike. subscriptions: grows when one changes."""
+
+    invisible_ms: int
+    subscriptions: int
+
+
+class PoppedAhead:
+    """What one consumer has popped ahead. give_back: makes a message visible again."""
+
+    def __init__(
+        self, give_back: Callable[[MessageExt], Awaitable[None]], monotonic_ms: Callable[[], MonotonicMs]
+    ) -> None:
+        self._give_back = give_back
+        self._monotonic_ms = monotonic_ms
+        self._pop: asyncio.Task[Brought] | None = None
+        self._is_awaited = False
+        self._terms = Terms(0, 0)
+        self._until_ms = MonotonicMs(0)
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_any(self) -> bool:
+        """Return whether a pop is under way, or has brought messages that nobody has taken."""
+        return self._pop is not None
+
+    async def start(self, pop: Coroutine[Any, Any, Brought], terms: Terms) -> None:
+        """Begin a pop, as there is none; its request has left when this returns."""
+        assert self._pop is None
+        keep_ms = kept_ms(terms.invisible_ms)
+        self._terms, self._until_ms = terms, self._monotonic_ms() + keep_ms
+        self._pop = asyncio.create_task(pop)
+        self._timer = asyncio.get_running_loop().call_later(keep_ms / 1000, self.drop)
+        for _ in range(TURNS_UNTIL_SENT):
+            await asyncio.sleep(0)
+
+    async def take(self, count_max: int, terms: Terms) -> Brought | None:
+        """Return messages that were popped ahead on these terms, waiting for them; None: pop yourself.
+
+        Only one receive waits for a pop under way.
+        """
+        pop = self._pop
+        if pop is None or self._is_awaited:
+            return None
+        if terms == self._terms and not pop.done():
+            self._is_awaited = True
+            try:
+                await asyncio.wait([pop])
+            finally:
+                self._is_awaited = False
+            if self._pop is not pop:  # Its time is over.
+                return None
+        if terms != self._terms or self._monotonic_ms() > self._until_ms:
+            self.drop()
+            return None
+        brought = _result(pop)
+        if brought is not None and brought.count > count_max:
+            return brought.first(count_max)
+        self._release()
+        return brought if brought is not None and brought.count else None
+
+    def drop(self) -> None:
+        """Give back what was popped ahead, once it is here."""
+        if self._pop is None:
+            return
+        task = asyncio.create_task(self._return_all(self._pop))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+        self._release()
+
+    async def aclose(self) -> None:
+        """Give back what was popped ahead; what takes too long is visible after its invisible time."""
+        self.drop()
+        if self._giving_back:
+            _, late = await asyncio.wait(self._giving_back, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
+
+    def _release(self) -> None:
+        self._pop = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _return_all(self, pop: asyncio.Task[Brought]) -> None:
+        await asyncio.wait([pop])
+        brought = _result(pop)
+        if brought is None:
+            return
+        try:
+            returned = [self._give_back(message) for message in brought.messages]
+            outcomes = await asyncio.gather(*returned, return_exceptions=True)
+        except RemoteError as error:  # The answer cannot be read.
+            outcomes = [error]
+        errors = [each for each in outcomes if isinstance(each, BaseException)]
+        if errors:
+            log.warning(
+                "messages that were popped ahead stay invisible for their whole time",
+                failed=len(errors),
+                reason=str(errors[0]),
+            )
+
+
+def _result(pop: asyncio.Task[Brought]) -> Brought | None:
+    """Return what a pop brought that has ended; None if it failed: the receive pops itself, and says why."""
+    try:
+        return pop.result()
+    except LibraError:
+        return None
