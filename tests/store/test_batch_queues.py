@@ -297,6 +297,8 @@ def test_a_slave_builds_the_same_queues(tmp_path):
     assert isinstance(data, bytes)
     slave.copy.append(0, data)
     assert bodies(slave) == bodies(master) == [(0, "a"), (1, "b"), (2, "c")]
+    assert slave.statistics().put_message_count == master.statistics().put_message_count == 5
+    assert slave.drain_topic_puts() == {"T": 5}
     master.close()
     slave.close()
     queue = "batchconsumequeue/T/0/00000000000000000000"

@@ -21,6 +21,7 @@ _SIZE: Final = struct.Struct(">i")
 ITEM_BYTES_MIN: Final = 22
 #: From the bytes that are the likeliest to differ on: the lowest of the size, of the body's, ...
 _HEAD_COLUMNS: Final = (3, 19, 2, 18, *range(4, 16), 1, 17, 0, 16)
+_SIZES: Final = struct.Struct(">i12xi")  # The item's and its body's.
 #: Ours: fewer items are decoded sooner one by one.
 EVEN_ITEMS_MIN: Final = 8
 #: Ours: the response has 32 characters per message, in a header of at most 1 MiB; as many messages of 256
@@ -162,6 +163,35 @@ def decode_columns(data: bytes, start: int, count_max: int, bytes_max: int) -> t
     view, layout = memoryview(data)[start : even.end], f"20x{even.body_bytes}s2x{even.properties_bytes}s"
     bodies, properties = zip(*struct.iter_unpack(layout, view), strict=True)
     return BatchColumns([even.flag] * even.item_count, bodies, properties), even.end
+
+
+def decode_properties(data: bytes, start: int, count_max: int) -> tuple[Sequence[bytes], int]:
+    """Return the properties of messages of a batch send, and where the next message begins.
+
+    As `decode_items`, whose errors it raises, without the bodies: 0.1 µs a message where all are of one size,
+    else 0.3.
+    """
+    even = _even_run(data, start, count_max)
+    if even is not None:
+        view = memoryview(data)[start : even.end]
+        layout = f"{ITEM_HEAD.size + even.body_bytes + 2}x{even.properties_bytes}s"
+        return [each for (each,) in struct.iter_unpack(layout, view)], even.end
+    length, unpack = len(data), _SIZES.unpack_from
+    found: list[bytes] = []
+    while start < length and len(found) < count_max:
+        if length - start < ITEM_HEAD.size:
+            raise _cut_off(length, start)
+        size, body_length = unpack(data, start)
+        end, properties_start = start + size, start + ITEM_HEAD.size + body_length + 2
+        if size < ITEM_BYTES_MIN or not 0 <= body_length <= size - ITEM_BYTES_MIN:
+            raise RemoteProtocolError(f"an item of {size} bytes with a body of {body_length}")
+        if end > length:
+            raise _cut_off(length, start)
+        if properties_start + (data[properties_start - 2] << 8 | data[properties_start - 1]) != end:
+            raise RemoteProtocolError("the parts of a batch item do not add up to its size")
+        found.append(data[properties_start:end])
+        start = end
+    return found, start
 
 
 def decode_items(

@@ -75,6 +75,7 @@ class SendMessageHeader(Header):
     unit_mode: bool | None = None
     batch: bool | None = None
     max_reconsume_times: Int | None = None
+    lb_inner: bool | None = None  # Ours: one id will do for a batch that is stored as one record.
 
 
 class SendMessageHeaderV2(SendMessageHeader):
@@ -150,8 +151,7 @@ class PullMessageHeader(Header):
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
     lb_topic_start: Long | None = None
-    # Ours: the client unwraps inner batches itself, from before the offset perhaps.
-    lb_takes_batches: bool | None = None
+    lb_takes_batches: bool | None = None  # Ours: it unwraps inner batches, from before the offset perhaps.
 
 
 class QueryConsumerOffsetHeader(Header):

@@ -31,7 +31,10 @@ COORDINATED = "libraGroups"
 
 
 class SendReply(NamedTuple):
-    """The outcome of a send: 0 stored; 10, 11, 12 stored, but not yet safe on disk or at a slave."""
+    """The outcome of a send: 0 stored; 10, 11, 12 stored, but not yet safe on disk or at a slave.
+
+    inner_num: how many messages a batch has that is stored as one record; the id is its first message's.
+    """
 
     code: int
     queue_id: int
@@ -39,6 +42,7 @@ class SendReply(NamedTuple):
     offset_message_id: str
     transaction_id: str
     recall_handle: str
+    inner_num: str = ""
 
 
 class HeartbeatReply(NamedTuple):
@@ -86,6 +90,7 @@ def _send_reply(reply: Command) -> SendReply:
         ext.get("msgId", ""),
         ext.get("transactionId", ""),
         ext.get("recallHandle", ""),
+        ext.get("lbInnerNum", ""),
     )
 
 

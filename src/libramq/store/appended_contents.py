@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from libramq.clock import Clock, WallMs
 from libramq.filesystem import FileSystem
 from libramq.message.ids import encode_host
+from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead
 from libramq.store.config import StoreConfig
 from libramq.store.log.append import (
@@ -131,10 +132,11 @@ class AppendedContents(VisibleContents):
     def _copied(self, heads: list[RecordHead], ends: dict[ConsumeQueue, int]) -> None:
         """Handle records that came from the master."""
         self._last_store_timestamp_ms = WallMs(heads[-1].store_timestamp_ms)
-        self._put_count += len(heads)
         self._put_bytes += sum(head.size for head in heads)
         for head in heads:
-            self.topic_puts[head.topic] = self.topic_puts.get(head.topic, 0) + 1
+            count = message_count(head)
+            self._put_count += count
+            self.topic_puts[head.topic] = self.topic_puts.get(head.topic, 0) + count
         self._show_when_safe(list(ends.items()))
 
     def _write_out_queue(self, queue: ConsumeQueue) -> None:

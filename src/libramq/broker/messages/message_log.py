@@ -45,6 +45,10 @@ class MessageLog:
         #: Whether messages are acknowledged once they are on the disk, or at slaves.
         self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
+    def is_in_batches(self, topic: str) -> bool:
+        """Return whether a record may be of several messages in new queues of a topic."""
+        return self._store.is_in_batches(topic)
+
     def require_storable(self, message: StoreMessage) -> None:
         """Raise BrokerError for a message that the store would refuse, whatever the disk does."""
         if len(message.properties_text) > p.PROPERTIES_BYTES_MAX:

@@ -29,6 +29,10 @@ _SPECIAL: Final = tuple(
         p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, p.CLUSTER, p.MSG_REGION, p.TRACE_ON, "INNER_",
     )
 )  # fmt: skip
+#: What of that a message has an effect by, or must not have; the others are of use to tools alone.
+_EFFECTIVE: Final = tuple(
+    name.encode() for name in (p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, "INNER_")
+)
 _BEGINS_WITH_KEY: Final = methodcaller("startswith", _UNIQ_KEY_BYTES)
 _IS_TERMINATED: Final = methodcaller("endswith", _END_BYTES)
 
@@ -90,6 +94,17 @@ def without(text: str, name: str) -> str:
 
 def _terminated(text: str) -> str:
     return text if not text or text.endswith(_END) else text + _END
+
+
+def are_without_effect(properties: Sequence[bytes]) -> bool:
+    """Return whether the broker may store encoded properties of several messages without looking at each.
+
+    They have nothing that it refuses, takes away or acts by, and are not too long.
+    """
+    together = b"".join(properties)
+    if any(name in together for name in _EFFECTIVE):
+        return False
+    return len(together) <= p.PROPERTIES_BYTES_MAX or max(map(len, properties)) <= p.PROPERTIES_BYTES_MAX
 
 
 class BrokerProperties:

@@ -108,7 +108,8 @@ def prepare_batch(topic: str, contents: Sequence[Content], ids: Sequence[str]) -
 
     A message larger than a batch is sent as none: what a batch adds to it may exceed maxMessageSize. Unlike
     upstream's, a batch itself has no unique id: Apache's 5.3 brokers append the properties of the batch to
-    those of its messages, and its id would hide theirs.
+    those of its messages, and its id would hide theirs. Ours store a batch as one record without an id, too,
+    in topics with queue.type=BatchCQ (`lb_inner`).
     """
     if len(contents) == 1 and content_bytes(contents[0]) > BATCH_BYTES_MAX:
         return _alone(topic, contents[0], ids[0])
@@ -187,6 +188,7 @@ def send_call(
         unit_mode=False,
         max_reconsume_times=prepared.max_reconsume_times,
         batch=prepared.is_batch,
+        lb_inner=prepared.is_batch or None,
     )
     return send_message(header, prepared.body, oneway=oneway, is_reply=prepared.is_reply)
 

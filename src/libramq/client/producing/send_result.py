@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Final, NamedTuple, overload
 
 from libramq.codes import ResponseCode
+from libramq.message.place import inner_offset_ids
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import SendReply
 
@@ -77,6 +78,8 @@ class BatchResults(Sequence[SendResult]):
         self._queue = queue
         self._reply = reply
         offset_ids = reply.offset_message_id.split(",")
+        if reply.inner_num == str(len(ids)):
+            offset_ids = inner_offset_ids(offset_ids[0], len(ids))
         self._offset_ids = offset_ids if len(offset_ids) == len(ids) else [""] * len(ids)
 
     def __len__(self) -> int:

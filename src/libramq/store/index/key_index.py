@@ -20,10 +20,9 @@ from typing import Final
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.message import sys_flag as flags
-from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, RecordHead, peek_record
 from libramq.store.index.index_file import IndexFile, key_hash
+from libramq.store.index.message_keys import has_items, keys_of, keys_of_all, with_key
 from libramq.store.log.log_scan import LogScan
 from libramq.store.reading.read_only_files import FileRemoved, ReadOnlyFiles
 
@@ -43,8 +42,6 @@ _PAGE_BYTES: Final = 4_096
 NAME_DIGITS: Final = 17
 #: The last day that has such a name; no checksum covers the times of messages.
 _DATED_MS_MAX: Final = 253_402_200_000_000
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
-_KEYS: Final = KEYS.encode()
 
 
 class KeyIndex:
@@ -85,7 +82,7 @@ class KeyIndex:
             self._remove_before(files.min_offset)
             scan = LogScan(files, max(self._position, files.min_offset), protected=until)
             heads = (found for found in scan if isinstance(found, RecordHead))
-            is_done = self._put(heads, until)
+            is_done = self._put(files, heads, until)
             if is_done and scan.end <= until:  # Else `until` is within a record, which is not indexed yet.
                 self._position = max(self._position or 0, scan.end)
             return is_done
@@ -106,22 +103,24 @@ class KeyIndex:
         bytes_max: no further record is returned from this size on. until: the end of the log for the reader.
         """
         found: dict[int, bytes] = {}
+        seen: set[int] = set()
         looks = size = 0
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
             for offset in self._candidates(key_hash(topic, key), begin_ms, end_ms):
                 looks += 1
                 record = None
-                if offset is not None and offset not in found:
+                if offset is not None and offset not in seen:
+                    seen.add(offset)
                     record = _record(files, offset, until)
                 if record is not None:
                     looks += RECORD_LOOKS + len(record) // _PAGE_BYTES
-                    if _matches(record, topic, key, begin_ms, end_ms):
-                        size += len(record)
-                        if found and size > bytes_max:
+                    for place, message in reversed(with_key(record, topic, key, begin_ms, end_ms)):
+                        size += len(message)
+                        if found and (size > bytes_max or len(found) >= count_max):
                             break
-                        found[offset or 0] = record
-                        if len(found) >= count_max:
-                            break
+                        found[place] = message
+                    if size > bytes_max or len(found) >= count_max:
+                        break
                 if looks >= STRETCH_LOOKS:
                     looks = 0
                     yield None
@@ -174,7 +173,7 @@ class KeyIndex:
         expected = end_offset, end_timestamp_ms
         return head is not None and (head.physical_offset, head.store_timestamp_ms) == expected
 
-    def _put(self, heads: Iterator[RecordHead], until: int) -> bool:
+    def _put(self, files: ReadOnlyFiles, heads: Iterator[RecordHead], until: int) -> bool:
         """Index records; return whether it was all of them, not a full stretch."""
         index: IndexFile | None = None
         count = keys = size = 0
@@ -185,7 +184,7 @@ class KeyIndex:
                     break
                 count, size = count + 1, size + head.size
                 if head.physical_offset > self.last_offset:
-                    for key in _keys(head):
+                    for key in _keys(files, head):
                         keys += 1
                         index = self._add(index, key, head)
                     self.last_timestamp_ms, self.last_offset = head.store_timestamp_ms, head.physical_offset
@@ -257,16 +256,11 @@ class KeyIndex:
         self._filesystem.unlink(self._directory / name)
 
 
-def _keys(head: RecordHead) -> Iterator[str]:
-    """Yield the keys of a message, each once: the unique one, then those of the application."""
-    if head.sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_ROLLBACK:
-        return
-    unique = find_property(head.properties, _UNIQ_KEY)
-    keys = find_property(head.properties, _KEYS)
-    found = keys.decode("utf-8", "replace").split(" ") if keys else []
-    if unique:
-        found.insert(0, unique.decode("utf-8", "replace"))
-    yield from dict.fromkeys(key for key in found if key)
+def _keys(files: ReadOnlyFiles, head: RecordHead) -> list[str]:
+    """Return the keys of a record's messages. FileRemoved if it must be read, and is gone."""
+    if not has_items(head):
+        return keys_of(head)
+    return keys_of_all(files.read(head.physical_offset, head.size), head)
 
 
 def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
@@ -280,19 +274,6 @@ def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
         return files.read(offset, size)
     except FileRemoved:
         return None
-
-
-def _matches(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
-    try:
-        head = peek_record(record)
-    except StoreCorrupt:
-        return False
-    return (
-        head is not None
-        and head.topic == topic
-        and begin_ms <= head.store_timestamp_ms <= end_ms
-        and key in _keys(head)
-    )
 
 
 def _name(timestamp_ms: int, *, after: str) -> str:

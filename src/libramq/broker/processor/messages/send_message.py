@@ -17,8 +17,8 @@ from libramq.broker.messages.priorities import prioritised
 from libramq.broker.messages.redelivery import Redelivery
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.messages.stored_properties import BrokerProperties
-from libramq.broker.processor.messages.prepared import Prepared, prepared_batch
-from libramq.broker.processor.messages.sent_batch import BATCH_ITEMS_PER_STEP, SentBatch
+from libramq.broker.processor.messages.prepared import Prepared, prepared_batch, prepared_whole
+from libramq.broker.processor.messages.sent_batch import BATCH_ITEMS_PER_STEP, Making, SentBatch
 from libramq.broker.processor.messages.stored_reply import refusal, stored_reply
 from libramq.broker.transactions import half
 from libramq.broker.transactions.transactions import Transactions
@@ -182,8 +182,6 @@ class SendMessage:
             )
         self._appending.check_size(command.body)
         if header.batch:
-            if has_more_items(command.body, BATCH_ITEMS_PER_STEP):
-                return InSteps(self._batch_in_steps(request, header, topic.topic_name, queue_id, creates))
             return self._prepare_batch(request, header, topic.topic_name, queue_id, creates)
         return self._prepare_one(request, header, topic, queue_id, creates)
 
@@ -266,21 +264,42 @@ class SendMessage:
 
     def _prepare_batch(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
-    ) -> Prepared:
-        runs = SentBatch(request, header, topic, queue_id, self._appending).at_once()
+    ) -> Prepared | InSteps:
+        batch = SentBatch(request, header, topic, queue_id, self._appending)
+        is_named = header.lb_inner or p.UNIQ_KEY in (header.properties or "")
+        if is_named and self._log.is_in_batches(topic) and self._log.may_hold((topic,), len(batch.data)):
+            making = batch.whole()
+            try:
+                next(making)
+            except StopIteration as made:
+                if made.value is not None:
+                    return prepared_whole(header, queue_id, made.value, creates)
+            else:
+                return InSteps(self._whole_in_steps(batch, making, header, queue_id, creates))
+        if has_more_items(batch.data, BATCH_ITEMS_PER_STEP):
+            return InSteps(self._batch_in_steps(batch, header, queue_id, creates))
+        runs = batch.at_once()
         if not runs:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         return prepared_batch(header, queue_id, runs, creates)
 
+    def _whole_in_steps(
+        self, batch: SentBatch, making: Making, header: SendMessageHeader, queue_id: int, creates: bool
+    ) -> Generator[None, None, Outcome]:
+        """Check all of a large batch, then store it as one record, or else as so many."""
+        message = yield from making
+        if message is None:
+            return (yield from self._batch_in_steps(batch, header, queue_id, creates))
+        return self._answer(prepared_whole(header, queue_id, message, creates), self._log.append([message]))
+
     def _batch_in_steps(
-        self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
+        self, batch: SentBatch, header: SendMessageHeader, queue_id: int, creates: bool
     ) -> Generator[None, None, Outcome]:
         """Check all of a large batch, then store it, some messages at a time.
 
         A store that fails half-way has stored the first ones, as after any send without an answer.
         """
-        batch = SentBatch(request, header, topic, queue_id, self._appending)
-        count = yield from count_items(request.command.body, ITEMS_COUNTED_PER_STEP)
+        count = yield from count_items(batch.data, ITEMS_COUNTED_PER_STEP)
         kept: list[MessageRun] = []
         is_large = count > BATCH_ITEMS_KEPT_MAX
         for run in batch:
@@ -340,6 +359,8 @@ class SendMessage:
         }
         if sent.recall_handle:
             ext["recallHandle"] = sent.recall_handle
+        if sent.added:
+            ext |= sent.added
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
         return stored_reply(self._log, later, last, waits=sent.waits)
