@@ -1,13 +1,21 @@
-"""Apache's broker has stored batches as one record each; ours serves every message of them, and goes on."""
+"""Apache's broker and ours store batches as one record each; either serves every message, and goes on."""
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from libramq.filesystem import LocalFileSystem
+from libramq.message import Message
+from libramq.message import sys_flag as flags
+from libramq.message.inner_batch import message_count
+from libramq.message.record import RecordHead
+from libramq.store.log.log_scan import LogScan
+from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.check import check_store
+from libramq.sync import Producer
 from tests.interop import wire
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S, Event
@@ -48,10 +56,24 @@ class Sender:
     def single(self, body: str) -> None:
         self._note(self.cluster.send(topic=TOPIC, body=body, tags=body[0]), (body,))
 
+    def batch_of_ours(self, namesrv: str, *bodies: str) -> None:
+        with Producer(group="ours", namesrv=namesrv) as producer:
+            results = producer.send_batch([Message(TOPIC, body.encode(), tags=body[0]) for body in bodies])
+        for result, body in zip(results, bodies, strict=True):
+            self.expected[result.queue.queue_id, result.queue_offset] = body
+
     def _note(self, sent: Event, bodies: tuple[str, ...]) -> None:
         assert sent["status"] == "SEND_OK", sent
         for number, body in enumerate(bodies):
             self.expected[sent["queueId"], sent["offset"] + number] = body
+
+
+def batch_sizes(store: Path) -> list[int]:
+    """Return how many messages each record has that is a batch of RocketMQ's."""
+    with closing(ReadOnlyFiles(LocalFileSystem(), store / "commitlog")) as files:
+        found = [head for head in LogScan(files, 0) if isinstance(head, RecordHead)]
+    whole = flags.INNER_BATCH | flags.NEED_UNWRAP
+    return [message_count(head) for head in found if head.sys_flag & whole == whole]
 
 
 def run_unbatch(store: Path, to: Path) -> str:
@@ -140,6 +162,7 @@ def test_ours_goes_on_with_queues_of_batches_and_apaches_after_it(
         for number in range(6):
             sender.batch(*(f"{tag} {number}" for tag in "abcde"))
             sender.single(f"alone {number}")
+        sender.batch_of_ours(namesrv, "x 1", "y 2")
         cluster.wait_stored(TOPIC, len(sender.expected))
         directory.end(how)
         cluster.stop_programs(keep_producers=False)
@@ -150,13 +173,15 @@ def test_ours_goes_on_with_queues_of_batches_and_apaches_after_it(
         consume(cluster, GROUP, set(sender.expected.values()))
         served = contents(namesrv, [TOPIC], GROUP).messages[TOPIC]
         assert {(queue, offset): body.decode() for queue, offset, _, body, _ in served} == sender.expected
-        assert {tags for _, _, tags, _, _ in served} == set("abcde")
+        assert {tags for _, _, tags, _, _ in served} == set("abcdexy")
         sender.batch("later 1", "later 2", "later 3")
+        sender.batch_of_ours(namesrv, "u 1", "v 2", "w 3", "z 4")
         sender.single("alone at ours")
         consume(cluster, "at-ours", set(sender.expected.values()))
         directory.end(how)
         cluster.stop_programs(keep_producers=False)
 
+        assert batch_sizes(directory.store) == [5] * 6 + [3, 4]
         assert not check_store(directory.store, LocalFileSystem()).is_damaged
         directory.start("apache")
         sender.cluster = cluster = Cluster("apache", namesrv, tmp_path / "third")
