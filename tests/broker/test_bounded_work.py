@@ -199,13 +199,14 @@ def count_of(messages) -> int:
 def appends_of(talk: Conversation, size=count_of) -> list[int]:
     """Return a list to which the size of each append is added."""
     appended: list[int] = []
-    append = talk.broker.store.append_batch
+    log = talk.broker._files.log
+    append = log.append
 
     def counted(messages):
         appended.append(size(messages))
         return append(messages)
 
-    talk.broker.store.append_batch = counted
+    log.append = counted
     return appended
 
 

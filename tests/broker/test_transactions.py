@@ -464,7 +464,7 @@ def test_a_commit_whose_operation_message_was_cut_off_counts(tmp_path, peer, del
 def test_a_disk_that_refuses_keeps_half_messages_for_later(talk, peer, producer, monkeypatch):
     prepare(talk, peer)
     monkeypatch.setattr(
-        talk.broker.store, "append_batch", lambda messages: [SERVICE_NOT_AVAILABLE] * len(messages)
+        talk.broker._files.log, "append", lambda messages: [SERVICE_NOT_AVAILABLE] * len(messages)
     )
     talk.advance(INTERVAL_MS + 1_000)
     assert checks(producer) == []
