@@ -25,6 +25,7 @@
         ├── RequestTimeout          no answer within the time allowed
         ├── NameServerUnavailable   none of the name servers answered
         ├── RouteNotFound           the name server knows no broker for the topic
+        ├── FeatureNotSupported     the broker's version lacks a feature, and would do something else instead
         ├── MemberReplaced          another client has joined under our static member's name
         └── BrokerError             the answer is an error: `.response_code`, `.remark`
             └── one class a response code: TopicNotExist, NoPermission, SystemBusy …
@@ -46,6 +47,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "ConsumerNotOnline",
+    "FeatureNotSupported",
     "Fenced",
     "FilterRefused",
     "HandlerTooSlow",
@@ -190,23 +192,30 @@ class MemberReplaced(RemoteError):
     """Another client has joined the group under the name (instance_id) of our static member."""
 
 
+class FeatureNotSupported(RemoteError):
+    """The broker's version lacks a feature; it was not asked, because it would do something else instead."""
+
+
 class BrokerError(RemoteError):
     """The response is an error.
 
     response_code: the broker's or name server's number (a codes.ResponseCode if known).
-    remark: its text. remedy: what usually helps.
+    remark: its text. remedy: what usually helps. request: the request's name, where that explains the error.
     """
 
     remedy: ClassVar[str] = ""
 
-    def __init__(self, response_code: int, remark: str | None = None, *, where: str = "") -> None:
+    def __init__(
+        self, response_code: int, remark: str | None = None, *, where: str = "", request: str = ""
+    ) -> None:
         self.response_code = response_code
         self.remark = remark or ""
         try:
             name = ResponseCode(response_code).name
         except ValueError:
             name = "unknown code"
-        text = f"{where + ' answered ' if where else ''}{response_code} {name}"
+        answered = f"{where} answered {request + ' with ' if request else ''}" if where else ""
+        text = f"{answered}{response_code} {name}"
         text += f": {self.remark.strip()}" if self.remark else ""
         super().__init__(text.rstrip(".") + f". {self.remedy}" if self.remedy else text)
 
@@ -332,6 +341,8 @@ _BY_CODE: dict[int, type[BrokerError]] = {
 }
 
 
-def broker_error(response_code: int, remark: str | None, *, where: str = "") -> BrokerError:
+def broker_error(
+    response_code: int, remark: str | None, *, where: str = "", request: str = ""
+) -> BrokerError:
     """Return the exception for an error response."""
-    return _BY_CODE.get(response_code, BrokerError)(response_code, remark, where=where)
+    return _BY_CODE.get(response_code, BrokerError)(response_code, remark, where=where, request=request)

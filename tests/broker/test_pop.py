@@ -103,7 +103,7 @@ def popped(reply: Command) -> list[MessageExt]:
         assert not reply.body
         return []
     if pop_headers.MESSAGE_COUNTS in reply.ext:
-        return messages_of(pop_message(NO_POP).result(reply, where="here"), "broker-a")
+        return messages_of(pop_message(NO_POP).result(reply, where="here"), "broker-a", NO_POP.topic)
     ext = reply.ext
     starts = {tuple(entry.split()[:2]): entry.split()[2] for entry in ext["startOffsetInfo"].split(";")}
     kinds = {

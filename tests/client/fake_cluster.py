@@ -18,7 +18,7 @@ from libramq.message.record import encode_record
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.body.route import ClusterInfo, TopicList
-from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.command import FLAG_ONEWAY, VERSION, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.transport.server import Server
 
@@ -30,6 +30,7 @@ class FakeServer:
 
     def __init__(self):
         self.requests = []
+        self.version = VERSION
         self.touched = lambda: None
         self._faults = defaultdict(deque)
         self._server = Server(self, SystemClock().monotonic_ms)
@@ -79,7 +80,9 @@ class FakeServer:
     def answer(self, peer, request, code=C.SUCCESS, *, remark=None, body=b"", **ext):
         if not request.is_oneway:
             texts = {name: str(value) for name, value in ext.items()}
-            peer.write(encode_frame(reply_to(request, code, remark=remark, ext=texts, body=body)))
+            reply = reply_to(request, code, remark=remark, ext=texts, body=body)
+            reply.version = self.version
+            peer.write(encode_frame(reply))
 
 
 class FakeNameServer(FakeServer):

@@ -7,8 +7,10 @@ import pytest
 
 import libramq.sync
 from libramq import Message, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
-from libramq.errors import ConfigError, LocalProtocolError
+from libramq.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported
+from libramq.rpc import pop_calls
 from libramq.testing import Broker
+from tests.client.older_brokers import unserved
 
 TOPIC = "Popped"
 
@@ -310,6 +312,36 @@ async def test_filters_apply(one):
         await handled.wait(1)
         await by_sql.wait(1)
     assert (handled.bodies(), by_sql.bodies()) == ([b"paid"], [b"dear"])
+
+
+async def test_a_broker_that_takes_one_acknowledgement_a_request_gets_them_so(one, monkeypatch, caplog):
+    """As Apache's 5.0 brokers: without an acknowledgement every message would come again."""
+    unserved(monkeypatch, "batch_ack")
+    acknowledge, acknowledged = pop_calls.ack_message, []
+
+    def ack_message(header):
+        acknowledged.append((header.queue_id, header.offset))
+        return acknowledge(header)
+
+    monkeypatch.setattr(pop_calls, "ack_message", ack_message)
+    await fill(one, *NUMBERS)
+    handled = Handled()
+    async with popping(one, handled.note, batch_size=32):
+        await handled.wait(100)
+    assert len(set(acknowledged)) == len(acknowledged) == 100
+    assert "could not be settled" not in caplog.text
+
+
+async def test_a_broker_without_pop_is_reported(one, monkeypatch):
+    """As Apache's before 5.0: once, with the request's name, although it is asked again and again."""
+    unserved(monkeypatch, "pop_message")
+    await fill(one, b"x")
+    reported = asyncio.Queue()
+    async with popping(one, Handled().note, on_error=reported.put_nowait):
+        error = await reported.get()
+    assert isinstance(error, RequestCodeNotSupported)
+    assert "answered GET_ROUTEINFO_BY_TOPIC with 3" in str(error)
+    assert reported.empty()
 
 
 @pytest.mark.parametrize(

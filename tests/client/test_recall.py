@@ -6,9 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from libramq import ConfigError, InvalidMessage, Message, NoPermission, Producer, PushConsumer, sync
+from libramq.codes import RequestCode as R
+from libramq.errors import FeatureNotSupported
+from libramq.message import MessageQueue
 from libramq.message.recall_handle import HANDLE_BYTES_MAX, RecallHandle
 from libramq.message.validation import validate
+from libramq.remoting.command import VERSION_5_0
 from libramq.testing import Broker
+from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
 HOUR = timedelta(hours=1)
 
@@ -69,3 +74,30 @@ async def test_delayed_messages_go_by_themselves():
     async with Broker() as broker, Producer(namesrv=broker.namesrv) as producer:
         with pytest.raises(InvalidMessage, match="batch"):
             await producer.send_batch([Message("T", b"x", delay_ms=1_000)])
+
+
+async def test_a_timer_message_is_sent_to_brokers_with_timers_only(start):
+    """Apache's before 5.0 deliver it at once. What they answer to a heartbeat is their version."""
+    old, new = await start(FakeBroker("a", T=1)), await start(FakeBroker("b", T=1))
+    old.version = VERSION_5_0 - 5
+    namesrv = await start(FakeNameServer(old, new))
+    async with Producer(namesrv=namesrv.address) as producer:
+        with pytest.raises(
+            FeatureNotSupported, match=r"broker a at .* answers as RocketMQ 4\.9\.7, .* delay_ms"
+        ):
+            await producer.send(Message("T", b"x", delay_ms=5), queue=MessageQueue("T", "a", 0))
+        for _ in range(4):
+            sent = await producer.send(Message("T", b"x", deliver_at=datetime.now(UTC) + HOUR))
+            assert sent.queue.broker_name == "b"
+        await producer.send(Message("T", b"x", delay_level=1), queue=MessageQueue("T", "a", 0))
+    assert old.count(*SENDS) == 1
+    assert new.count(R.HEART_BEAT) == 1
+
+
+def test_a_handle_that_the_broker_did_not_return_is_refused_with_the_reason():
+    with (
+        Broker() as broker,
+        sync.Producer(namesrv=broker.namesrv) as producer,
+        pytest.raises(ConfigError, match=r"recall_handle is empty: .* before 5\.3"),
+    ):
+        producer.recall("")

@@ -8,6 +8,7 @@ import libramq.sync
 from libramq import Message, MessageExt, Producer, SimpleConsumer, Sql
 from libramq.errors import BrokerError, ConfigError, LocalProtocolError
 from libramq.testing import Broker
+from tests.client.older_brokers import unserved
 
 TOPIC = "Popped"
 #: Long enough for any test; what is redelivered earlier was made visible again by a call.
@@ -89,6 +90,19 @@ async def test_the_next_messages_are_popped_while_the_last_are_handled(one):
         assert [message.reconsume_times for message in returned] == [1, 1]
         await other.ack([*returned, again])
         assert await other.receive(await_ms=0) == []
+
+
+async def test_a_broker_that_takes_one_acknowledgement_a_request_gets_them_so(one, monkeypatch):
+    """As Apache's 5.0 brokers. One that is visible again does not keep the others from it."""
+    unserved(monkeypatch, "batch_ack")
+    await fill(one.namesrv, *[b"%d" % number for number in range(40)])
+    async with simple(one) as consumer:
+        messages = await received(consumer, 40)
+        await consumer.nack(messages[0], delay_ms=0)
+        (again,) = await received(consumer, 1)
+        assert again.body == messages[0].body
+        await consumer.ack([*messages[:20], again, *messages[20:]])
+        assert await consumer.receive(await_ms=0) == []
 
 
 async def test_one_call_acknowledges_messages_of_several_pops(one):

@@ -4,7 +4,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.errors import BrokerError, RemoteError, SystemBusy, TopicNotExist
+from libramq.errors import BrokerError, RemoteError, RequestCodeNotSupported, SystemBusy, TopicNotExist
 from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -99,6 +99,13 @@ def test_an_error_answer_raises_with_code_remark_and_address():
     with pytest.raises(SystemBusy, match="b:1 answered 2 SYSTEM_BUSY: flow control") as raised:
         call.result(Command(code=C.SYSTEM_BUSY, remark="flow control"), where="b:1")
     assert raised.value.response_code == 2
+
+
+def test_a_request_that_the_broker_does_not_know_is_named():
+    """Apache's brokers answer with its number alone."""
+    answer = Command(code=C.REQUEST_CODE_NOT_SUPPORTED, remark="request type 30 not supported")
+    with pytest.raises(RequestCodeNotSupported, match=r"b:1 answered GET_MAX_OFFSET with 3 .* type 30 not"):
+        broker_calls.max_offset(Q).result(answer, where="b:1")
 
 
 @pytest.mark.parametrize("code", [C.FLUSH_DISK_TIMEOUT, C.FLUSH_SLAVE_TIMEOUT, C.SLAVE_NOT_AVAILABLE])

@@ -16,6 +16,7 @@ import msgspec
 
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
+from libramq.client.offset_resets import reset_queue, reset_topic
 from libramq.client.options import whole_number
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
@@ -170,8 +171,14 @@ class Admin:
         validate_group(group)
         validate_topic(topic)
         whole_number("timestamp_ms", timestamp_ms, -1)
-        call = admin_calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=force)
-        answers = await self._ask_each(topic, lambda: call)
+        route = await self.topic_route(topic)
+        addresses = [broker.any_address for broker in route.broker_datas]
+        resets = (
+            reset_topic(partial(self._ask, address), group, topic, timestamp_ms=timestamp_ms, force=force)
+            for address in addresses
+            if address is not None
+        )
+        answers = await asyncio.gather(*resets)
         return {queue: offset for answer in answers for queue, offset in answer.items()}
 
     async def reset_queue(
@@ -180,7 +187,8 @@ class Admin:
         """Set a group's offset in one queue, by offset or time (-1: the end); return where it continues.
 
         Other queues stay as they are. Beyond the ends of the queue it continues at the nearer one; Apache's
-        broker refuses such an offset.
+        broker refuses such an offset. At Apache's brokers before 5.2 the group must have no member online;
+        else FeatureNotSupported is raised.
         """
         validate_group(group)
         validate_topic(queue.topic)
@@ -189,10 +197,9 @@ class Admin:
         if offset is not None:
             whole_number("offset", offset, 0)
         address = await self._broker_of(queue)
-        call = admin_calls.reset_offsets(
-            group, queue.topic, timestamp_ms=timestamp_ms, queue_id=queue.queue_id, offset=offset
-        )
-        return (await self._ask(address, call))[queue]
+        where = f"broker {queue.broker_name} at {address}"
+        ask = partial(self._ask, address)
+        return await reset_queue(ask, group, queue, offset, timestamp_ms=timestamp_ms, where=where)
 
     async def delete_group(
         self, group: str, *, cluster: str | None = None, offsets: bool = False

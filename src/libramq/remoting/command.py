@@ -16,6 +16,20 @@ VERSION: Final = 479
 LANGUAGE: Final = "PYTHON"
 
 
+#: MQVersion.V5_0_0_SNAPSHOT: brokers of this version and later have timers and POP.
+VERSION_5_0: Final = 412
+#: MQVersion.V4_0_0_SNAPSHOT. From there on each release has two numbers, its snapshot's first.
+_VERSION_4_0: Final = 212
+
+
+def version_name(version: int) -> str:
+    """Return the release that a version's number stands for: 4.9.7 for 407."""
+    if version < _VERSION_4_0:
+        return "before 4.0"
+    major, patch = divmod((version - _VERSION_4_0) // 2, 100)
+    return f"{4 + major}.{patch // 10}.{patch % 10}"
+
+
 class Serialization(IntEnum):
     """The encoding of a header (SerializeType.java)."""
 

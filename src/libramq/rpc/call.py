@@ -46,7 +46,9 @@ class Call(Generic[T_co]):
         Raises RemoteError if it cannot be decoded.
         """
         if reply.code not in self.accepts:
-            raise broker_error(reply.code, reply.remark, where=where)
+            # Apache's servers name a request that they do not know by its number alone.
+            request = self.code.name if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED else ""
+            raise broker_error(reply.code, reply.remark, where=where, request=request)
         try:
             return self.parse(reply)
         except (KeyError, ValueError) as error:

@@ -6,6 +6,7 @@ import pytest
 
 from libramq.client.popping.brought import Answer, Brought
 from libramq.client.popping.pace import Pace, kept_ms
+from libramq.client.popping.pop_round import Place
 from libramq.client.popping.popped_ahead import PoppedAhead, Terms
 from libramq.errors import ConnectionLost, RemoteError
 from libramq.message.message import MessageExt
@@ -80,7 +81,7 @@ class Ahead:
 def brought(*bodies: bytes) -> Brought:
     """Return what a pop of messages with these bodies brings; they are not decoded yet."""
     body = b"".join(record(MessageQueue("T", "b", 3), at, each) for at, each in enumerate(bodies))
-    return Brought("T", [Answer(PopReply(0, 5, 6, 2, {"0 3": 0}, body), "b")])
+    return Brought("T", [Answer(PopReply(0, 5, 6, 2, {"0 3": 0}, body), Place("T", "b"))])
 
 
 async def test_the_next_receives_take_what_was_popped_ahead():

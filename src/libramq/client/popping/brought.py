@@ -5,17 +5,18 @@ So a program's next pop can leave before the last one is decoded, and the broker
 
 from collections.abc import Sequence
 
+from libramq.client.popping.pop_round import Place
 from libramq.client.popping.popped import count_of, messages_of
 from libramq.message.message import MessageExt
 from libramq.rpc.pop_calls import PopReply
 
 
 class Answer:
-    """The answer to one request."""
+    """The answer to one request, of what was popped at a place."""
 
-    def __init__(self, reply: PopReply, broker_name: str) -> None:
+    def __init__(self, reply: PopReply, place: Place) -> None:
         self._reply: PopReply | None = reply
-        self._broker_name = broker_name
+        self._place = place
         self._messages: list[MessageExt] = []
         self.count = count_of(reply)
 
@@ -23,9 +24,12 @@ class Answer:
     def messages(self) -> list[MessageExt]:
         """Return the messages; raises RemoteError for an answer that cannot be read."""
         if self._reply is not None:
-            self._messages = messages_of(self._reply, self._broker_name) if self.count else []
+            self._messages = self._decoded(self._reply) if self.count else []
             self._reply = None
         return self._messages
+
+    def _decoded(self, reply: PopReply) -> list[MessageExt]:
+        return messages_of(reply, self._place.broker_name, self._place.topic)
 
 
 class Brought:

@@ -23,15 +23,16 @@ log = get_logger(__name__)
 
 #: The kind of a topic that is no retry topic (`names.pop_kind`).
 ORDINARY: Final = "0"
+REDELIVERED: Final = "1"
 #: Ours: how far behind the first message of its check point another one may be. A pop takes 32 messages, and
 #: reads over some thousands that its filter does not match.
 POPPED_TOGETHER_MAX: Final = 1 << 20
 
 
-def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
+def messages_of(reply: PopReply, broker_name: str, topic: str) -> list[MessageExt]:
     """Return the messages of a pop, each with its handle in the property POP_CK; RemoteError if it has none.
 
-    The handles of a queue differ in the offset only, which is their last part.
+    The handles of a queue differ in the offset only, which is their last part. topic: what was popped.
     """
     try:
         messages = _decoded(reply.body, broker_name)
@@ -43,16 +44,18 @@ def messages_of(reply: PopReply, broker_name: str) -> list[MessageExt]:
     redelivered = any(not key.startswith(ORDINARY) for key in reply.starts)
     beginnings: dict[int, str] = {}
     for message in messages:
-        if redelivered and _brings_handle(message):
-            continue
+        if redelivered:
+            if _brings_handle(message):
+                continue
+            if message.topic != topic and message.topic.startswith(names.RETRY_PREFIX):
+                # Apache's 5.0 brokers return it as their retry topic has it.
+                message.topic = topic
+                message.name_popped(_beginning(reply, REDELIVERED, message, broker_name))
+                continue
         queue_id = message.queue_id
         beginning = beginnings.get(queue_id)
         if beginning is None:
-            start = reply.starts.get(f"{ORDINARY} {queue_id}")
-            if start is None:
-                raise RemoteError(f"a pop's answer of broker {broker_name} has no start of queue {queue_id}")
-            beginning = _beginning(reply, queue_id, start, message, broker_name)
-            beginnings[queue_id] = beginning
+            beginning = beginnings[queue_id] = _beginning(reply, ORDINARY, message, broker_name)
         message.name_popped(beginning)
     return messages
 
@@ -77,17 +80,30 @@ def _name_together(
         first, end = end, end + count
         kind, _, queue_id = kind_and_queue.partition(" ")
         if kind == ORDINARY and 0 < count <= len(messages) - first:
-            beginning = _beginning(reply, int(queue_id), start, messages[first], broker_name)
+            beginning = _check_point(reply, (kind, int(queue_id), start), messages[first], broker_name)
             for message in messages[first:end]:
                 message.name_popped(beginning)
     if end != len(messages):
         raise RemoteError(f"a pop's answer of broker {broker_name} names {end} of {len(messages)} messages")
 
 
-def _beginning(reply: PopReply, queue_id: int, start: int, message: MessageExt, broker_name: str) -> str:
-    """Return what the handles of a check point's messages begin with. message: its first."""
+def _beginning(reply: PopReply, kind: str, message: MessageExt, broker_name: str) -> str:
+    """Return what the handles of a queue's messages begin with, where it has one check point."""
+    queue_id = message.queue_id
+    start = reply.starts.get(f"{kind} {queue_id}")
+    if start is None:
+        raise RemoteError(f"a pop's answer of broker {broker_name} has no start of queue {queue_id}")
+    return _check_point(reply, (kind, queue_id, start), message, broker_name)
+
+
+def _check_point(reply: PopReply, point: tuple[str, int, int], message: MessageExt, broker_name: str) -> str:
+    """Return what the handles of a check point's messages begin with.
+
+    point: its kind of topic, queue and first offset. message: its first message.
+    """
+    kind, queue_id, start = point
     handle = Handle(
-        start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, ORDINARY, broker_name, queue_id
+        start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, kind, broker_name, queue_id
     )
     beginning = encode_handle(handle)
     _require_sound(f"{beginning} {message.queue_offset}", broker_name)

@@ -33,12 +33,21 @@ from libramq.client.popping.popped_ahead import PoppedAhead, Terms
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, SystemClock
-from libramq.errors import ConfigError, ConnectFailed, LocalProtocolError, RemoteError, RouteNotFound
+from libramq.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectFailed,
+    LocalProtocolError,
+    RemoteError,
+    RequestCodeNotSupported,
+    RouteNotFound,
+)
 from libramq.filter.selector import Selector, Sql, kind_of, selector
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_group, validate_topic
+from libramq.remoting.body.pop import BatchAckText
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc import pop_calls
@@ -205,12 +214,31 @@ class SimpleConsumer:
                 messages.topic, broker_name, pop_calls.ack_message(ack_header(self.group, messages))
             )
             return
+        messages = list(messages)
+        acks = batch_acks(self.group, messages)
+        await asyncio.gather(*(self._ack_many(name, of_broker, messages) for name, of_broker in acks.items()))
+
+    async def _ack_many(
+        self, broker_name: str, acks: Sequence[BatchAckText], messages: Sequence[MessageExt]
+    ) -> None:
+        """Acknowledge the messages that one broker has, by one request each if it takes no others."""
+        parts = (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
         requests = [
-            self._ask(part[0].topic, broker_name, pop_calls.batch_ack(broker_name, part))
-            for broker_name, acks in batch_acks(self.group, messages).items()
-            for part in (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
+            self._ask(part[0].topic, broker_name, pop_calls.batch_ack(broker_name, part)) for part in parts
         ]
-        await asyncio.gather(*requests)
+        try:
+            await asyncio.gather(*requests)
+        except RequestCodeNotSupported:  # Apache's 5.0 brokers.
+            own = [message for message in messages if handle_of(message).broker_name == broker_name]
+            requests = [
+                self._ask(each.topic, broker_name, pop_calls.ack_message(ack_header(self.group, each)))
+                for each in own
+            ]
+            ended = await asyncio.gather(*requests, return_exceptions=True)
+            # Those that are visible again are received again.
+            errors = (each for each in ended if each is not None and not isinstance(each, BrokerError))
+            if (error := next(errors, None)) is not None:
+                raise error from None
 
     async def change_invisible_time(self, message: MessageExt, invisible_ms: int) -> None:
         """Have a message invisible for so long from now on; later calls need this message, not a copy.
@@ -299,7 +327,7 @@ class SimpleConsumer:
             self._narrow.add(broker_name)
         else:
             self._narrow.discard(broker_name)
-        return Answer(reply, broker_name)
+        return Answer(reply, ask.place)
 
     async def _places(self) -> list[Place]:
         if not self._selectors:

@@ -256,6 +256,11 @@ class Producer:
         Raises ConfigError for another text, and BrokerError if the broker does not recall messages
         (`recallMessageEnable`), or the time has come.
         """
+        if handle == "":
+            raise ConfigError(
+                "the recall_handle is empty: the message has neither delay_ms nor deliver_at, or its broker "
+                "recalls none (RocketMQ before 5.3)"
+            )
         recalled = decode_recall_handle(handle) if isinstance(handle, str) else None
         if recalled is None:
             raise ConfigError(f"{handle!r} is not the recall_handle of a SendResult")

@@ -128,15 +128,15 @@ class ProducerNetwork:
         )
         self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
         self.routes = Routes(self._name_servers, default_queue_count=settings.default_topic_queue_nums)
-        strategy = FaultStrategy(randomness, enabled=settings.latency_fault, table=settings.back_off_table)
         self.sender = Sender(
             self._remotes,
             self.routes.table,
-            strategy,
+            FaultStrategy(randomness, enabled=settings.latency_fault, table=settings.back_off_table),
             settings,
             clock,
             retries=settings.retries,
             retry_when_not_safe=settings.retry_when_not_safe,
+            ask_version=self._ask_version,
         )
         batches = BatchSender(self.sender, clock, ids)
         self.gathered = GatheredSends(
@@ -302,6 +302,14 @@ class ProducerNetwork:
             self._send_heartbeat(address)
 
     def _send_heartbeat(self, address: str) -> None:
+        def answered(version: int | LibraError) -> None:
+            if isinstance(version, LibraError):
+                log_failed_request(log, "heartbeat failed", version, broker=address)
+
+        self._ask_version(address, answered)
+
+    def _ask_version(self, address: str, known: Callable[[int | LibraError], None]) -> None:
+        """Send a heartbeat, and call back with the version that the broker answers it as."""
         data = HeartbeatData(
             client_id=self._settings.client_id,
             producer_data_set=[ProducerData(group_name=self._settings.group)],
@@ -309,8 +317,7 @@ class ProducerNetwork:
         self._contacted.add(address)
 
         def answered(outcome: Command | RemoteError) -> None:
-            if isinstance(outcome, RemoteError):
-                log_failed_request(log, "heartbeat failed", outcome, broker=address)
+            known(outcome if isinstance(outcome, RemoteError) else outcome.version)
 
         self._remotes.send(address, heartbeat(data).command(), answered)
 

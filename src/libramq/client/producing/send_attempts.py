@@ -16,7 +16,7 @@ from typing import Final
 from libramq.client.producing.fault_strategy import FaultStrategy
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import MonotonicMs
-from libramq.errors import BrokerError, LibraError, RemoteError
+from libramq.errors import BrokerError, FeatureNotSupported, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
 
 #: DefaultMQProducer.retryResponseCodes: topic not there, not available, system error, busy, no permission,
@@ -75,10 +75,10 @@ class SendAttempts:
             self._remember(now_ms, isolated=True, reachable=False)
             if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
                 return Fail(error)
-        elif isinstance(error, RemoteError):
+        elif isinstance(error, RemoteError) and not isinstance(error, FeatureNotSupported):
             # Without the detector, only another attempt can show whether it is reachable again.
             self._remember(now_ms, isolated=True, reachable=True)
-        else:
+        elif not isinstance(error, FeatureNotSupported):  # Another broker may be of a later version.
             return Fail(error)
         following = self.next(now_ms)
         return following if following is not None else Fail(error)

@@ -45,7 +45,7 @@ class SendSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Messages in wire format. ids: one unique id per message."""
+    """Messages in wire format. ids: one unique id per message. is_timed: it needs a broker with timers."""
 
     topic: str
     ids: tuple[str, ...]
@@ -55,6 +55,7 @@ class Prepared:
     flag: int = 0
     is_batch: bool = False
     is_reply: bool = False
+    is_timed: bool = False
     reconsume_times: int | None = None
     max_reconsume_times: int | None = None
 
@@ -90,6 +91,9 @@ def prepare_one(
         sys_flag=sys_flag,
         flag=message.flag,
         is_reply=is_reply,
+        is_timed=names.TIMER_DELIVER_MS in properties
+        or names.TIMER_DELAY_MS in properties
+        or names.TIMER_DELAY_SEC in properties,
     )
 
 

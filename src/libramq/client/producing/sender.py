@@ -14,11 +14,13 @@ from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, ConnectFailed, LibraError, RemoteError
+from libramq.errors import BrokerError, ConnectFailed, FeatureNotSupported, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
-from libramq.remoting.command import Command
+from libramq.remoting.command import VERSION_5_0, Command, version_name
 from libramq.transport.remotes import Remotes
 
+#: Asks the broker at an address for its version, and calls back with its number.
+AskVersion = Callable[[str, Callable[[int | LibraError], None]], None]
 #: Called with one result per message, or the error.
 Sent = Callable[[Sequence[SendResult] | LibraError], None]
 
@@ -36,6 +38,7 @@ class Sender:
         *,
         retries: int,
         retry_when_not_safe: bool,
+        ask_version: AskVersion,
     ) -> None:
         self._remotes = remotes
         self._table = table
@@ -44,6 +47,8 @@ class Sender:
         self._clock = clock
         self._retries = retries
         self._retry_when_not_safe = retry_when_not_safe
+        self._ask_version = ask_version
+        self._have_timers: set[str] = set()  # Addresses of brokers.
 
     def send(
         self,
@@ -90,6 +95,9 @@ class Sender:
         if address is None:
             self._failed(prepared, attempts, _no_master(queue), sent)
             return
+        if prepared.is_timed and address not in self._have_timers:
+            self._require_timers(address, prepared, attempts, attempt, sent)
+            return
         call = send_call(prepared, queue, self._settings, born_ms=self._clock.wall_ms())
 
         def done(outcome: Command | RemoteError) -> None:
@@ -115,6 +123,28 @@ class Sender:
                 self._try(prepared, attempts, following, sent)
 
         self._remotes.send(address, call.command(), done, timeout_ms=attempt.timeout_ms)
+
+    def _require_timers(
+        self, address: str, prepared: Prepared, attempts: SendAttempts, attempt: Attempt, sent: Sent
+    ) -> None:
+        """Send a timer message if the broker has timers: one without delivers it at once."""
+
+        def known(version: int | LibraError) -> None:
+            if isinstance(version, LibraError):
+                self._failed(prepared, attempts, version, sent)
+            elif 0 < version < VERSION_5_0:
+                broker = f"broker {attempt.queue.broker_name} at {address}"
+                error = FeatureNotSupported(
+                    f"{broker} answers as RocketMQ {version_name(version)}, which delivers messages with "
+                    "delay_ms or deliver_at at once; send them with a delay_level, or to brokers of 5.0 or "
+                    "later"
+                )
+                self._failed(prepared, attempts, error, sent)
+            else:
+                self._have_timers.add(address)
+                self._try(prepared, attempts, attempt, sent)
+
+        self._ask_version(address, known)
 
     def _failed(self, prepared: Prepared, attempts: SendAttempts, error: LibraError, sent: Sent) -> None:
         following = attempts.failed(error, self._clock.monotonic_ms())

@@ -89,7 +89,7 @@ class SimulatedPopper:
     def _popped(self, master: SimulatedBroker, reply: PopReply | LibraError) -> None:
         if isinstance(reply, LibraError) or not reply.body:
             return
-        for message in messages_of(reply, master.name):
+        for message in messages_of(reply, master.name, self.topic):
             if not self._forgets or self._random.random() >= FORGOTTEN_CHANCE:
                 is_slow = self._random.random() < SLOW_CHANCE
                 handling_ms = self._random.randint(1, SLOW_MS_MAX if is_slow else HANDLING_MS_MAX)

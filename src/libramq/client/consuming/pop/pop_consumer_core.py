@@ -29,7 +29,7 @@ from libramq.client.consuming.troubles import Troubles
 from libramq.client.popping.popped import note_change
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs, Now
-from libramq.errors import BrokerError, LibraError
+from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
 from libramq.filter.selector import Selector, Sql
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
@@ -131,7 +131,9 @@ class PopConsumerCore:
         return []
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> list[PopEffect]:
-        """Report to the user if a request was denied."""
+        """Report to the user if a request was denied, or not known: brokers before 5.0 have no POP."""
+        if isinstance(outcome, RequestCodeNotSupported):
+            self._troubles.begin(about, outcome)
         self._troubles.answered(about, outcome, keeps_out=keeps_out)
         return _shared(self._troubles.take())
 

@@ -4,6 +4,7 @@ Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeA
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, Unpack, get_args
 
 from libramq.client.consuming import effects as fx
@@ -13,10 +14,17 @@ from libramq.client.consuming.member_network import MemberNetwork, Seams
 from libramq.client.consuming.pop.effect import Acknowledge, MakeDeadLetter, Pop, PopEffect, Postpone
 from libramq.client.consuming.pop.places import POP_COUNT_MAX
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
-from libramq.client.popping.popped import batch_acks, change_header, messages_of
+from libramq.client.popping.popped import ack_header, batch_acks, change_header, messages_of
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, FilterRefused, LibraError, LocalProtocolError
+from libramq.errors import (
+    BrokerError,
+    FilterRefused,
+    LibraError,
+    LocalProtocolError,
+    NoPermission,
+    RequestCodeNotSupported,
+)
 from libramq.filter.selector import Selector, kind_of
 from libramq.filter.sql import SQL92
 from libramq.logs import get_logger
@@ -56,6 +64,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
         self.core = core = PopConsumerCore(settings, subscriptions, seams["clock"].monotonic_ms)
         super().__init__(settings, subscriptions, core, **seams)
         self._subscriptions = subscriptions
+        self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
         self._performers |= {
             Pop: self._pop,
             Acknowledge: self._acknowledge,
@@ -106,11 +115,14 @@ class PopNetwork(MemberNetwork[PopEffect]):
             if isinstance(outcome, LibraError):
                 if kind == SQL92 and isinstance(outcome, BrokerError) and _is_about_filter(outcome):
                     outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
-                log_failed_request(log, "pop failed", outcome, topic=topic, broker=effect.address)
+                if not isinstance(
+                    outcome, NoPermission | FilterRefused | RequestCodeNotSupported
+                ):  # Troubles.
+                    log_failed_request(log, "pop failed", outcome, topic=topic, broker=effect.address)
                 age_ms = outcome
             elif outcome.body:
                 try:
-                    messages = messages_of(outcome, broker_name)
+                    messages = messages_of(outcome, broker_name, topic)
                     age_ms = int(self._clock.wall_ms()) - outcome.pop_time_ms
                 except LibraError as error:
                     log.error("a pop's answer is dropped", topic=topic, reason=str(error))
@@ -121,16 +133,35 @@ class PopNetwork(MemberNetwork[PopEffect]):
         self.ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
 
     def _acknowledge(self, effect: Acknowledge) -> None:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            if isinstance(outcome, RequestCodeNotSupported):  # Apache's 5.0 brokers take one a request.
+                self._take_single_acks.add(effect.address)
+                self._acknowledge_each(effect)
+                return ()
+            return self._acknowledged(effect, outcome, now_ms)
+
+        if effect.address in self._take_single_acks:
+            self._acknowledge_each(effect)
+            return
+
         acks = batch_acks(self._settings.group, [held.message for held in effect.held])
         together = [ack for of_broker in acks.values() for ack in of_broker]
-
-        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
-            if outcome is not None:
-                log_failed_request(log, "acknowledgement failed", outcome, broker=effect.address)
-            return self.core.acknowledged(effect, outcome, now_ms)
-
         call = pop_calls.batch_ack(effect.broker_name, together)
         self.ask(effect.address, call, answered, SETTLE_TIMEOUT_MS)
+
+    def _acknowledge_each(self, effect: Acknowledge) -> None:
+        """Acknowledge messages by one request each."""
+        for held in effect.held:
+            call = pop_calls.ack_message(ack_header(self._settings.group, held.message))
+            one = Acknowledge(effect.broker_name, effect.address, (held,))
+            self.ask(effect.address, call, partial(self._acknowledged, one), SETTLE_TIMEOUT_MS)
+
+    def _acknowledged(
+        self, effect: Acknowledge, outcome: LibraError | None, now_ms: MonotonicMs
+    ) -> Sequence[PopEffect]:
+        if outcome is not None:
+            log_failed_request(log, "acknowledgement failed", outcome, broker=effect.address)
+        return self.core.acknowledged(effect, outcome, now_ms)
 
     def _postpone(self, effect: Postpone) -> None:
         def answered(outcome: Changed | LibraError, now_ms: MonotonicMs) -> Sequence[PopEffect]:
