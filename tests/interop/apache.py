@@ -46,8 +46,12 @@ def java(
     home: Path,
     jvm: Sequence[str] = SMALL_JVM,
     properties: Mapping[str, object] | None = None,
+    jars: Path = CACHE / "lib",
 ) -> list[str]:
-    """Return the command line that starts one of Apache's or our Java programs."""
+    """Return the command line that starts one of Apache's or our Java programs.
+
+    jars: the directory of Apache's, 5.3.3's by default.
+    """
     settings = {
         "user.home": home,
         "java.io.tmpdir": home,
@@ -60,7 +64,7 @@ def java(
         *jvm,
         *(f"-D{name}={_text(value)}" for name, value in settings.items()),
         "-cp",
-        f"{CACHE}/classes:{CACHE}/lib/*",
+        f"{CACHE}/classes:{jars}/*",
         main,
         *arguments,
     ]
@@ -72,7 +76,12 @@ def _text(value: object) -> str:
 
 class ApacheNameServer:
     def __init__(
-        self, home: Path, *, jvm: Sequence[str] = SMALL_JVM, properties: Mapping[str, object] | None = None
+        self,
+        home: Path,
+        *,
+        jvm: Sequence[str] = SMALL_JVM,
+        properties: Mapping[str, object] | None = None,
+        jars: Path = CACHE / "lib",
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
@@ -88,6 +97,7 @@ class ApacheNameServer:
                 home=home,
                 jvm=jvm,
                 properties=properties,
+                jars=jars,
             ),
             directory=home,
             env={"ROCKETMQ_HOME": str(home)},
@@ -111,6 +121,7 @@ class ApacheBroker:
         properties: Mapping[str, object] | None = None,
         settings: Mapping[str, object] | None = None,
         port: int | None = None,
+        jars: Path = CACHE / "lib",
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.name = name
@@ -152,6 +163,7 @@ class ApacheBroker:
                     "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.97",
                     **(properties or {}),
                 },
+                jars=jars,
             ),
             directory=home,
             env={"ROCKETMQ_HOME": str(home)},
