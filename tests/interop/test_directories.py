@@ -10,7 +10,7 @@ import pytest
 from libramq.client.queue_reader import QueueReader, refuse_loss
 from libramq.errors import RemoteProtocolError
 from libramq.formats import fastjson
-from libramq.message import decode_records
+from libramq.message.unwrapping import decode_pulled
 from libramq.sync import Admin
 from tests.interop import wire
 from tests.interop.apache import SMALL_STORE, ApacheBroker
@@ -124,7 +124,8 @@ def contents(namesrv: str, topics: list[str], group: str) -> Contents:
                 )
                 for queue in queues
                 for stretch in reader.read(queue, begins[queue], ends[queue], lost=refuse_loss)
-                for message in decode_records(stretch.body)
+                for message in decode_pulled(stretch.body, stretch.start, check_crc=True)
+                if message.queue_offset < stretch.end
             ]
     finally:
         reader.close()
