@@ -5,7 +5,7 @@ extracted without an index per byte: offsets `start0 end0 start1 end1 …` descr
 whose even elements are the fields and whose odd ones the gaps, and Arrow's `take` copies the even ones.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from libramq.errors import RemoteProtocolError
 
+#: Ours: of fewer byte strings nobody looks whether they are even.
+EVEN_MIN: Final = 8
 Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
@@ -35,11 +37,26 @@ def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
+    even = _even_slices(buffer, starts, ends) if count >= EVEN_MIN else None
+    if even is not None:
+        return even
     bounds = np.empty(2 * count, dtype=np.int32)
     bounds[0::2] = starts
     bounds[1::2] = ends
     fields_and_gaps = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), buffer])
     return fields_and_gaps.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
+
+
+def _even_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array | None:
+    """Return byte strings of one size at even distances; None of others. 1 KiB take half of `take`'s time."""
+    count, size, step = len(starts), int(ends[0] - starts[0]), int(starts[1] - starts[0])
+    if not 0 < size <= step or (ends - starts != size).any() or (starts[1:] - starts[:-1] != step).any():
+        return None
+    copied = np.ndarray((count,), f"V{size}", buffer, int(starts[0]), (step,)).copy()
+    bounds = np.arange(0, (count + 1) * size, size, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(copied.view(np.uint8))]
+    )
 
 
 def text_of(binary: pa.Array) -> pa.Array:
