@@ -17,6 +17,7 @@ from libramq.store.reading.read_only_files import ReadOnlyFiles
 from libramq.store.recovery.check import check_store
 from libramq.sync import Producer
 from tests.interop import wire
+from tests.interop.batch_readers import check_reads
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S, Event
 from tests.interop.test_directories import Directory, contents, directory
@@ -178,6 +179,7 @@ def test_ours_goes_on_with_queues_of_batches_and_apaches_after_it(
         sender.batch_of_ours(namesrv, "u 1", "v 2", "w 3", "z 4")
         sender.single("alone at ours")
         consume(cluster, "at-ours", set(sender.expected.values()))
+        check_reads(namesrv, TOPIC, "py-at-ours", sender.expected)
         directory.end(how)
         cluster.stop_programs(keep_producers=False)
 
@@ -188,6 +190,7 @@ def test_ours_goes_on_with_queues_of_batches_and_apaches_after_it(
         cluster.wait_stored(TOPIC, len(sender.expected))
         sender.batch("last 1", "last 2")
         consume(cluster, "at-apaches", set(sender.expected.values()))
+        check_reads(namesrv, TOPIC, "py-at-apaches", sender.expected)
         directory.end("kill -9")
     finally:
         cluster.stop_programs(keep_producers=False)
