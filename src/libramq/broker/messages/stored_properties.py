@@ -33,6 +33,10 @@ _SPECIAL: Final = tuple(
 _EFFECTIVE: Final = tuple(
     name.encode() for name in (p.NUL, "TIMER_D", p.TRANSACTION_PREPARED, p.POP_CK, "INNER_")
 )
+#: Each of these has one of three characters, which are searched for in a tenth of the time: there is none of
+#: them in properties of our producers but for those of the user, nor in an id.
+_IN_EFFECTIVE: Final = (b"\0", b"R", b"P")
+assert all(any(character in name for character in _IN_EFFECTIVE) for name in _EFFECTIVE)
 _BEGINS_WITH_KEY: Final = methodcaller("startswith", _UNIQ_KEY_BYTES)
 _IS_TERMINATED: Final = methodcaller("endswith", _END_BYTES)
 
@@ -102,7 +106,9 @@ def are_without_effect(properties: Sequence[bytes]) -> bool:
     They have nothing that it refuses, takes away or acts by, and are not too long.
     """
     together = b"".join(properties)
-    if any(name in together for name in _EFFECTIVE):
+    if any(character in together for character in _IN_EFFECTIVE) and any(
+        name in together for name in _EFFECTIVE
+    ):
         return False
     return len(together) <= p.PROPERTIES_BYTES_MAX or max(map(len, properties)) <= p.PROPERTIES_BYTES_MAX
 
