@@ -3,13 +3,16 @@
 import asyncio
 import socket
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from libramq.remoting.command import Command
 from libramq.remoting.frame import encode_frame
+from libramq.transport import large_write
 from libramq.transport.large_write import (
+    AT_ONCE_US,
     LARGE_BYTES,
     SLICE_BYTES,
     SLICES_PER_ROUND,
@@ -74,6 +77,24 @@ def test_a_slice_at_a_time_leaves_and_everything_arrives_in_order(ends):
         else:  # A pair of sockets may take less than a slice.
             slices += [read_all(client), *transport.written]
     assert b"".join(slices) == DATA[: 3 * SLICE_BYTES] + b"a small answer"
+
+
+@pytest.mark.parametrize(("slice_us", "at_once"), [(100, 4), (AT_ONCE_US // 2, 2), (AT_ONCE_US, 1)])
+def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(monkeypatch, slice_us, at_once):
+    """A consumer's answers of 1 MiB left in rounds, between which the next ones were read: it waited."""
+    sent: list[int] = []
+
+    def write(_: int, data: memoryview) -> int:
+        sent.append(len(data))
+        return len(data)
+
+    monkeypatch.setattr(large_write, "os", SimpleNamespace(write=write))
+    monkeypatch.setattr(large_write, "perf_counter_ns", lambda: len(sent) * slice_us * 1_000)
+    large = LargeWrite(DATA[: 4 * SLICE_BYTES])
+    with socket.socket() as end:
+        assert large.send(FakeTransport(end)) == (at_once < 4)
+    assert sent == [SLICE_BYTES] * at_once
+    assert large.size == (4 - at_once) * SLICE_BYTES
 
 
 def test_the_transport_gets_what_the_socket_does_not_take(ends):
