@@ -417,10 +417,12 @@ async def priorities(at: Place) -> None:
     async with at.producer() as producer:
         for body in ("0", "1", "1", "0"):
             await producer.send(Message(at.topic, body.encode(), properties={PRIORITY: body}))
-    async with SimpleConsumer(group=at.group, namesrv=at.namesrv) as consumer:
+    async with at.admin() as admin:  # Apache's broker acknowledges before it can be popped.
+        await until(lambda: _stored(admin, at.topic, 4))
+    async with SimpleConsumer(group=at.group, namesrv=at.namesrv, prefetch=False) as consumer:
         consumer.subscribe(at.topic)
         found = [each.body for _ in range(4) for each in await _received(consumer, 1)]
-    assert found == [b"1", b"1", b"0", b"0"]
+    assert found == [b"1", b"1", b"0", b"0"], found
 
 
 async def pops(at: Place) -> None:
