@@ -376,7 +376,8 @@ class PushConsumerCore:
             effects += self._effects(self._coordination.leave(), now_ms) or self._unregister()
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
             effects += self._effects(self._coordination.requests(now_ms), now_ms)
-        effects += self._troubles.take()
+        if self._troubles.reports:
+            effects += self._troubles.take()
         if self._persistence.rests and self._phase is Phase.RUNNING:
             self._persistence.settle(now_ms)
         return fx.merged(effects) if len(effects) > 1 else effects

@@ -13,21 +13,23 @@ class Troubles:
     """The current troubles, by subject."""
 
     def __init__(self) -> None:
-        self._present: dict[str, bool] = {}  # By subject: whether it keeps the consumer out.
-        self._effects: Effects = []
+        #: By subject: whether it keeps the consumer out.
+        self.present: dict[str, bool] = {}
+        #: For the user.
+        self.reports: Effects = []
 
     def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
         """Report a trouble, unless it is known already."""
-        if about not in self._present:
-            self._present[about] = keeps_out
-            self._effects.append(fx.Trouble(error, keeps_out))
+        if about not in self.present:
+            self.present[about] = keeps_out
+            self.reports.append(fx.Trouble(error, keeps_out))
 
     def over(self, about: str) -> bool:
         """Clear a trouble; return whether there was one."""
-        if about not in self._present:
+        if about not in self.present:
             return False
-        if self._present.pop(about) and not any(self._present.values()):
-            self._effects.append(fx.Recovered())
+        if self.present.pop(about) and not any(self.present.values()):
+            self.reports.append(fx.Recovered())
         return True
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
@@ -39,7 +41,7 @@ class Troubles:
 
     def take(self) -> Effects:
         """Return the reports for the user."""
-        if not self._effects:
+        if not self.reports:
             return []
-        effects, self._effects = self._effects, []
+        effects, self.reports = self.reports, []
         return effects

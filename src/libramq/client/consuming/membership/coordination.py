@@ -133,7 +133,9 @@ class MemberCoordination:
 
     def requests(self, now_ms: MonotonicMs) -> Steps:
         """Return the requests to send to the coordinator now."""
-        found = self._releases(now_ms)
+        found: Steps = []
+        if self._released or (self._is_leaving and not self._is_leave_sent):
+            found = self._releases(now_ms)
         question = self._membership.request(
             self._held, self._duplicates.count, now_ms, leaving=self._is_leaving
         )
@@ -180,8 +182,7 @@ class MemberCoordination:
         self._released.append(released)
 
     def _releases(self, now_ms: MonotonicMs) -> Steps:
-        if not self._released and (self._is_leave_sent or not self._is_leaving):
-            return []
+        """Return the report of released queues, once the last of those that are drained has followed."""
         if not self._membership.member:
             self._released.clear()
             return []
@@ -217,7 +218,8 @@ class MemberCoordination:
     def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs) -> Steps:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
-        self._note(outcome)
+        if self._troubles.present or isinstance(outcome, LibraError):
+            self._note(outcome)
         return self._handle_answer(answer, now_ms)
 
     def polled(
@@ -225,7 +227,8 @@ class MemberCoordination:
     ) -> Steps:
         """Handle the coordinator's answer to a poll."""
         answer = self._membership.polled(request, outcome, now_ms)
-        self._note(outcome)
+        if self._troubles.present or isinstance(outcome, LibraError):
+            self._note(outcome)
         if answer is not None and answer.assignment is not None:
             self._duplicates.count -= request.body.duplicates
         return self._handle_answer(answer, now_ms)
@@ -255,7 +258,7 @@ class MemberCoordination:
             return self._lose_all(now_ms)
         if assignment.warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(assignment.warning))
-        elif self._troubles.over("subscriptions"):
+        elif self._troubles.present and self._troubles.over("subscriptions"):
             log.info("all members have the same subscription again", group=self._settings.group)
         if assignment.mode == MODE_CLIENT:
             self._lease.lift()
@@ -278,7 +281,8 @@ class MemberCoordination:
         if self._mode != MODE_EPOCHS:
             self._mode = MODE_EPOCHS
             self._timers.at(now_ms + self.persist_ms, PersistDue())
-            found += self._locking.lift(now_ms)
+            if self._own.uses_locks:
+                found += self._locking.lift(now_ms)
         member = self._membership.member
         claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
         for owned in self._table.each():

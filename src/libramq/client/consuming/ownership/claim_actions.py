@@ -26,8 +26,8 @@ def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs
         owned.claim = owned.claim.regranted(event.claim)
         if event.opened is not None:
             owned.state = QueueState.OPENING
-            opened = ev.Opened(event.claim, event.opened)
-            return own.announce(owned) + begin_opened(own, owned, opened, now_ms)
+            owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)
+            return own.announce(owned) + begin_at_committed(own, owned, event.opened.offset, now_ms)
     if own.uses_locks:
         return _lock(owned)
     steps = own.announce(owned)
