@@ -20,6 +20,7 @@ from libramq.groups.coordinator.group.inquiry import (
     RETURN_MS_MAX,
 )
 from libramq.groups.coordinator.group.member import GroupMember
+from libramq.groups.coordinator.group.membership import Admission
 from libramq.groups.coordinator.group.publication import WaitingJoin
 from libramq.groups.coordinator.group.queue_handover import QueueHandover
 from libramq.groups.coordinator.group.request import Held
@@ -52,11 +53,13 @@ def begin(group: Group, event: ev.Begun, now_ms: MonotonicMs) -> None:
 
 def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a client; see GroupMembership.admit for what it raises."""
-    member, reason, is_changed = _admit(group, event, now_ms)
-    if reason is not None or is_changed:
+    admission, reason = _admit(group, event, now_ms)
+    if reason is not None or admission.is_changed:
         group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
-    if not _claims_later_epoch(group, member, event.join.held, 0, now_ms):
-        _hand_over_unlisted(group, member, now_ms)
+    if admission.earlier is None and not event.join.member and not event.join.held:
+        return  # Nobody has known it, so it has nothing.
+    if not _claims_later_epoch(group, admission.member, event.join.held, 0, now_ms):
+        _hand_over_unlisted(group, admission.member, now_ms)
 
 
 def join_first(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
@@ -71,20 +74,18 @@ def join_first(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 
 def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     """Admit a client; one that holds queues was a member before, so it causes no rebalance."""
-    member, reason, is_changed = _admit(group, event, now_ms)
+    admission, reason = _admit(group, event, now_ms)
+    member = admission.member
     if reason is Reason.MEMBER_JOINED and event.join.held:
         reason = None
-    if reason is not None or is_changed:
+    if reason is not None or admission.is_changed:
         group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
     _claims_later_epoch(group, member, event.join.held, 0, now_ms)
     _awaited_reported(group, member, now_ms)
 
 
-def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member, Reason | None, bool]:
-    """Admit a client.
-
-    Return the member, the reason for a rebalance, and whether its strategy or subscription changed.
-    """
+def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Admission[Any, Any], Reason | None]:
+    """Admit a client; return its admission, and the reason for a rebalance, if any."""
     admission = group.members.admit(
         event.profile, event.join.member, event.peer, if_free=event.join.if_free, now_ms=now_ms
     )
@@ -107,7 +108,7 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
     # What a member holds it may use while its session lasts, so it hears soon that it is one.
     wait_ms = 0 if not event.join.waits else COLLECT_MS if event.join.held else JOINS_MS_MAX
     publication.joins.append(WaitingJoin(event.ticket, member, now_ms + wait_ms))
-    return member, reason, admission.is_changed
+    return admission, reason
 
 
 def poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:

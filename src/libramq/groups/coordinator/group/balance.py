@@ -142,7 +142,7 @@ class GroupBalance:
         strategy, is_another = self.strategy.choose(profiles)
         if is_another:
             self._rebalance.add(Reason.STRATEGY_CHANGED, self.strategy.name or "")
-        queues, absent = self._topics.queues(self.queues), self._topics.absent
+        queues, absent = self._topics.queues(self.queues), self._topics.watched.absent
         existing = set(queues)
         if not existing.issuperset(self.queues.holdings):
             self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
@@ -200,7 +200,7 @@ class GroupBalance:
         topics = {profile.member: profile.subscriptions for profile in profiles}
         target = self._kept(profiles, existing)
         for queue, member in made.items():
-            if queue in existing and queue.broker_name not in self._topics.absent:
+            if queue in existing and queue.broker_name not in self._topics.watched.absent:
                 for each in (member, self.queues.holder(queue)):
                     if each is not None and queue.topic in topics.get(each, ()):
                         target[queue] = each
@@ -215,13 +215,13 @@ class GroupBalance:
         They could not commit before they released such a queue, and nobody else could open it. A queue
         without a holder is assigned when its master is back.
         """
-        if not self._topics.absent:
+        if not self._topics.watched.absent:
             return {}
         topics = {profile.member: profile.subscriptions for profile in profiles}
         return {
             queue: holding.member
             for queue, holding in self.queues.holdings.items()
-            if queue.broker_name in self._topics.absent
+            if queue.broker_name in self._topics.watched.absent
             and queue in existing
             and queue.topic in topics.get(holding.member, ())
         }
@@ -245,7 +245,8 @@ class GroupBalance:
     def settle(self) -> Settled | None:
         """Return the end of the rebalance, if it has come."""
         rebalance = self._rebalance
-        if rebalance is None or not rebalance.is_started or not self.is_settled:
+        is_over = not self.is_assigning and self.queues.is_complete
+        if rebalance is None or not rebalance.is_started or not is_over:
             return None
         self._rebalance = None
         profiles, queues = self._members.staying, self._topics.queues(self.queues)

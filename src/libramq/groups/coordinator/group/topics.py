@@ -17,7 +17,7 @@ class GroupTopics:
 
     def __init__(self, group: str, watched: WatchedTopics) -> None:
         self._group = group
-        self._watched = watched
+        self.watched = watched
         self._subscribed: set[str] = set()
         self._wait_until_ms = MonotonicMs(0)
 
@@ -27,7 +27,7 @@ class GroupTopics:
         if new:
             self._subscribed.update(new)
             self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
-            self._watched.watch(self._group, new)
+            self.watched.watch(self._group, new)
 
     def begin(self, *, now_ms: MonotonicMs) -> None:
         """Start waiting for the topics' queues."""
@@ -38,24 +38,19 @@ class GroupTopics:
         gone = sorted(self._subscribed.difference(topics))
         if gone:
             self._subscribed.difference_update(gone)
-            self._watched.unwatch(self._group, gone)
+            self.watched.unwatch(self._group, gone)
 
     def wait_until_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
         """Return until when to wait for a topic's queues to be reported; None: do not wait."""
         if now_ms >= self._wait_until_ms:
             return None
-        is_known = all(self._watched.queues(topic) is not None for topic in self._subscribed)
+        is_known = all(self.watched.queues(topic) is not None for topic in self._subscribed)
         return None if is_known else self._wait_until_ms
-
-    @property
-    def absent(self) -> frozenset[str]:
-        """Return the brokers whose master is gone: their queues are neither opened nor committed."""
-        return self._watched.absent
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
         """Return the queues of all topics; for a topic whose queues are unknown, those that are held."""
         queues: list[MessageQueue] = []
         for topic in sorted(self._subscribed):
-            known = self._watched.queues(topic)
+            known = self.watched.queues(topic)
             queues += sorted(q for q in handover.holdings if q.topic == topic) if known is None else known
         return queues
