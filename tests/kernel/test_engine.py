@@ -6,7 +6,7 @@ import pytest
 from tests.fakes import ManualClock
 
 from libramq.kernel import deadlines
-from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, StaysDue
+from libramq.kernel.deadlines import OVERDUE_AGAIN_MS, Deadlines, StaysDue
 from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
 from libramq.kernel.parts import Kernel
 
@@ -48,23 +48,28 @@ def test_a_punctual_timer_reports_no_stall_after_a_quiet_time():
 class Stuck:
     """A service that becomes due once, and stays due however often it runs."""
 
-    def __init__(self, due_ms: int) -> None:
+    def __init__(self, due_ms: int, deadlines: Deadlines) -> None:
         self.next_due_ms = due_ms
         self.turns: list[int] = []
+        self._deadline = deadlines.new(self.tick, "Stuck")
+
+    def settle(self) -> None:
+        self._deadline.at(self.next_due_ms)
 
     def tick(self, now_ms: int) -> None:
         self.turns.append(now_ms)
+        self.settle()
 
 
 def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.LogCaptureFixture):
     """Nor is it mistaken for a process that stood still, which would extend all deadlines by that time."""
     judge = Judge()
     begin_ms = judge.clock.monotonic_ms()
-    stuck = Stuck(begin_ms + 10)
     kernel = Kernel(judge.clock)
+    stuck = Stuck(begin_ms + 10, kernel.deadlines)
     stood: list[int] = []
-    hooks = Hooks(stalled=(lambda stall_ms, now_ms: stood.append(stall_ms),))
-    engine = Engine(kernel, judge, hooks, [stuck])
+    hooks = Hooks(stalled=(lambda stall_ms, now_ms: stood.append(stall_ms),), settle_changed=(stuck.settle,))
+    engine = Engine(kernel, judge, hooks)
     engine.mark_changed()
     engine.settle()
     for _ in range(3 * OVERDUE_AGAIN_MS):

@@ -69,7 +69,7 @@ from libramq.broker.transaction_parts import TransactionParts
 from libramq.catalog.requirements import Requirements
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
-from libramq.kernel.engine import Engine, Hooks, Polled
+from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
 from libramq.rpc.endpoint import Endpoint
@@ -124,6 +124,7 @@ class Broker:
     def close(self) -> None:
         """Leave all files in the state of a clean stop."""
         try:
+            self.consumers.rebalances.catch_up()
             self.events.close()
             self.pop.close()
             self.offsets.write()
@@ -359,15 +360,16 @@ class Broker:
             mark_changed=kernel.mark_changed,
         )
         self.topics.observe(lambda _: kernel.mark_changed())  # A send may create one.
-        polled: list[Polled] = [each for each in (self.coordination, self.cluster) if each is not None]
-        return Engine(kernel, endpoint, self._hooks(), polled)
+        return Engine(kernel, endpoint, self._hooks())
 
     def _hooks(self) -> Hooks:
         lost = [self.registration.lost]
         stalled = [self.coordination.stalled, self.replication.stalled]
+        settle_changed = [self._watch.settle, self._persistence.settle_changed]
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stalled.append(self.cluster.stalled)
+            settle_changed.append(self.cluster.settle)
         timed = (self._delivery, self._timer_delivery, self.transactions.checking)
         arrivals = Arrivals(self.store, (self.reading, self.fetching, self.pop.popping), timed)
         return Hooks(
@@ -393,5 +395,5 @@ class Broker:
                 self._old_files.settle,
                 self.runtime.settle,
             ),
-            settle_changed=(self._watch.settle, self._persistence.settle_changed),
+            settle_changed=settle_changed,
         )

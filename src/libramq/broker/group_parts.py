@@ -46,7 +46,7 @@ class GroupParts:
             tables=tables,
             offsets=offsets,
             locks=self.locks,
-            clock=clock,
+            kernel=kernel,
             record=record,
         )
         self.filters = PullFilters(
@@ -83,7 +83,7 @@ class GroupParts:
             broker_name=config.broker_name,
             view=view,
             consumers=self.consumers,
-            clock=kernel.clock,
+            kernel=kernel,
             ask=signing(kernel.effects.ask, config.credentials),
         )
 

@@ -31,7 +31,8 @@ class JournalSync:
         self._paths: dict[Path, None] = {}
         self._directories: dict[Path, None] = {}
         self.written = self.synced = 0
-        self._is_wanted = False
+        #: Whether a reply has begun to wait: a sync should begin at once. Whoever begins it clears this.
+        self.is_wanted = False
         self._failure: str | None = None
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
 
@@ -71,12 +72,7 @@ class JournalSync:
             then(self._failure is None)
             return
         self._waiting.append((through, then))
-        self._is_wanted = True
-
-    def take_wanted(self) -> bool:
-        """Return whether a reply has begun to wait since the last call: a sync should begin at once."""
-        is_wanted, self._is_wanted = self._is_wanted, False
-        return is_wanted
+        self.is_wanted = True
 
     def plan(self) -> SyncPlan | None:
         """Return the fsyncs that are due, to be run once; None if there are none."""

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
-from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 
@@ -33,41 +32,6 @@ class Translator(Protocol):
         ...
 
 
-class Polled(Protocol):
-    """A service that is polled for its next due time."""
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` is due next (monotonic); None: never, in the present state."""
-        ...
-
-    def tick(self, now_ms: MonotonicMs) -> None:
-        """Perform everything that is due."""
-        ...
-
-
-class _PolledService:
-    """A service that is polled, and its deadline."""
-
-    __slots__ = ("_deadline", "_service")
-
-    def __init__(self, service: Polled, deadlines: Deadlines) -> None:
-        self._service = service
-        self._deadline = deadlines.new(self._tick, type(service).__name__)
-
-    def arm(self) -> None:
-        """Set the deadline to when the service is due now."""
-        due_ms = self._service.next_due_ms
-        if due_ms != self._deadline.due_ms:  # `at` looks too; but this is done after most events.
-            self._deadline.at(due_ms)
-
-    def _tick(self, now_ms: MonotonicMs) -> None:
-        try:
-            self._service.tick(now_ms)
-        finally:
-            self.arm()
-
-
 class Hooks(NamedTuple):
     """The events that a composition subscribes to, each in its order.
 
@@ -82,21 +46,18 @@ class Hooks(NamedTuple):
 
 
 class Engine:
-    """One translator and its services. polled: services asked for their due times after a change."""
+    """One translator and its services."""
 
-    def __init__(
-        self, kernel: Kernel, translator: Translator, hooks: Hooks, polled: Sequence[Polled] = ()
-    ) -> None:
+    def __init__(self, kernel: Kernel, translator: Translator, hooks: Hooks) -> None:
         self.effects = kernel.effects
         self.longest_turn = kernel.longest_turn
         self.receive = translator.receive
         self._kernel = kernel
         self._clock = kernel.clock
-        self.deadlines = deadlines = kernel.deadlines
+        self.deadlines = kernel.deadlines
         self._hooks = hooks
         self._settle = hooks.settle
         self._settled_ms = kernel.clock.monotonic_ms()
-        self._polled = [_PolledService(service, deadlines) for service in polled]
 
     def connection_ended(self, connection: Connection) -> None:
         """Handle the end of a client's connection."""
@@ -162,8 +123,6 @@ class Engine:
             _call_all(self._hooks.settle_changed)
         finally:
             self._kernel.is_changed = False
-            for service in self._polled:
-                service.arm()
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:

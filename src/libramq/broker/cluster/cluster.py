@@ -53,6 +53,7 @@ class Cluster:
         self._was_known = False
         self.peers, self.view, self._relay = peers, peers.view, peers.relay
         self._watch = ClusterWatch(self.view, name_servers, self, ask=self._ask, monotonic_ms=self._now_ms)
+        self._deadline = peers.deadlines.new(self._tick, "Cluster")
         consumers.observe_members(self._members_changed)
 
     # Events.
@@ -129,8 +130,14 @@ class Cluster:
 
     # Time.
 
-    def tick(self, now_ms: MonotonicMs) -> None:
+    def _tick(self, now_ms: MonotonicMs) -> None:
         """Perform everything that is due at a monotonic time."""
+        try:
+            self._perform_due(now_ms)
+        finally:
+            self.settle()
+
+    def _perform_due(self, now_ms: MonotonicMs) -> None:
         for topic in self.peers.take_unknown_topics():
             self._watch.look_at(topic)
         self._watch.tick(now_ms)
@@ -155,11 +162,10 @@ class Cluster:
         self._relay.stalled(stall_ms, now_ms)
         self.peers.stalled(stall_ms)
 
-    @property
-    def next_due_ms(self) -> MonotonicMs:
-        """Return when `tick` is due next."""
+    def settle(self) -> None:
+        """Set the deadline to when `tick` is due next; after each event that may have changed that."""
         next_ms: MonotonicMs | None = None
-        for due_ms in (  # Asked for after most events, so each part is asked once.
+        for due_ms in (  # After most events, so each part is asked once.
             self._watch.next_due_ms,
             self.peers.next_due_ms,
             self._relay.next_due_ms,
@@ -169,7 +175,7 @@ class Cluster:
         for link in self.peers.links.values():
             if not link.is_asking and (next_ms is None or link.due_ms < next_ms):
                 next_ms = link.due_ms
-        return next_ms if next_ms is not None else self._now_ms() + ANSWER_MS_MAX
+        self._deadline.at(next_ms if next_ms is not None else self._now_ms() + ANSWER_MS_MAX)
 
     def _beat(self, link: PeerLink) -> None:
         body = self._relay.body(link.name, link.begin())

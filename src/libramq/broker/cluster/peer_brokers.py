@@ -19,7 +19,7 @@ from libramq.broker.groups.assigner import QueueQuestion, Queues
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.gathering import Gathering, credible_epoch
 from libramq.broker.groups.group_peers import Gathered, Refused
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
 from libramq.fencing import MODE_EPOCHS, FenceGrant, FenceReport
 from libramq.groups.assignment_tables import AssignmentUpdate
@@ -28,6 +28,7 @@ from libramq.groups.coordinator.effect import Replaced, Settled, Started
 from libramq.groups.coordinator.group.view import GroupView
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.roster import ServerAssignedMembers
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
@@ -54,18 +55,18 @@ class PeerBrokers:
         broker_name: str,
         view: ClusterView,
         consumers: ConsumerClients,
-        clock: Clock,
+        kernel: Kernel,
         ask: Ask,
     ) -> None:
         self._name = broker_name
-        self.now_ms = clock.monotonic_ms
+        self.now_ms, self.deadlines = kernel.clock.monotonic_ms, kernel.deadlines
         self.ask = ask
         self._gatherings: dict[str, Gathering] = {}
         self._unknown_topics: dict[str, None] = {}
         self._replaced: deque[Replaced] = deque(maxlen=REPLACED_MAX)
         self.links: dict[str, PeerLink] = {}
         self.view = view
-        self.relay = MemberRelay(view, broker_name, consumers=consumers, clock=clock)
+        self.relay = MemberRelay(view, broker_name, consumers=consumers, clock=kernel.clock)
 
     # Requests of coordination.
 

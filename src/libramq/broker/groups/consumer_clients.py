@@ -10,7 +10,7 @@ from libramq.broker.files.tables import Tables
 from libramq.broker.groups.notifications import Notifications
 from libramq.broker.groups.observed_rebalances import ObservedRebalances
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT
@@ -22,6 +22,7 @@ from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.roster import MemberList, Roster
 from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -51,12 +52,13 @@ class ConsumerClients:
         tables: Tables,
         offsets: OffsetCommits,
         locks: QueueLocks,
-        clock: Clock,
+        kernel: Kernel,
         record: Callable[[RebalanceEvent], None],
     ) -> None:
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
         self.roster = Roster()
+        clock = kernel.clock
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
         self._configs = tables.groups
@@ -65,7 +67,7 @@ class ConsumerClients:
             self._groups,
             tables=tables,
             offsets=offsets,
-            clock=clock,
+            kernel=kernel,
             record=record,
             allocates=self.allocates,
         )

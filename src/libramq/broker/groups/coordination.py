@@ -61,6 +61,7 @@ class Coordination:
             broker_name=view.own_name, consumers=consumers, peers=peers, clock=kernel.clock
         )
         self._purgatory = kernel.purgatory
+        self._deadline = kernel.deadlines.new(self._tick, "Coordination")
         self._run = kernel.effects.run
         self._effects = RecordedEffects(tables.journals, self._do)
         self._perform = self._effects.perform
@@ -72,6 +73,7 @@ class Coordination:
             restored=tables.group_states,
             queues=self.queues,
             must_gather=self._must_gather,
+            due_by=self._deadline.by,
         )
         self.client_of = self._coordinator.client_of
         self.opened = self._coordinator.opened
@@ -80,6 +82,7 @@ class Coordination:
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
         self._unreported_until_ms = self._now_ms() + SILENCE_MS_MAX
+        self._await_due()
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
         # Continue with the restored state before any request.
@@ -281,12 +284,23 @@ class Coordination:
 
     # Time.
 
-    def tick(self, now_ms: MonotonicMs) -> None:
+    def _tick(self, now_ms: MonotonicMs) -> None:
         """Perform everything that is due at a monotonic time."""
-        if self._unreported and now_ms >= self._unreported_until_ms:
-            for group in list(self._unreported):
-                self.stock_changed(group, ())
-        self._perform(self._coordinator.tick(now_ms))
+        try:
+            if self._unreported and now_ms >= self._unreported_until_ms:
+                for group in list(self._unreported):
+                    self.stock_changed(group, ())
+            self._perform(self._coordinator.tick(now_ms))
+        finally:
+            self._await_due()
+
+    def _await_due(self) -> None:
+        """Set the deadline to what is due next."""
+        due_ms = self._coordinator.next_due_ms
+        if due_ms is not None:
+            self._deadline.by(due_ms)
+        if self._unreported:
+            self._deadline.by(self._unreported_until_ms)
 
     def stalled(self, stall_ms: int, now_ms: MonotonicMs) -> None:
         """Extend deadlines after a stall of this process: requests of members have not been read yet."""
@@ -297,14 +311,6 @@ class Coordination:
     def has_members(self) -> bool:
         """Return whether a group coordinated here has a member."""
         return self._coordinator.has_members
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return the earliest time at which `tick` may have something to do (monotonic)."""
-        due_ms = self._coordinator.next_due_ms
-        if not self._unreported:
-            return due_ms
-        return self._unreported_until_ms if due_ms is None else min(due_ms, self._unreported_until_ms)
 
     # Effects.
 

@@ -1,6 +1,10 @@
 """The observed rebalances: what the requests of members show about their groups' rebalances, and its record.
 
 Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
+
+a coordinator's reports, openings ─► the answers of that turn leave ─► noted in order, before anything else
+
+Members wait for those answers, and nobody waits for the record.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,12 +13,13 @@ from typing import Final
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.offset_commits import OffsetCommits
-from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.clock import MonotonicMs, Now, read_clock
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
@@ -23,7 +28,7 @@ SETTLED_PER_STEP: Final = 128
 
 
 class ObservedRebalances:
-    """The rebalances of all groups with members here. record: takes their events as they happen.
+    """The rebalances of all groups with members here. record: takes their events.
 
     allocates: returns whether a group's members allocate for themselves. Queues of a topic that a group pops
     have no owners.
@@ -35,7 +40,7 @@ class ObservedRebalances:
         *,
         tables: Tables,
         offsets: OffsetCommits,
-        clock: Clock,
+        kernel: Kernel,
         record: Callable[[RebalanceEvent], None],
         allocates: Callable[[str], bool],
     ) -> None:
@@ -46,8 +51,10 @@ class ObservedRebalances:
         self._groups = groups
         self._topics, self._fences = tables.topics, tables.fences
         self._offsets = offsets
-        self._clock = clock
+        self._clock = kernel.clock
         self._record = record
+        self._later: list[Callable[[], None]] = []
+        self._deadline = kernel.deadlines.new(lambda _: self.catch_up(), "ObservedRebalances")
         self._rebalances: dict[str, GroupRebalance] = {}
         self._unsettled: set[str] = set()
 
@@ -90,6 +97,7 @@ class ObservedRebalances:
 
     def observed(self, group_name: str) -> GroupRebalance | None:
         """Return the observer of a group's rebalances, if there is one."""
+        self.catch_up()
         return self._rebalances.get(group_name)
 
     def opened(
@@ -102,20 +110,23 @@ class ObservedRebalances:
         *,
         was_open: bool,
     ) -> None:
-        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before.
+        """Note after this turn that a member of a coordinated group has opened a queue.
 
+        was_open: it had been open before.
         client: returns its client id, as far as it is known without a heartbeat on this connection.
         """
         if topic.startswith(RETRY_PREFIX):
             return
         group = self._groups.get(group_name)
         member = group.members.get(peer) if group is not None else None
-        self._rebalance(group_name).opened(
-            MessageQueue(topic, self.broker_name, queue_id),
-            member.client_id if member is not None else client(),
-            was_open=was_open,
-            now_ms=self._clock.monotonic_ms(),
-        )
+        client_id = member.client_id if member is not None else client()
+        now_ms = self._clock.monotonic_ms()
+
+        def note() -> None:
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).opened(queue, client_id, was_open=was_open, now_ms=now_ms)
+
+        self.note_later(note)
 
     def pulled(
         self,
@@ -163,6 +174,7 @@ class ObservedRebalances:
 
     def settle(self) -> Iterator[None]:
         """Record the rebalances that have settled; yields where others may be served."""
+        self.catch_up()
         now = read_clock(self._clock)
         for number, (name, rebalance) in enumerate(list(self._rebalances.items()), 1):
             if number % SETTLED_PER_STEP == 0:
@@ -184,7 +196,7 @@ class ObservedRebalances:
 
     def owners(self, group_name: str) -> Mapping[MessageQueue, str]:
         """Return the last reader of each queue here, by client id."""
-        rebalance = self._rebalances.get(group_name)
+        rebalance = self.observed(group_name)
         return rebalance.owners if rebalance is not None else {}
 
     def diagnosed(self, group_name: str, kind: str, text: str | None) -> None:
@@ -219,7 +231,21 @@ class ObservedRebalances:
             for queue_id in range(config.read_queue_nums)
         ]
 
+    def catch_up(self) -> None:
+        """Note what has happened."""
+        if self._later:
+            notes, self._later = self._later, []
+            for note in notes:
+                note()
+
+    def note_later(self, note: Callable[[], None]) -> None:
+        """Call `note`, which notes what happened in this turn, after it."""
+        self._later.append(note)
+        self._deadline.by(self._clock.monotonic_ms())
+
     def _rebalance(self, group_name: str) -> GroupRebalance:
+        if self._later:
+            self.catch_up()
         rebalance = self._rebalances.get(group_name)
         if rebalance is None:
             rebalance = self._rebalances[group_name] = GroupRebalance(

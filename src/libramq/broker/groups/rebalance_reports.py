@@ -1,6 +1,7 @@
 """The reports of rebalances: how a coordinator has rebalances recorded, here and at the other brokers."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -19,14 +20,15 @@ class RebalanceReports:
         self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers, clock: Clock
     ) -> None:
         self._broker_name = broker_name
-        self._consumers = consumers
+        self._rebalances = consumers.rebalances
         self._peers = peers
         self._clock = clock
 
     def started(self, started: Started) -> None:
         """Record the start of a rebalance, and have the others record their queues' moves."""
         who = named(started.who)
-        self._consumers.rebalances.started(
+        start = partial(
+            self._rebalances.started,
             started.group,
             started.reason,
             who,
@@ -34,6 +36,7 @@ class RebalanceReports:
             epoch=started.epoch,
             now=read_clock(self._clock),
         )
+        self._rebalances.note_later(start)
         self._peers.started(started, who)
 
     def settled(self, settled: Settled) -> None:
@@ -41,8 +44,12 @@ class RebalanceReports:
 
         Where all are here, what was observed says how many had to move.
         """
+        self._rebalances.note_later(partial(self._completed, settled))
+        self._peers.settled(settled)
+
+    def _completed(self, settled: Settled) -> None:
         own = {q: client_id for q, client_id in settled.holders.items() if q.broker_name == self._broker_name}
-        observed = self._consumers.rebalances.observed(settled.group)
+        observed = self._rebalances.observed(settled.group)
         if observed is not None:
             observed.completed(
                 settled.members,
@@ -51,11 +58,10 @@ class RebalanceReports:
                 duplicates=settled.duplicates,
                 minimum=settled.minimum if len(own) < len(settled.holders) else None,
             )
-        self._peers.settled(settled)
 
     def replaced(self, replaced: Replaced) -> None:
         """Record that a client has taken another's place."""
-        observed = self._consumers.rebalances.observed(replaced.group)
+        observed = self._rebalances.observed(replaced.group)
         if observed is not None:
             observed.replaced(replaced.former, replaced.client_id)
         self._peers.replaced(replaced)

@@ -192,7 +192,8 @@ class Durability:
     def settle(self) -> None:
         """Flush if something may have been stored; what a flush under way does not cover, after it."""
         store = self._store
-        if not self._log.is_running and (self._journals.take_wanted() or store.is_flush_wanted):
+        if not self._log.is_running and (self._journals.is_wanted or store.is_flush_wanted):
+            self._journals.is_wanted = False
             self._log.begin()
         if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
             pause_ms = SLICE_PAUSE_MS if store.is_writing_queues else POLL_MS

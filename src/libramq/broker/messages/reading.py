@@ -151,9 +151,7 @@ class Reading:
         """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
         self._check(pull, wall_ms)
         self._check_fence(pull)
-        if pull.commit_offset is not None and self._may_commit(pull):
-            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
-        self._rebalances.pulled(
+        self._rebalances.pulled(  # Before a commit, by which it would look as if the queue had been read.
             pull.waiter.connection,
             pull.group,
             pull.topic,
@@ -162,6 +160,8 @@ class Reading:
             is_opened=pull.member is not None,
             now_ms=now_ms,
         )
+        if pull.commit_offset is not None and self._may_commit(pull):
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         reset = self._take_reset(pull)
         if reset is not None and reset != pull.offset:
             pull.waiter.answer(self._moved(pull, reset))

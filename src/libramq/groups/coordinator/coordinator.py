@@ -54,7 +54,8 @@ class Coordinator(Generic[P, T]):
     record: persists a group's state before any of it is published; None removes it. restored: the persisted
     states; the sessions of their members begin with the first call, which brings the time. queues: returns
     those of a topic over all brokers, sorted, or None; `queues_changed` takes changes, and those of restored
-    groups. must_gather: whether another broker may have coordinated a group that is not known here.
+    groups. must_gather: whether another broker may have coordinated a group that is not known here. due_by:
+    called with the time by which `tick` is due, whenever that may have become earlier.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class Coordinator(Generic[P, T]):
         restored: Mapping[str, GroupState] | None = None,
         queues: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None,
         must_gather: Callable[[str], bool] = lambda _: False,
-        sessions: SessionLimits | None = None,
+        due_by: Callable[[MonotonicMs], None] = lambda _: None,
     ) -> None:
         self._secret_bits = secret_bits
         self._must_gather = must_gather
-        self._sessions = sessions or SessionLimits()
+        self._sessions = SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
         self._restored, self._is_begun = dict(restored or {}), False
         self._groups: dict[str, CoordinatedGroup[P, T]] = {
@@ -77,6 +78,7 @@ class Coordinator(Generic[P, T]):
             for name, state in self._restored.items()
         }
         self._shared.topics.find = queues
+        self._shared.timers.due_by = due_by
 
     # Requests of members and operators.
 
@@ -90,7 +92,8 @@ class Coordinator(Generic[P, T]):
         self._begin(now_ms)
         try:
             names.validate_group(join.group)
-            self._shared.check_listed(join.held)
+            if join.held:
+                self._shared.check_listed(join.held)
             profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
             group = self._group_to_join(join.group, now_ms)
             if group.publication.cannot_persist:
@@ -128,10 +131,10 @@ class Coordinator(Generic[P, T]):
         """Remove a member that leaves."""
         self._begin(now_ms)
         is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
+        reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
         try:
             check_listed(leave.committed)
             group, member = self._require(leave.group, leave.member)
-            reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
             group.handle(ev.Left(ticket, member, reason, leave.committed), now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
@@ -340,8 +343,7 @@ class Coordinator(Generic[P, T]):
 
     def group(self, name: str) -> GroupView | None:
         """Return a view of the group as it is now."""
-        group = self._groups.get(name)
-        return view_of(group) if group is not None else None
+        return view_of(self._groups[name]) if name in self._groups else None
 
     def opened(self, group_name: str, claims: Claims) -> None:
         """Note queues that are opened with the answer that grants them, before their members list them.
@@ -353,9 +355,8 @@ class Coordinator(Generic[P, T]):
 
     def client_of(self, group_name: str, member_id: str) -> str | None:
         """Return the client id of a member."""
-        group = self._groups.get(group_name)
-        member = group.members.members.get(member_id) if group is not None else None
-        return member.profile.client_id if member is not None else None
+        members = self._groups[group_name].members.members if group_name in self._groups else {}
+        return members[member_id].profile.client_id if member_id in members else None
 
     def _begin(self, now_ms: MonotonicMs) -> None:
         """Begin the sessions of restored members: the first call brings the time."""
@@ -379,11 +380,10 @@ class Coordinator(Generic[P, T]):
         return known.publish(now_ms=now_ms)
 
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
-        group = self._groups.get(name)
         if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
             raise at_limit(f"{MEMBERS_OF_ALL_MAX} members are here")
-        if group is not None:
-            return group
+        if name in self._groups:
+            return self._groups[name]
         if len(self._groups) >= COORDINATED_GROUPS_MAX:
             raise at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)

@@ -4,7 +4,7 @@ A deadline that moves later is left alone: a key that fires too early is given i
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -13,9 +13,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyTimers(Generic[K]):
-    """The timers of all keys, by monotonic times. next_due_ms: the earliest one at which one may fire."""
+    """The timers of all keys, by monotonic times. next_due_ms: the earliest one at which one may fire.
+
+    due_by: called with that time whenever a timer is set.
+    """
 
     def __init__(self) -> None:
+        self.due_by: Callable[[MonotonicMs], None] = lambda _: None
         self._due: dict[K, MonotonicMs] = {}
         self._heap: list[tuple[MonotonicMs, int, K]] = []
         self._sequence = 0
@@ -29,6 +33,7 @@ class KeyTimers(Generic[K]):
         self._sequence += 1
         heapq.heappush(self._heap, (due_ms, self._sequence, key))
         self.next_due_ms = self._heap[0][0]
+        self.due_by(self.next_due_ms)
 
     def take_due(self, now_ms: MonotonicMs) -> list[K]:
         """Return the keys that are due, by their times, and clear their timers."""
