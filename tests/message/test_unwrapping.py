@@ -47,6 +47,8 @@ def test_a_batch_has_the_messages_that_its_broker_would_send(inner, topic, compr
     )
     found, expected = pulled(*records), as_served(*records)
     assert found == expected
+    assert not any(one != other for one, other in zip(found, expected, strict=True))
+    assert found[0] != expected[1]
     assert [m.queue_offset for m in found] == list(range(len(inner) + 2))
     assert [m.message_id for m in pulled(*records)] == [m.message_id for m in as_served(*records)]
     assert [m.offset_id for m in pulled(*records)] == [m.offset_id for m in as_served(*records)]

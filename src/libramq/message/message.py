@@ -152,6 +152,9 @@ class MessageExt:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # A Struct's own would compare identities.
+
     @property
     def _fields(self) -> RecordFields:
         head = self._head
