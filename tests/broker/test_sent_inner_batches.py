@@ -125,6 +125,8 @@ def test_its_messages_are_found_by_their_keys_and_the_batch_by_its_own(talk):
     ("batch", "fields", "count"),
     [
         (items("a", "b"), {"properties": {}}, 2),  # Apache's broker, too, does so without an id of the batch.
+        (items("a", "b"), {"properties": {"UNIQ_KEY": ""}}, 2),  # As without one.
+        (items("a", "b"), {"properties": {"MY_UNIQ_KEY": "1"}}, 2),
         (items("a", "b", POP_CK="0 1 1 0 0 broker-a 0 7"), {}, 2),
         (items("a", "b"), {"sys_flag": flags.COMPRESSED}, 2),
         (items("a", "b"), {"reconsume_times": 1}, 2),

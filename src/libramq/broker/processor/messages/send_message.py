@@ -266,7 +266,7 @@ class SendMessage:
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
     ) -> Prepared | InSteps:
         batch = SentBatch(request, header, topic, queue_id, self._appending)
-        is_named = header.lb_inner or p.UNIQ_KEY in (header.properties or "")
+        is_named = header.lb_inner or text_properties.find(header.properties or "", p.UNIQ_KEY)
         if is_named and self._log.is_in_batches(topic) and self._log.may_hold((topic,), len(batch.data)):
             making = batch.whole()
             try:
