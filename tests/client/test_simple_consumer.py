@@ -7,6 +7,7 @@ import pytest
 import libramq.sync
 from libramq import Message, MessageExt, Producer, SimpleConsumer, Sql
 from libramq.errors import BrokerError, ConfigError, LocalProtocolError
+from libramq.rpc import pop_calls
 from libramq.testing import Broker
 from tests.client.older_brokers import unserved
 
@@ -103,6 +104,24 @@ async def test_a_broker_that_takes_one_acknowledgement_a_request_gets_them_so(on
         assert again.body == messages[0].body
         await consumer.ack([*messages[:20], again, *messages[20:]])
         assert await consumer.receive(await_ms=0) == []
+
+
+async def test_what_is_popped_ahead_is_one_request(one, monkeypatch):
+    """The program does not wait for it. Where it does, messages are decoded while the broker reads."""
+    counts = []
+
+    def popped(header, pop_message=pop_calls.pop_message):
+        counts.append(header.lb_max_msg_nums)
+        return pop_message(header)
+
+    monkeypatch.setattr(pop_calls, "pop_message", popped)
+    await fill(one.namesrv, *[b"%d" % number for number in range(900)])
+    async with simple(one) as consumer:
+        for _ in range(3):
+            messages = await consumer.receive(300, invisible_ms=LONG_MS)
+            assert len(messages) == 300
+            await consumer.ack(messages)
+    assert counts[:5] == [256, 44, 256, 44, 300]
 
 
 async def test_one_call_acknowledges_messages_of_several_pops(one):

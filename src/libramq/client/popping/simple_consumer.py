@@ -60,7 +60,8 @@ T = TypeVar("T")
 
 #: PopMessageProcessor: Apache's broker takes no more for one request.
 POP_MESSAGES_MAX: Final = 32
-#: Ours: what one request takes of a broker of ours; while it reads for the next request, these are decoded.
+#: Ours: what one request takes of a broker of ours while the program waits: these are decoded while the
+#: broker reads for the next request. What is popped ahead comes by one request: nobody waits for it.
 WIDE_POP_MESSAGES: Final = 256
 #: Ours: what one call returns at most, by several requests at once.
 MESSAGES_MAX: Final = 1024
@@ -160,9 +161,9 @@ class SimpleConsumer:
     ) -> list[MessageExt]:
         """Return up to max_messages (1,024 at most); none if none came within await_ms.
 
-        Over 256 are requested by several requests at once; from Apache's brokers over 32. They are invisible
-        to the group for invisible_ms, and received again after it unless they were acknowledged. So are
-        messages that a broker had already popped when the call was cancelled.
+        Over 256 are requested by several requests at once, unless they are popped ahead; from Apache's
+        brokers over 32. They are invisible to the group for invisible_ms, and received again after it unless
+        they were acknowledged. So are messages that a broker had already popped when the call was cancelled.
         """
         whole_number("max_messages", max_messages, 1, MESSAGES_MAX)
         whole_number("invisible_ms", invisible_ms, 1, INVISIBLE_MS_MAX)
@@ -194,7 +195,7 @@ class SimpleConsumer:
         pops = PopRound(places, now_ms=now_ms(), await_ms=await_ms)
         while (ask := pops.next(now_ms())) is not None:
             try:
-                answers = await self._pop(ask, max_messages, invisible_ms)
+                answers = await self._pop(ask, max_messages, invisible_ms, is_ahead=is_ahead)
                 brought = Brought(ask.place.topic, answers)
                 if brought.count and (is_ahead or await self._keep_wanted(brought)):
                     return brought
@@ -254,13 +255,14 @@ class SimpleConsumer:
         """Give a message back, to be received again at once or after delay_ms."""
         await self.change_invisible_time(message, delay_ms)
 
-    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int) -> list[Answer]:
+    async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> list[Answer]:
         """Pop at one place, by as many requests as that needs."""
         selected = self._selectors.get(ask.place.topic)
         if selected is None:  # Unsubscribed meanwhile.
             return []
         is_narrow = ask.place.broker_name in self._narrow
-        at_once_max = POP_MESSAGES_MAX if is_narrow else WIDE_POP_MESSAGES
+        wide_max = MESSAGES_MAX if is_ahead else WIDE_POP_MESSAGES  # Decoding waits when it is ahead.
+        at_once_max = POP_MESSAGES_MAX if is_narrow else wide_max
         if max_messages > at_once_max:
             answers = await self._pop_many(ask, selected, max_messages, at_once_max, invisible_ms)
             if any(answer.count for answer in answers) or not ask.poll_ms:
