@@ -10,7 +10,7 @@ Upstream: MessageSysFlag.INNER_BATCH_FLAG, MessageConst.PROPERTY_INNER_NUM, Mess
 client that unwraps).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from libramq.errors import StoreCorrupt
@@ -45,8 +45,11 @@ def is_of_batch_queue(head: RecordHead) -> bool:
     )
 
 
-def unwrapped_items(data: bytes, head: RecordHead) -> list[bytes]:
-    """Return a record for each message of a batch of RocketMQ's; StoreCorrupt if it cannot be read."""
+def unwrapped_items(data: bytes, head: RecordHead, numbers: Collection[int] | None = None) -> list[bytes]:
+    """Return a record for each message of a batch of RocketMQ's; StoreCorrupt if it cannot be read.
+
+    numbers: of the wanted messages, if not all are.
+    """
     decoded = decode_record(data)
     if decoded is None:
         raise StoreCorrupt(f"the record at {head.physical_offset} is cut short")
@@ -67,6 +70,7 @@ def unwrapped_items(data: bytes, head: RecordHead) -> list[bytes]:
             store_host=encode_host(batch.store_host),
         )
         for number, item in enumerate(iterate_batch(batch.body))
+        if numbers is None or number in numbers
     ]
 
 

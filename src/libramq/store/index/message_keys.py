@@ -6,12 +6,15 @@
 An index has the place of the record. Kafka's batches have no keys: nobody looks into them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from libramq.errors import LibraError, StoreCorrupt
 from libramq.message import sys_flag as flags
+from libramq.message.batch import decode_properties
+from libramq.message.compression import decompress_body
 from libramq.message.inner_batch import unwrapped_items
+from libramq.message.place import place_of
 from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import RecordHead, peek_record
 
@@ -29,8 +32,12 @@ def keys_of(head: RecordHead) -> list[str]:
     """Return the keys of a record itself, each once: the unique one, then those of the application."""
     if head.sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_ROLLBACK:
         return []
-    unique = find_property(head.properties, _UNIQ_KEY)
-    keys = find_property(head.properties, _KEYS)
+    return _keys_in(head.properties)
+
+
+def _keys_in(properties: bytes) -> list[str]:
+    unique = find_property(properties, _UNIQ_KEY)
+    keys = find_property(properties, _KEYS)
     found = keys.decode("utf-8", "replace").split(" ") if keys else []
     if unique:
         found.insert(0, unique.decode("utf-8", "replace"))
@@ -39,9 +46,10 @@ def keys_of(head: RecordHead) -> list[str]:
 
 def keys_of_all(record: bytes, head: RecordHead) -> list[str]:
     """Return the keys of a record and of the messages in it, each once."""
-    return list(
-        dict.fromkeys([*keys_of(head), *(key for _, each in _items(record, head) for key in keys_of(each))])
-    )
+    found = dict.fromkeys(keys_of(head))
+    for properties in _properties_of_items(record, head):
+        found.update(dict.fromkeys(_keys_in(properties)))
+    return list(found)
 
 
 def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> list[tuple[int, bytes]]:
@@ -54,16 +62,33 @@ def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) ->
         return []
     if key in keys_of(head):
         return [(head.physical_offset, record)]
-    return [(each.physical_offset, data) for data, each in _items(record, head) if key in keys_of(each)]
+    # Nearly all are passed over by a look at the bytes: those of a key are in the properties as they are.
+    wanted = key.encode("utf-8", "replace")
+    numbers = [
+        number
+        for number, properties in enumerate(_properties_of_items(record, head))
+        if (wanted in properties or not properties.isascii()) and key in _keys_in(properties)
+    ]
+    items = unwrapped_items(record, head, frozenset(numbers)) if numbers else []
+    return [
+        (place_of(head.physical_offset, number), data) for number, data in zip(numbers, items, strict=True)
+    ]
 
 
-def _items(record: bytes, head: RecordHead) -> Iterator[tuple[bytes, RecordHead]]:
-    """Yield the messages of an inner batch as records; none of one that cannot be read."""
+def _properties_of_items(record: bytes, head: RecordHead) -> Sequence[bytes]:
+    """Return the properties of an inner batch's messages; none of one that cannot be read.
+
+    The bodies are left alone: no record is made for each message.
+    """
+    if not has_items(head):
+        return ()
     try:
-        items = unwrapped_items(record, head) if has_items(head) else []
+        body = decompress_body(record[head.body_start : head.body_end], head.sys_flag)
+        found: list[bytes] = []
+        start = 0
+        while start < len(body):
+            properties, start = decode_properties(body, start, len(body))
+            found += properties
     except LibraError:
-        return
-    for item in items:
-        each = peek_record(item)
-        if each is not None:
-            yield item, each
+        return ()
+    return found
