@@ -11,7 +11,7 @@ from libramq.message import sys_flag as flags
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.inner_batch import unwrapped_items
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_records, encode_message, peek_record, stored_record
+from libramq.message.record import damaged_records, decode_records, encode_message, peek_record, stored_record
 from libramq.message.unwrapping import decode_pulled
 from tests.message.inner_batches import items, single, wrapped
 
@@ -82,6 +82,16 @@ def test_a_damaged_batch_is_refused_once_and_then_taken_as_it_is():
     with pytest.raises(BodyDamaged, match="offset 100"):
         pulled(damaged)
     assert [m.body for m in pulled(damaged, check_crc=False)] == [m.replace(b"17", b"!7") for m in EVEN]
+
+
+def test_a_broker_that_unwraps_a_damaged_batch_does_not_hide_it():
+    """Its messages would have checksums of their own, made of what is damaged."""
+    damaged = wrapped(items(*EVEN), 100).replace(b"body 17", b"body !7")
+    head = peek_record(damaged)
+    assert head is not None
+    records = unwrapped_items(damaged, head)
+    assert len([*damaged_records(b"".join(records))]) == len(EVEN)
+    assert [m.body for m in as_served(damaged)] == [m.replace(b"17", b"!7") for m in EVEN]
 
 
 BROKEN = {

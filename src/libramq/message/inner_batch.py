@@ -19,7 +19,7 @@ from libramq.message.batch import iterate_batch
 from libramq.message.ids import encode_host
 from libramq.message.place import place_of
 from libramq.message.properties import INNER_BASE, INNER_NUM, find_property
-from libramq.message.record import RecordHead, decode_record, encode_record
+from libramq.message.record import RecordHead, decode_record, encode_record, has_good_crc
 
 #: A unit counts the messages of a batch in two bytes.
 INNER_NUM_MAX: Final = 0x7FFF
@@ -48,13 +48,14 @@ def is_of_batch_queue(head: RecordHead) -> bool:
 def unwrapped_items(data: bytes, head: RecordHead, numbers: Collection[int] | None = None) -> list[bytes]:
     """Return a record for each message of a batch of RocketMQ's; StoreCorrupt if it cannot be read.
 
-    numbers: of the wanted messages, if not all are.
+    numbers: of the wanted messages, if not all are. If the batch does not match its checksum, none of them
+    matches its own: the receiver must know.
     """
     decoded = decode_record(data)
     if decoded is None:
         raise StoreCorrupt(f"the record at {head.physical_offset} is cut short")
     batch = decoded[0]
-    return [
+    records = [
         encode_record(
             topic=head.topic,
             queue_id=head.queue_id,
@@ -72,6 +73,13 @@ def unwrapped_items(data: bytes, head: RecordHead, numbers: Collection[int] | No
         for number, item in enumerate(iterate_batch(batch.body))
         if numbers is None or number in numbers
     ]
+    return records if has_good_crc(data, head) else [*map(_as_damaged, records)]
+
+
+def _as_damaged(record: bytes) -> bytes:
+    """Return a record with a checksum that its body does not match."""
+    crc = int.from_bytes(record[8:12]) ^ 0x7FFF_FFFF
+    return b"".join((record[:8], crc.to_bytes(4), record[12:]))
 
 
 class BatchFormat(NamedTuple):
