@@ -19,7 +19,7 @@ from libramq.message.batch import iterate_batch
 from libramq.message.ids import encode_host
 from libramq.message.place import place_of
 from libramq.message.properties import INNER_BASE, INNER_NUM, find_property
-from libramq.message.record import RecordHead, decode_record, encode_record, has_good_crc
+from libramq.message.record import RecordHead, decode_record, encode_record, has_good_crc, peek_record
 
 #: A unit counts the messages of a batch in two bytes.
 INNER_NUM_MAX: Final = 0x7FFF
@@ -73,7 +73,9 @@ def unwrapped_items(data: bytes, head: RecordHead, numbers: Collection[int] | No
         for number, item in enumerate(iterate_batch(batch.body))
         if numbers is None or number in numbers
     ]
-    return records if has_good_crc(data, head) else [*map(_as_damaged, records)]
+    found = peek_record(data)  # The head may be one of a scan, with places in that one's window.
+    is_sound = found is None or has_good_crc(data, found)
+    return records if is_sound else [*map(_as_damaged, records)]
 
 
 def _as_damaged(record: bytes) -> bytes:

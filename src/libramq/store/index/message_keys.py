@@ -47,7 +47,7 @@ def _keys_in(properties: bytes) -> list[str]:
 def keys_of_all(record: bytes, head: RecordHead) -> list[str]:
     """Return the keys of a record and of the messages in it, each once."""
     found = dict.fromkeys(keys_of(head))
-    for properties in _properties_of_items(record, head):
+    for properties in _properties_of_items(record):
         found.update(dict.fromkeys(_keys_in(properties)))
     return list(found)
 
@@ -66,7 +66,7 @@ def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) ->
     wanted = key.encode("utf-8", "replace")
     numbers = [
         number
-        for number, properties in enumerate(_properties_of_items(record, head))
+        for number, properties in enumerate(_properties_of_items(record))
         if (wanted in properties or not properties.isascii()) and key in _keys_in(properties)
     ]
     items = unwrapped_items(record, head, frozenset(numbers)) if numbers else []
@@ -75,12 +75,13 @@ def with_key(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) ->
     ]
 
 
-def _properties_of_items(record: bytes, head: RecordHead) -> Sequence[bytes]:
+def _properties_of_items(record: bytes) -> Sequence[bytes]:
     """Return the properties of an inner batch's messages; none of one that cannot be read.
 
     The bodies are left alone: no record is made for each message.
     """
-    if not has_items(head):
+    head = peek_record(record)  # That of a scan has places in its window.
+    if head is None or not has_items(head):
         return ()
     try:
         body = decompress_body(record[head.body_start : head.body_end], head.sys_flag)
