@@ -10,7 +10,7 @@ from libramq.broker.pop.taking import PopSelection, Taking
 from libramq.client.popping.popped import messages_of
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
-from libramq.formats.tables import TopicConfig
+from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
 from libramq.message import MessageExt, decode_records
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.names import TIMER_TOPIC
@@ -83,7 +83,7 @@ class Popper:
         }
         return pop_headers.AckMessageHeader(consumer_group=self.group, **(defaults | fields))  # type: ignore[arg-type]
 
-    def change(self, message: MessageExt, invisible_ms: int) -> Command:
+    def change(self, message: MessageExt, invisible_ms: int, *, unseen: bool | None = None) -> Command:
         ack = self.ack_header(message)
         header = pop_headers.ChangeInvisibleTimeHeader(
             consumer_group=ack.consumer_group,
@@ -92,6 +92,7 @@ class Popper:
             extra_info=ack.extra_info,
             offset=ack.offset,
             invisible_time=invisible_ms,
+            lb_unseen=unseen,
         )
         return self.broker.ask(self.peer, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
 
@@ -313,6 +314,24 @@ def test_a_message_that_failed_too_often_is_a_dead_letter(broker: Conversation):
         (message,) = popper.pop(invisible_time=1_000)
         assert message.reconsume_times == attempt
         broker.advance(1_000)
+    assert popper.pop() == []
+    assert bodies(broker.messages("%DLQ%G")) == [b"a"]
+
+
+def test_a_message_that_was_given_back_unseen_is_no_dead_letter(broker: Conversation):
+    """It was popped ahead for a program that did not receive it, so that was no attempt."""
+    config = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
+    broker.ask(FakePeer(), RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    popper = Popper(broker)
+    broker.send(FakePeer(), body=b"a")
+    for _ in range(3):
+        (message,) = popper.pop()
+        assert message.reconsume_times == 0
+        assert popper.change(message, 0, unseen=True).code == ResponseCode.SUCCESS
+        broker.advance(1)
+    (message,) = popper.pop()
+    popper.change(message, 0)
+    broker.advance(1)
     assert popper.pop() == []
     assert bodies(broker.messages("%DLQ%G")) == [b"a"]
 

@@ -32,7 +32,8 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
 
     diffs: its messages' offsets from `start_offset`. done: their bits. due_ms: when the rest becomes visible.
     place: where the journal has it; origin: where it had it first (-1: unknown). re_puts: how often it was
-    postponed, as its messages could not be copied.
+    postponed, as its messages could not be copied. is_unseen: no program has seen its messages; the journal's
+    form, which is Apache's, has no place for this, and a broker that was started anew counts an attempt.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
     place: int = -1
     origin: int = -1
     re_puts: int = 0
+    is_unseen: bool = False
 
     def __post_init__(self) -> None:
         """Share what many check points have: their names, and the offsets of consecutive messages."""

@@ -45,9 +45,13 @@ class AckMessageHeader(Header):
 
 
 class ChangeInvisibleTimeHeader(AckMessageHeader):
-    """CHANGE_MESSAGE_INVISIBLETIME (ChangeInvisibleTimeRequestHeader.java)."""
+    """CHANGE_MESSAGE_INVISIBLETIME (ChangeInvisibleTimeRequestHeader.java).
+
+    lb_unseen: ours; no program has seen the message, so that its next delivery is no further attempt.
+    """
 
     invisible_time: Long
+    lb_unseen: bool | None = None
 
 
 class NotificationHeader(Header):

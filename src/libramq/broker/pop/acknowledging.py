@@ -98,8 +98,11 @@ class Acknowledging:
                 done[check_point] = done.get(check_point, 0) | bits
         return self._journal.write((), list(done.items()), wall_ms=now.wall_ms) if done else 0
 
-    def change(self, popped: Popped, invisible_ms: int, now: Now) -> Changed:
-        """Have a message invisible until a time from now on; raises BrokerError if it is visible again."""
+    def change(self, popped: Popped, invisible_ms: int, now: Now, *, is_unseen: bool = False) -> Changed:
+        """Have a message invisible until a time from now on; raises BrokerError if it is visible again.
+
+        is_unseen: no program has seen it, so its next delivery is no further attempt.
+        """
         self.check_invisible_time(invisible_ms)
         found = self._find(popped)
         if found is None:
@@ -121,6 +124,7 @@ class Acknowledging:
             broker_name=old.broker_name,
             revive_queue=old.revive_queue,
             due_ms=now.monotonic_ms + invisible_ms,
+            is_unseen=is_unseen,
         )
         end = self._journal.write((new,), [(old, bit)], wall_ms=now.wall_ms)
         return Changed(new.pop_time_ms, new.revive_queue, end)

@@ -166,13 +166,13 @@ class Reviving:
             queue_id,
             properties,
             expendable=(p.FIRST_POP_TIME,),
-            reconsume_times=message.reconsume_times + 1,
+            reconsume_times=message.reconsume_times + (not check_point.is_unseen),
         )
 
     def _target(
         self, message: MessageExt, check_point: CheckPoint, group: SubscriptionGroupConfig, wall_ms: WallMs
     ) -> tuple[str, int]:
-        if message.reconsume_times >= group.retry_max_times:
+        if message.reconsume_times >= group.retry_max_times and not check_point.is_unseen:
             target = self._redelivery.dead_letters(group.group_name, wall_ms)
             return target.config.topic_name, target.queue_id
         topic = check_point.topic

@@ -176,8 +176,10 @@ def ack_header(group: str, message: MessageExt) -> AckMessageHeader:
     )
 
 
-def change_header(group: str, message: MessageExt, invisible_ms: int) -> ChangeInvisibleTimeHeader:
-    """Return the header that changes when a message is visible again."""
+def change_header(
+    group: str, message: MessageExt, invisible_ms: int, *, is_unseen: bool = False
+) -> ChangeInvisibleTimeHeader:
+    """Return the header that changes when a message is visible again. is_unseen: no program has seen it."""
     handle = handle_of(message)
     return ChangeInvisibleTimeHeader(
         consumer_group=group,
@@ -186,6 +188,7 @@ def change_header(group: str, message: MessageExt, invisible_ms: int) -> ChangeI
         extra_info=message.properties[p.POP_CK],
         offset=_offset(message, handle),
         invisible_time=invisible_ms,
+        lb_unseen=True if is_unseen else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 At most one pop is under way or kept. What it brought goes to the next `receive` on the same terms, and back
 to the broker once it has been kept for too long (`pace.kept_ms`), when a subscription has changed, or at the
-end: it is visible again then, with one attempt more, as after any `nack`.
+end: it is visible again then. Brokers of ours count no attempt, so that nothing becomes a dead letter that no
+program has seen; Apache's count one, as after any `nack`.
 """
 
 import asyncio

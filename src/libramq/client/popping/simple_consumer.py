@@ -85,7 +85,7 @@ class SimpleConsumer:
     from_end: a new group begins with the messages that come, not with the first stored.
     prefetch: while the program handles what a full `receive` returned, the next messages are popped already,
     if it came back for more within a hundredth of invisible_ms before (1 s at most); it gets none that have
-    been invisible for a tenth of it (5 s at most): these, and those at the end, are given back as by `nack`.
+    been invisible for a tenth of it (5 s at most): these, and those at the end, are given back.
     credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
@@ -112,7 +112,7 @@ class SimpleConsumer:
         self._turn = 0
         self._prefetch = prefetch
         self._pace = Pace()
-        self._ahead = PoppedAhead(self.nack, self._clock.monotonic_ms)
+        self._ahead = PoppedAhead(self._give_back, self._clock.monotonic_ms)
         self._subscriptions = 0
         #: Brokers that return `POP_MESSAGES_MAX` at most, by their last answer.
         self._narrow: set[str] = set()
@@ -254,6 +254,11 @@ class SimpleConsumer:
     async def nack(self, message: MessageExt, *, delay_ms: int = 0) -> None:
         """Give a message back, to be received again at once or after delay_ms."""
         await self.change_invisible_time(message, delay_ms)
+
+    async def _give_back(self, message: MessageExt) -> None:
+        """Give back a message that the program has not seen: for a broker of ours that is no attempt."""
+        call = pop_calls.change_invisible_time(change_header(self.group, message, 0, is_unseen=True))
+        await self._ask(message.topic, handle_of(message).broker_name, call)
 
     async def _pop(self, ask: Ask, max_messages: int, invisible_ms: int, *, is_ahead: bool) -> list[Answer]:
         """Pop at one place, by as many requests as that needs."""

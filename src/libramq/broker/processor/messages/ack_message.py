@@ -98,7 +98,9 @@ class AckMessage:
         handle = self._handle(header)
         if handle.revive_queue == ORDERED:
             return self._change_ordered(header, handle)
-        changed = self._acknowledging.change(_popped(header, handle), header.invisible_time, request.now)
+        changed = self._acknowledging.change(
+            _popped(header, handle), header.invisible_time, request.now, is_unseen=bool(header.lb_unseen)
+        )
         ext = {
             "popTime": str(changed.pop_time_ms),
             "invisibleTime": str(header.invisible_time),
