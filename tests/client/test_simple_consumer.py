@@ -124,6 +124,18 @@ async def test_what_is_popped_ahead_is_one_request(one, monkeypatch):
     assert counts[:5] == [256, 44, 256, 44, 300]
 
 
+async def test_a_receive_goes_on_where_only_messages_of_another_tag_were_popped_ahead(one):
+    """Brokers compare hashes of tags, and these two have the same."""
+    async with Producer(group="P", namesrv=one.namesrv) as producer:
+        tags = ["Aa", "Aa", "Aa", "Aa", "BB", "BB", "Aa"]
+        await producer.send_batch([Message(TOPIC, tag.encode(), tags=tag) for tag in tags])
+    async with SimpleConsumer(group="G", namesrv=one.namesrv) as consumer:
+        consumer.subscribe(TOPIC, "Aa")
+        for count in (2, 2, 1):
+            messages = await consumer.receive(2, invisible_ms=LONG_MS)
+            assert [message.body for message in messages] == [b"Aa"] * count
+
+
 async def test_one_call_acknowledges_messages_of_several_pops(one):
     """They include messages whose handle was read or changed before, and so differs from the others'."""
     await fill(one.namesrv, *[b"%d" % number for number in range(40)])

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from libramq.client.popping import popped_ahead
 from libramq.client.popping.brought import Answer, Brought
 from libramq.client.popping.pace import Pace, kept_ms
 from libramq.client.popping.pop_round import Place
@@ -163,3 +164,35 @@ async def test_what_cannot_be_given_back_is_logged(caplog):
     await popped.start(pop(), LONG)
     await popped.aclose()
     assert "the broker is gone" in caplog.text
+
+
+async def test_a_pop_that_no_broker_answers_ends_with_the_consumer(monkeypatch):
+    """It would try the next broker by connections that are closed."""
+    monkeypatch.setattr(popped_ahead, "CLOSE_S", 0.0)
+    ahead, ended = Ahead(), asyncio.Event()
+
+    async def pop() -> Brought:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    await ahead.popped.start(pop(), LONG)
+    await ahead.popped.aclose()
+    await ended.wait()
+
+
+async def test_an_answer_that_cannot_be_read_fails_one_receive():
+    """The next one pops itself."""
+    ahead = Ahead()
+
+    answer = PopReply(0, 5, 6, 2, {"0 3": 0}, (8).to_bytes(4) + b"junk" + (8).to_bytes(4) + b"junk")
+
+    async def unreadable() -> Brought:
+        return Brought("T", [Answer(answer, Place("T", "b"))])
+
+    await ahead.popped.start(unreadable(), LONG)
+    with pytest.raises(RemoteError):
+        await ahead.take(1)
+    assert await ahead.take(1) is None

@@ -45,7 +45,7 @@ class PoppedAhead:
         self._terms = Terms(0, 0)
         self._until_ms = MonotonicMs(0)
         self._timer: asyncio.TimerHandle | None = None
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._giving_back: dict[asyncio.Task[None], asyncio.Task[Brought]] = {}
 
     @property
     def has_any(self) -> bool:
@@ -83,7 +83,11 @@ class PoppedAhead:
             return None
         brought = _result(pop)
         if brought is not None and brought.count > count_max:
-            return brought.first(count_max)
+            try:
+                return brought.first(count_max)
+            except RemoteError:  # No later receive could read it either.
+                self._release()
+                raise
         self._release()
         return brought if brought is not None and brought.count else None
 
@@ -92,16 +96,20 @@ class PoppedAhead:
         if self._pop is None:
             return
         task = asyncio.create_task(self._return_all(self._pop))
-        self._giving_back.add(task)
-        task.add_done_callback(self._giving_back.discard)
+        self._giving_back[task] = self._pop
+        task.add_done_callback(self._giving_back.pop)
         self._release()
 
     async def aclose(self) -> None:
         """Give back what was popped ahead; what takes too long is visible after its invisible time."""
         self.drop()
-        if self._giving_back:
-            _, late = await asyncio.wait(self._giving_back, timeout=CLOSE_S)
-            for task in late:
+        try:
+            if self._giving_back:
+                await asyncio.wait([*self._giving_back], timeout=CLOSE_S)
+        finally:
+            self.drop()  # What another receive began meanwhile.
+            for task, pop in self._giving_back.items():
+                pop.cancel()
                 task.cancel()
 
     def _release(self) -> None:

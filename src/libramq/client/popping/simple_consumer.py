@@ -128,11 +128,13 @@ class SimpleConsumer:
 
     async def stop(self) -> None:
         """Close all connections. Messages that were not acknowledged are visible again after their time."""
-        if self._remotes is not None:
-            await self._ahead.aclose()
-        remotes, self._remotes = self._remotes, None
-        if remotes is not None:
-            await remotes.aclose()
+        try:
+            if self._remotes is not None:
+                await self._ahead.aclose()
+        finally:
+            remotes, self._remotes = self._remotes, None
+            if remotes is not None:
+                await remotes.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -171,16 +173,16 @@ class SimpleConsumer:
         now_ms, terms = self._clock.monotonic_ms, Terms(invisible_ms, self._subscriptions)
         self._pace.called(invisible_ms, now_ms())
         try:
-            brought = await self._ahead.take(max_messages, terms)
-            if brought is None:
-                brought = await self._round(max_messages, invisible_ms, await_ms)
+            ahead = await self._ahead.take(max_messages, terms)
+            brought = ahead or await self._round(max_messages, invisible_ms, await_ms)
         except BaseException:
             self._pace.failed()
             raise
         is_quick = self._pace.returned(brought.count, max_messages, now_ms())
         if is_quick and self._prefetch and not self._ahead.has_any:
             await self._ahead.start(self._round(max_messages, invisible_ms, 0, is_ahead=True), terms)
-        await self._keep_wanted(brought)
+        if not await self._keep_wanted(brought) and ahead is not None:
+            brought = await self._round(max_messages, invisible_ms, await_ms)
         return brought.messages
 
     async def _round(
