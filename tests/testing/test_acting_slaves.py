@@ -89,6 +89,11 @@ def test_what_waits_is_delivered_once(waits_for_slaves: bool) -> None:
     assert happened[Happening.POPPED_AT_SLAVE]
 
 
+def test_a_transaction_whose_end_the_slave_had_not_copied_may_be_ended_again() -> None:
+    report = run(26, "end_master", "end_master")
+    assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
+
+
 def test_slaves_that_end_and_are_out_of_reach_lose_nothing() -> None:
     ends = ("end_master", "end_slave", "part_slave", "end_master", "kill_broker", "end_slave", "end_master")
     for seed in range(2):

@@ -17,6 +17,7 @@ from libramq.testing.invariants.progress import messages_of
 from libramq.testing.scenarios.happening import Happening
 
 if TYPE_CHECKING:
+    from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
     from libramq.testing.nodes.consumer_node import SimulatedConsumer
 
@@ -76,7 +77,8 @@ class DelayedMessagesComeOnce(Invariant):
 
     As often as it waits: producers repeat what was not acknowledged. It is judged while nothing fails but
     masters with slaves: after a send without an answer, a slave repeats it, too. A broker that was killed may
-    deliver timer messages of its last seconds twice itself (`docs/duplicates.md`).
+    deliver timer messages of its last seconds twice itself (`docs/duplicates.md`). And a transaction whose
+    end the slave had not copied is still open there.
     """
 
     name = "a message that waits is delivered once, whoever delivers it"
@@ -86,6 +88,9 @@ class DelayedMessagesComeOnce(Invariant):
         self._is_judged = True
         self._sent_to: dict[str, str] = {}
         self._topics: set[str] = set()
+        #: Up to where slaves had copied the logs of masters that are gone; what they had not, of each master.
+        self._copied_to: dict[str, int] = {}
+        self._not_copied: dict[str, list[range]] = defaultdict(list)
 
     def disturbed(self, what: str) -> None:
         name, _, how = what.partition(" ")
@@ -94,6 +99,13 @@ class DelayedMessagesComeOnce(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._is_judged &= durable_to is None or self.cluster.is_sync
+        slave = self.cluster.slaves.get(name)
+        if slave is not None:
+            self._copied_to[name] = slave.broker.store.end if slave.broker is not None else 0
+
+    def broker_recovered(self, name: str, broker: "Broker") -> None:
+        if name in self._copied_to:
+            self._not_copied[name].append(range(self._copied_to.pop(name), broker.store.visible_offset))
 
     def topic_deleted(self, name: str, topic: str) -> None:
         self._is_judged = False
@@ -103,13 +115,16 @@ class DelayedMessagesComeOnce(Invariant):
         self._topics.add(topic)
 
     def finish(self) -> None:
-        timers = Counter(message_id for _, message_id in self._messages(names.TIMER_TOPIC))
-        waited = timers + Counter(message_id for _, message_id in self._messages(names.SCHEDULE_TOPIC))
-        half_messages = {message_id for _, message_id in self._messages(names.TRANS_HALF_TOPIC)}
+        timers = Counter(message_id for _, message_id, _ in self._messages(names.TIMER_TOPIC))
+        waited = timers + Counter(message_id for _, message_id, _ in self._messages(names.SCHEDULE_TOPIC))
+        half_messages = {message_id for _, message_id, _ in self._messages(names.TRANS_HALF_TOPIC)}
         waited += Counter(half_messages)  # A check that nobody answers stores it again.
         for topic in sorted(self._topics):
-            delivered = list(self._messages(topic))
-            for broker, message_id in delivered:
+            placed = list(self._messages(topic))
+            delivered = [(broker, message_id) for broker, message_id, _ in placed]
+            for broker, message_id, place in placed:
+                if message_id in half_messages and any(place in each for each in self._not_copied[broker]):
+                    waited[message_id] += 1
                 if self._sent_to.get(message_id, broker) != broker:
                     is_timed = message_id not in half_messages
                     what = Happening.ESCAPED if is_timed else Happening.PASSED_ON
@@ -122,12 +137,12 @@ class DelayedMessagesComeOnce(Invariant):
                     times = f"waited {waited[message_id]} times, and was delivered {count} times"
                     self.broken(f"{message_id} of {topic} {times}")
 
-    def _messages(self, topic: str) -> Iterator[tuple[str, str]]:
-        """Yield broker and id of the messages of a topic, except those that are tried again."""
+    def _messages(self, topic: str) -> Iterator[tuple[str, str, int]]:
+        """Yield broker, id and place in the log of a topic's messages, except those that are tried again."""
         for name, node in self.cluster.brokers.items():
             store = node.broker.store if node.broker is not None else None
             for queue_id in store.queue_ids(topic) if store is not None else ():
                 assert node.broker is not None
                 for message in messages_of(node.broker, (topic, queue_id)):
                     if not message.reconsume_times:
-                        yield name, message.message_id
+                        yield name, message.message_id, message.physical_offset
