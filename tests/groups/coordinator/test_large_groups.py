@@ -155,3 +155,21 @@ def test_an_operator_removes_a_member_while_a_thread_assigns():
     group.consumers.pop("c7")
     group.run(10 * WORK_MS)
     check_all_are_owned(group)
+
+
+def test_members_whose_sessions_were_extended_are_looked_at_in_time_however_many_they_are():
+    """Timers of the old time fire; publications came to the last members after the new one (seed 2011092)."""
+    group = Surroundings()
+    for number in range(3 * ANSWERED_AT_ONCE):
+        group.add(f"c{number}")
+    group.run(100)
+    group.restart()
+    for consumer in group.consumers.values():
+        consumer.is_silent = True
+    group.now_ms += 5
+    group.do(group.coordinator.stalled(2, now_ms=group.now_ms))
+    group.now_ms = group.coordinator.next_due_ms
+    while group.view.members:
+        group.do(group.coordinator.tick(group.now_ms))
+        assert group.coordinator.next_due_ms is None or group.coordinator.next_due_ms >= group.now_ms
+        group.now_ms += 3

@@ -73,6 +73,8 @@ class CoordinatedGroup(GroupCore[P, T]):
         reason = member.ended(now_ms=now_ms)
         if reason is not None:
             self.handle(ev.SessionEnded(member, reason), now_ms=now_ms)
+        elif member.due_ms > now_ms:  # It has moved; a publication would come to it later if there are many.
+            self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
         self.balance.queues.to_notify[member.id] = None
 
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
