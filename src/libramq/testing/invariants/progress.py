@@ -63,7 +63,8 @@ class DoneWhenDurable(Invariant):
         for key, offsets in committed.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
-                if self.cluster.was_deleted(MessageQueue(topic, name, queue_id)):
+                queues = (MessageQueue(each, name, queue_id) for each in (topic, _popped_topic(topic, group)))
+                if any(map(self.cluster.was_deleted, queues)):
                     continue  # The file may refer to a deleted topic of that name.
                 end = broker.store.durable_max_offset(topic, queue_id)
                 if offset > end:
@@ -144,3 +145,8 @@ def _messages(broker: Broker, queue: _Queue, start: int, end: int) -> list[Messa
             break
         offset = result.next_offset
     return [message for message in found if message.queue_offset < end]
+
+
+def _popped_topic(topic: str, group: str) -> str:
+    """Return the topic whose retries over POP are in a topic, which is deleted with it; else the topic."""
+    return topic.removeprefix(f"{names.RETRY_PREFIX}{group}_")
