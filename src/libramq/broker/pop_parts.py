@@ -95,7 +95,8 @@ class PopParts:
         """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
         if self.at_slave is not None:
             self.at_slave.settle()
-        if self._positions.waiting and self.taking.settle():
+        is_due = self._positions.waiting or self.at_slave is not None  # A slave's wait in a place of its own.
+        if is_due and self.taking.settle():
             self._commits_rest.at(self._clock.monotonic_ms())
 
     def close(self) -> None:
