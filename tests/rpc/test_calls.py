@@ -115,7 +115,7 @@ def test_a_message_stored_less_safely_is_no_error(code):
         producer_group="P", topic="T", default_topic="D", default_topic_queue_nums=1, queue_id=1, sys_flag=0,
         born_timestamp=0, flag=0,
     ), b"")  # fmt: skip
-    assert call.result(reply, where="") == (code, 1, 2, "A", "", "")
+    assert call.result(reply, where="") == (code, 1, 2, "A", "", "", "")
 
 
 def test_a_call_makes_a_new_command_each_time():

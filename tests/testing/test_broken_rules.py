@@ -322,7 +322,7 @@ def test_delays_that_trust_a_clock_to_the_millisecond_are_caught(monkeypatch: py
 
 
 def test_sessions_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
-    tick = Coordination.tick
+    tick = Coordination._tick
     set_by_ms: Counter[int] = Counter()
     set_wall = NodeClock.set_wall
 
@@ -339,7 +339,7 @@ def test_sessions_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch):
         ahead_ms = set_by_ms[id(self._now_ms.__self__)]
         tick(self, now_ms)
 
-    monkeypatch.setattr(Coordination, "tick", judged)
+    monkeypatch.setattr(Coordination, "_tick", judged)
     monkeypatch.setattr(GroupMember, "ended", lambda self, *, now_ms: ended(self, now_ms=now_ms + ahead_ms))
     group = replace(OURS, session_ms=1_000)
     caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
@@ -357,7 +357,7 @@ def test_held_pulls_by_the_wall_clock_are_caught(monkeypatch: pytest.MonkeyPatch
 
 def test_a_service_that_stays_due_is_caught(monkeypatch: pytest.MonkeyPatch):
     """The broker's clocks would stand still, or it would spin."""
-    monkeypatch.setattr(Cluster, "tick", lambda self, now_ms: None)
+    monkeypatch.setattr(Cluster, "_perform_due", lambda self, now_ms: None)
     caught(RAISED, scenario("join"))
 
 
