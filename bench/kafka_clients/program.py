@@ -134,6 +134,17 @@ async def consume_ours(way: str, address: str, topic: str, count: int, body: byt
                     watch.start(came)
                 got += came
             watch.report(got)
+    elif way == "iterate":
+        consumer = Consumer(group=group, namesrv=address, consume_from="earliest")
+        consumer.subscribe(topic)
+        async with consumer:
+            async for _ in consumer:
+                if not got:
+                    watch.start(1)
+                got += 1
+                if got >= count:
+                    break
+            watch.report(got)
     elif way in ("batches", "offset+body"):
         columns = None if way == "batches" else way.split("+")
         consumer = Consumer(group=group, namesrv=address, consume_from="earliest")
@@ -179,6 +190,13 @@ async def consume_aiokafka(way: str, address: str, topic: str, count: int, body:
     await consumer.start()
     got = 0
     try:
+        if way == "iterate":
+            async for _ in consumer:
+                if not got:
+                    watch.start(1)
+                got += 1
+                if got >= count:
+                    break
         while got < count:
             taken = await consumer.getmany(timeout_ms=1_000)
             came = sum(map(len, taken.values()))
