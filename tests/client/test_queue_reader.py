@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from libramq.client.blocking_cluster import RETRY_TIMEOUT_MS
-from libramq.client.queue_reader import DEPTH, MessagesLost, PullFilter, QueueReader
+from libramq.client.queue_reader import DEPTH, MessagesLost, PullFilter, QueueReader, Stretch
 from libramq.errors import (
     BrokerError,
     ConnectFailed,
@@ -17,6 +17,7 @@ from libramq.errors import (
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 
+from ..message.inner_batches import items, single, wrapped
 from .fake_broker import FIRST_STORED_MS, FakeBroker, serving
 
 Q0 = MessageQueue("T", "broker-a", 0)
@@ -257,3 +258,12 @@ def test_topic_is_forgotten_with_its_only_broker(
     seen += reader.read(Q0, seen[0].end, 100)
     assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(100))
     assert len(pauses) == 1
+
+
+def test_a_stretch_has_the_messages_of_its_offsets_whatever_its_batches_have():
+    body = wrapped(items(b"a", b"b", b"c"), 7) + single(10) + wrapped(items(b"d", b"e"), 11)
+    messages = list(Stretch(Q0, 8, 12, body).messages())
+    assert [(each.queue_offset, each.body) for each in messages] == [
+        (8, b"b"), (9, b"c"), (10, b"alone"), (11, b"d"),
+    ]  # fmt: skip
+    assert {each.broker_name for each in messages} == {"broker-a"}

@@ -17,7 +17,6 @@ from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
 from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
-from libramq.message.unwrapping import decode_pulled
 from libramq.transport.address import split_name_servers
 
 GROUP: Final = "LIBRA_TAIL"
@@ -70,11 +69,7 @@ def _messages(reader: QueueReader, queue: MessageQueue, start: int, end: int) ->
         """Skip messages that the broker no longer has."""
 
     for stretch in reader.read(queue, start, end, lost=skip):
-        for message in decode_pulled(
-            stretch.body, stretch.start, check_crc=False, broker_name=queue.broker_name
-        ):
-            if stretch.start <= message.queue_offset < stretch.end:
-                yield message
+        yield from stretch.messages()
 
 
 def _print_line(message: MessageExt) -> None:

@@ -25,7 +25,9 @@ from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
 from libramq.filter.selector import Sql, kind_of, selector
 from libramq.filter.subscription import SubscriptionData
+from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+from libramq.message.unwrapping import decode_pulled
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
     PULL_SUBSCRIPTION,
@@ -96,6 +98,11 @@ class Stretch(NamedTuple):
     start: int
     end: int
     body: bytes
+
+    def messages(self) -> Iterator[MessageExt]:
+        """Yield the messages of these offsets; raises RemoteProtocolError for a body that is cut off."""
+        pulled = decode_pulled(self.body, self.start, check_crc=False, broker_name=self.queue.broker_name)
+        return (message for message in pulled if self.start <= message.queue_offset < self.end)
 
 
 def refuse_loss(queue: MessageQueue, start: int, end: int) -> None:

@@ -14,7 +14,6 @@ from libramq.demo.scenario import STEPS, Act, Step, next_step
 from libramq.errors import RouteNotFound
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.message.queue import MessageQueue
-from libramq.message.record import decode_records
 
 SETTLE_SECONDS_MAX: Final = 15.0
 """After this long without `settled` the scenario continues regardless."""
@@ -38,7 +37,7 @@ class Rebalances:
         events = []
         for queue, end in self._reader.max_offsets(queues).items():
             for stretch in self._reader.read(queue, self._positions.get(queue, 0), end):
-                for message in decode_records(stretch.body):
+                for message in stretch.messages():
                     events.append(_event(message.body))
             self._positions[queue] = end
         return [event for event in events if event is not None and event.group == topics.GROUP]

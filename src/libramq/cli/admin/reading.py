@@ -187,17 +187,11 @@ def _range(
 
 
 def _read(reader: "QueueReader", queue: "MessageQueue", start: int, stop: int) -> Iterator["MessageExt"]:
-    from libramq.message.unwrapping import decode_pulled
-
     def skip(queue: "MessageQueue", start: int, end: int) -> None:
         """Skip messages that the broker no longer has."""
 
     for stretch in reader.read(queue, start, stop, lost=skip):
-        for message in decode_pulled(
-            stretch.body, stretch.start, check_crc=False, broker_name=queue.broker_name
-        ):
-            if stretch.start <= message.queue_offset < stretch.end:
-                yield message
+        yield from stretch.messages()
 
 
 def _print(found: Iterator["MessageExt"], body: str, *, json: bool) -> None:

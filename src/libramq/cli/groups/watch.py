@@ -16,7 +16,6 @@ from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, groups_of
 from libramq.message.queue import MessageQueue
-from libramq.message.record import decode_records
 from libramq.remoting.body.consumers import ConsumerConnection
 from libramq.transport.address import split_name_servers
 
@@ -52,7 +51,7 @@ class EventReader:
             if start is None or start > end:  # A new queue, or its broker restarted with an empty store.
                 start = max(starts.get(queue, 0), end - EVENTS_MAX)
             for stretch in self._reader.read(queue, start, end, lost=_pass_over):
-                for message in decode_records(stretch.body, broker_name=queue.broker_name):
+                for message in stretch.messages():
                     event = _event(message.body)
                     if event is not None:
                         found.append(BrokerEvent(queue.broker_name, event))
