@@ -8,7 +8,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterable, Callable, Coroutine
 from typing import Any
 
 LINGER_MS = 5
@@ -103,6 +103,18 @@ async def produce_confluent(way: str, address: str, topic: str, count: int, body
     return stored
 
 
+async def iterate(consumer: AsyncIterable[Any], count: int, watch: Watch) -> int:
+    """Take so many messages one by one; the watch starts with the first."""
+    got = 0
+    async for _ in consumer:
+        if not got:
+            watch.start(1)
+        got += 1
+        if got >= count:
+            break
+    return got
+
+
 async def consume_ours(way: str, address: str, topic: str, count: int, body: bytes, watch: Watch) -> int:
     from libramq.client import Consumer, PushConsumer, SimpleConsumer
 
@@ -138,12 +150,7 @@ async def consume_ours(way: str, address: str, topic: str, count: int, body: byt
         consumer = Consumer(group=group, namesrv=address, consume_from="earliest")
         consumer.subscribe(topic)
         async with consumer:
-            async for _ in consumer:
-                if not got:
-                    watch.start(1)
-                got += 1
-                if got >= count:
-                    break
+            got = await iterate(consumer, count, watch)
             watch.report(got)
     elif way in ("batches", "offset+body"):
         columns = None if way == "batches" else way.split("+")
@@ -191,12 +198,7 @@ async def consume_aiokafka(way: str, address: str, topic: str, count: int, body:
     got = 0
     try:
         if way == "iterate":
-            async for _ in consumer:
-                if not got:
-                    watch.start(1)
-                got += 1
-                if got >= count:
-                    break
+            got = await iterate(consumer, count, watch)
         while got < count:
             taken = await consumer.getmany(timeout_ms=1_000)
             came = sum(map(len, taken.values()))
