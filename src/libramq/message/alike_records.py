@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from libramq.message.checksum import crc32
 from libramq.message.message import MessageExt, Received
-from libramq.message.record_head import BRIEF_HEAD
+from libramq.message.record_head import BRIEF_HEAD, OF_ONE_FORM, agree
 
 #: Ours: fewer records are decoded one by one sooner than a form is made for them.
 ALIKE_MIN: Final = 16
@@ -22,8 +22,6 @@ ALIKE_MIN: Final = 16
 GROUP: Final = 32
 FORMS_MAX: Final = 64
 _HEAD_BYTES: Final = BRIEF_HEAD.size
-#: The bytes of heads in which alike records agree: size and magic, system flag, body length.
-_SAME: Final = (*range(8), *range(36, 40), *range(84, 88))
 #: Of a head: checksum, queue offset, reconsume times.
 _NUMBERS: Final = "8xI8xq44xi12x"
 assert struct.calcsize(f">{_NUMBERS}") == _HEAD_BYTES
@@ -51,9 +49,7 @@ def decode_alike(
     parts = f"{_HEAD_BYTES}s{body_bytes}s{len(between)}s{properties_bytes}s"
     heads, bodies, betweens, properties = _columns(data, parts, 4, count)
     joined = b"".join(heads)
-    if betweens.count(between) != count or any(
-        joined[at::_HEAD_BYTES].count(joined[at]) != count for at in _SAME
-    ):
+    if betweens.count(between) != count or not agree(joined, _HEAD_BYTES, OF_ONE_FORM):
         return None
     crcs, offsets, reconsume_times = _columns(joined, _NUMBERS, 3, count)
     if check_crc and [crc & 0x7FFF_FFFF for crc in map(crc32, bodies)] != crcs:

@@ -1,6 +1,7 @@
 """A record's head: its fields up to the body. Its length depends on the hosts'; `message.record` draws it."""
 
 import struct
+from collections.abc import Iterable
 from typing import Final
 
 from libramq.message import sys_flag as flags
@@ -10,6 +11,9 @@ from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES
 RecordFields = tuple[int, int, int, int, int, int, int, int, int, bytes, int, bytes, int, int, int]
 HOST_BITS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
 TOPIC_V1_BYTES_MAX: Final = 127  # The length byte is signed on the Java side.
+#: The bytes of heads in which records of one form agree: size and magic, system flag, body length after IPv4
+#: hosts.
+OF_ONE_FORM: Final = (*range(8), *range(36, 40), *range(84, 88))
 #: Where the system flag's low byte is, which has the host bits.
 SYS_FLAG_LOW_AT: Final = 39
 
@@ -38,3 +42,12 @@ def head_fields(head: bytes) -> RecordFields:
     """Return all fields of a head."""
     fields: RecordFields = HEADS[head[SYS_FLAG_LOW_AT] & HOST_BITS].unpack(head)
     return fields
+
+
+def agree(data: bytes | bytearray, size: int, places: Iterable[int]) -> bool:
+    """Return whether pieces of that size, back to back, have the same bytes in these places.
+
+    A stride through all of them costs 0.25 µs and next to nothing a piece.
+    """
+    count = len(data) // size
+    return all(data[at::size].count(data[at]) == count for at in places)
