@@ -26,7 +26,7 @@ INNER_NUM_MAX: Final = 0x7FFF
 _NUM: Final = INNER_NUM.encode()
 _BASE: Final = INNER_BASE.encode()
 #: The bits of a batch's record that its messages do not have.
-OF_A_BATCH: Final = flags.INNER_BATCH | flags.NEED_UNWRAP | flags.COMPRESSED | flags.COMPRESSION_MASK
+OF_A_BATCH: Final = flags.WRAPPED | flags.COMPRESSED | flags.COMPRESSION_MASK
 
 
 def message_count(head: RecordHead) -> int:

@@ -20,12 +20,11 @@ from libramq.message.record import RecordHead, peek_record
 
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
-_OF_ITEMS: Final = flags.INNER_BATCH | flags.NEED_UNWRAP
 
 
 def has_items(head: RecordHead) -> bool:
     """Return whether a record is an inner batch with messages that have keys."""
-    return head.sys_flag & _OF_ITEMS == _OF_ITEMS
+    return head.sys_flag & flags.WRAPPED == flags.WRAPPED
 
 
 def keys_of(head: RecordHead) -> list[str]:

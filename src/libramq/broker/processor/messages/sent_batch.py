@@ -18,7 +18,7 @@ from libramq.message import properties as p
 from libramq.message.batch import BatchColumns, decode_columns, decode_properties
 from libramq.message.ids import born_host
 from libramq.message.inner_batch import INNER_NUM_MAX
-from libramq.message.sys_flag import INNER_BATCH, MULTI_TAGS, NEED_UNWRAP, TRANSACTION_MASK
+from libramq.message.sys_flag import MULTI_TAGS, TRANSACTION_MASK, WRAPPED
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader
 from libramq.rpc.request import Request
@@ -111,7 +111,7 @@ class SentBatch:
             (number + self._appending.completed(text)[0]).encode("utf-8", "replace"),
             _tag_code(text),
             header.flag,
-            header.sys_flag | INNER_BATCH | NEED_UNWRAP,
+            header.sys_flag | WRAPPED,
             header.born_timestamp,
             born_host(self._request.peer.address),
             count=count,
