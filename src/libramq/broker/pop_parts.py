@@ -49,7 +49,7 @@ class PopParts:
         slave: Slave | None,
     ) -> None:
         pop, store, tables = files.pop, files.store, files.tables
-        self._store, self._clock, self._positions = store, kernel.clock, pop.positions
+        self._store, self._clock = store, kernel.clock
         self._commits_rest = kernel.deadlines.new(lambda _: None, "positions")
         ordering = Ordering(tables.ordered, offsets, kernel, self._visible)
         self.taking = (Taking if slave is None else TakingAtSlave)(
@@ -95,8 +95,7 @@ class PopParts:
         """Commit what was popped, once that is on the disk; the rest after everybody else was served."""
         if self.at_slave is not None:
             self.at_slave.settle()
-        is_due = self._positions.waiting or self.at_slave is not None  # A slave's wait in a place of its own.
-        if is_due and self.taking.settle():
+        if self.taking.settle():
             self._commits_rest.at(self._clock.monotonic_ms())
 
     def close(self) -> None:

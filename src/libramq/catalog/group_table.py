@@ -133,7 +133,7 @@ class GroupTable:
 
     def require(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
         """Return the group's configuration; raises SubscriptionGroupNotExist if there is no such group."""
-        config = self._groups.get(group) or self.find(group, wall_ms)
+        config = self.find(group, wall_ms)
         if config is None:
             raise broker_error(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist"

@@ -230,8 +230,7 @@ class TopicTable:
     def for_retries(self, group: SubscriptionGroupConfig, wall_ms: WallMs) -> TopicConfig:
         """Return the retry topic of an existing group, created if it is missing."""
         topic = names.retry_topic(group.group_name)
-        existing = self._topics.get(topic)
-        return existing or self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, wall_ms)
+        return self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, wall_ms)
 
     def _store(self, config: TopicConfig, wall_ms: WallMs) -> None:
         topic = config.topic_name

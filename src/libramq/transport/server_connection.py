@@ -189,8 +189,7 @@ class ServerConnection(asyncio.Protocol):
         """Return how many written bytes have not left yet."""
         if self._transport is None:
             return 0
-        size = self._transport.get_write_buffer_size()
-        return size if self._large_write is None else size + self._large_write.size
+        return self._transport.get_write_buffer_size() + self.leaving_bytes
 
     @property
     def leaving_bytes(self) -> int:

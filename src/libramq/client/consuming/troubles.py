@@ -41,7 +41,5 @@ class Troubles:
 
     def take(self) -> Effects:
         """Return the reports for the user."""
-        if not self.reports:
-            return []
         effects, self.reports = self.reports, []
         return effects

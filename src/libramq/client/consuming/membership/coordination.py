@@ -218,8 +218,7 @@ class MemberCoordination:
     def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs) -> Steps:
         """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
-        if self._troubles.present or isinstance(outcome, LibraError):
-            self._note(outcome)
+        self._note(outcome)
         return self._handle_answer(answer, now_ms)
 
     def polled(
@@ -227,14 +226,15 @@ class MemberCoordination:
     ) -> Steps:
         """Handle the coordinator's answer to a poll."""
         answer = self._membership.polled(request, outcome, now_ms)
-        if self._troubles.present or isinstance(outcome, LibraError):
-            self._note(outcome)
+        self._note(outcome)
         if answer is not None and answer.assignment is not None:
             self._duplicates.count -= request.body.duplicates
         return self._handle_answer(answer, now_ms)
 
     def _note(self, outcome: object) -> None:
         """Report when the coordinator refuses us, and when it accepts us again."""
+        if not self._troubles.present and not isinstance(outcome, LibraError):
+            return
         self._troubles.answered("coordinator", outcome, keeps_out=True)
         if self._membership.is_replaced:
             error = MemberReplaced(
@@ -258,7 +258,7 @@ class MemberCoordination:
             return self._lose_all(now_ms)
         if assignment.warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(assignment.warning))
-        elif self._troubles.present and self._troubles.over("subscriptions"):
+        elif self._troubles.over("subscriptions"):
             log.info("all members have the same subscription again", group=self._settings.group)
         if assignment.mode == MODE_CLIENT:
             self._lease.lift()

@@ -245,8 +245,7 @@ class GroupBalance:
     def settle(self) -> Settled | None:
         """Return the end of the rebalance, if it has come."""
         rebalance = self._rebalance
-        is_over = not self.is_assigning and self.queues.is_complete
-        if rebalance is None or not rebalance.is_started or not is_over:
+        if rebalance is None or not rebalance.is_started or not self.is_settled:
             return None
         self._rebalance = None
         profiles, queues = self._members.staying, self._topics.queues(self.queues)
