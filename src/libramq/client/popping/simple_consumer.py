@@ -116,6 +116,8 @@ class SimpleConsumer:
         self._subscriptions = 0
         #: Brokers that return `POP_MESSAGES_MAX` at most, by their last answer.
         self._narrow: set[str] = set()
+        #: Brokers that know no acknowledgement of several: Apache's of 5.0.
+        self._take_single_acks: set[str] = set()
         self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
@@ -225,23 +227,24 @@ class SimpleConsumer:
         self, broker_name: str, acks: Sequence[BatchAckText], messages: Sequence[MessageExt]
     ) -> None:
         """Acknowledge the messages that one broker has, by one request each if it takes no others."""
-        parts = (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
+        if broker_name not in self._take_single_acks:
+            parts = (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
+            calls = ((part[0].topic, pop_calls.batch_ack(broker_name, part)) for part in parts)
+            try:
+                await asyncio.gather(*(self._ask(topic, broker_name, call) for topic, call in calls))
+                return
+            except RequestCodeNotSupported:
+                self._take_single_acks.add(broker_name)
         requests = [
-            self._ask(part[0].topic, broker_name, pop_calls.batch_ack(broker_name, part)) for part in parts
+            self._ask(each.topic, broker_name, pop_calls.ack_message(ack_header(self.group, each)))
+            for each in messages
+            if handle_of(each).broker_name == broker_name
         ]
-        try:
-            await asyncio.gather(*requests)
-        except RequestCodeNotSupported:  # Apache's 5.0 brokers.
-            own = [message for message in messages if handle_of(message).broker_name == broker_name]
-            requests = [
-                self._ask(each.topic, broker_name, pop_calls.ack_message(ack_header(self.group, each)))
-                for each in own
-            ]
-            ended = await asyncio.gather(*requests, return_exceptions=True)
-            # Those that are visible again are received again.
-            errors = (each for each in ended if each is not None and not isinstance(each, BrokerError))
-            if (error := next(errors, None)) is not None:
-                raise error from None
+        ended = await asyncio.gather(*requests, return_exceptions=True)
+        # Those that are visible again are received again.
+        errors = (each for each in ended if each is not None and not isinstance(each, BrokerError))
+        if (error := next(errors, None)) is not None:
+            raise error
 
     async def change_invisible_time(self, message: MessageExt, invisible_ms: int) -> None:
         """Have a message invisible for so long from now on; later calls need this message, not a copy.
