@@ -85,9 +85,8 @@ async def _version_without_resets(ask: Ask) -> int | None:
     call = operator_calls.broker_config()
     with_version = Call(call.code, lambda reply: (reply.version, call.parse(reply)))
     version, config = await ask(with_version)
-    default = (
-        "true" if version >= _VERSION_5_2 else "false"
-    )  # Ours has no such option, nor have those of 5.0.
+    # Ours has no such option, nor have those of 5.0.
+    default = "true" if version >= _VERSION_5_2 else "false"
     return None if config.get(_SERVER_SIDE, default) == "true" else version
 
 

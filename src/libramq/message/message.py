@@ -29,8 +29,8 @@ from libramq.message.record_head import (
 from libramq.message.sys_flag import COMPRESSED
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
-#: In place of a head's magic and body crc: it is the head of all messages of an inner batch. The offsets are
-#: those of the first, and sizes and checksums are found with a look at them.
+#: In place of a head's magic: it is the head of all messages of an inner batch. The offsets in it are the
+#: first message's; size, checksum and place of each are computed when they are read.
 IN_A_BATCH: Final = bytes(4)
 _host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
 

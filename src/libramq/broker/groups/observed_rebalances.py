@@ -2,7 +2,7 @@
 
 Who pulls, opens and commits which queue, from the first change of members or queues until all has settled.
 
-a coordinator's reports, openings ─► the answers of that turn leave ─► noted in order, before anything else
+    a coordinator's reports, openings ─► that turn's answers leave ─► noted in order, before anything else
 
 Members wait for those answers, and nobody waits for the record.
 """

@@ -52,6 +52,10 @@ _FILTER_REFUSED: Final = frozenset({
 })  # fmt: skip
 
 
+#: Errors that users get as troubles, so that they are not logged as well.
+_REPORTED: Final = (NoPermission, FilterRefused, RequestCodeNotSupported)
+
+
 class PopNetwork(MemberNetwork[PopEffect]):
     """The membership of a consumer that pops."""
 
@@ -115,9 +119,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             if isinstance(outcome, LibraError):
                 if kind == SQL92 and isinstance(outcome, BrokerError) and _is_about_filter(outcome):
                     outcome = FilterRefused(outcome.response_code, outcome.remark, where=effect.address)
-                if not isinstance(
-                    outcome, NoPermission | FilterRefused | RequestCodeNotSupported
-                ):  # Troubles.
+                if not isinstance(outcome, _REPORTED):
                     log_failed_request(log, "pop failed", outcome, topic=topic, broker=effect.address)
                 age_ms = outcome
             elif outcome.body:
