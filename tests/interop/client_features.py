@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from libramq import Reject, Retry
@@ -30,10 +31,11 @@ COUNT = 10
 
 
 class Place:
-    """One broker, and the names that a feature uses at it."""
+    """One broker, the names that a feature uses at it, and where its consumers keep files."""
 
-    def __init__(self, namesrv: str, feature: str) -> None:
+    def __init__(self, namesrv: str, feature: str, directory: Path) -> None:
         self.namesrv = namesrv
+        self.directory = directory
         self.topic = f"Topic-{feature}"
         self.group = f"group-{feature}"
 
@@ -228,7 +230,12 @@ async def _has(inboxes: Sequence[Inbox], wanted: list[str]) -> bool:
 async def broadcast(at: Place) -> None:
     """Each of two members gets every message."""
     inboxes = Inbox(), Inbox()
-    consumers = [at.pushing(broadcasting=True, instance_name=f"{at.group}-{number}") for number in (1, 2)]
+    consumers = [
+        at.pushing(
+            broadcasting=True, instance_name=f"{at.group}-{number}", local_offsets=at.directory / "offsets"
+        )
+        for number in (1, 2)
+    ]
     for consumer, inbox in zip(consumers, inboxes, strict=True):
         consumer.subscribe(at.topic, "*", inbox)
     async with consumers[0], consumers[1]:
@@ -481,9 +488,9 @@ FEATURES = {
 }  # fmt: skip
 
 
-async def use(namesrv: str) -> dict[str, BaseException | None]:
+async def use(namesrv: str, directory: Path) -> dict[str, BaseException | None]:
     """Use all features at once, each with a topic of its own; return how each of them ended."""
-    places = {name: Place(namesrv, name) for name in FEATURES}
+    places = {name: Place(namesrv, name, directory) for name in FEATURES}
     async with Admin(namesrv=namesrv, timeout_ms=TIMEOUT_MS) as admin:
         info = await admin.cluster_info()
         (broker,) = info.broker_addr_table.values()

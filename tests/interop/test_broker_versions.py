@@ -88,9 +88,11 @@ def namesrv(version: str, tmp_path: Path) -> Iterator[str]:
         yield nameserver.address
 
 
-def test_our_client_uses_what_a_version_has_and_names_what_it_lacks(version: str, namesrv: str) -> None:
+def test_our_client_uses_what_a_version_has_and_names_what_it_lacks(
+    version: str, namesrv: str, tmp_path: Path
+) -> None:
     """What does not work ends with an error that names the request, or the option and the version."""
-    ends = asyncio.run(client_features.use(namesrv))
+    ends = asyncio.run(client_features.use(namesrv, tmp_path))
     refused = {name: ends.pop(name) for name in LACKS[version]}
     if version in WITHOUT_ORDER_OF_PRIORITIES:
         assert isinstance(ends.pop("priorities"), AssertionError | None)
