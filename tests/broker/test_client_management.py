@@ -484,6 +484,18 @@ def test_a_group_without_members_is_forgotten(talk, peer):
     assert events(talk)[-1].kind == "settled"
 
 
+def test_a_failing_note_of_a_rebalance_stops_neither_the_others_nor_a_pull(talk, peer):
+    talk.create_topic("T")
+    talk.beat(peer, "alice")
+    noted = []
+    rebalances = talk.broker.consumers.rebalances
+    for note in (lambda: noted.append(1), lambda: 1 // 0, lambda: noted.append(2)):
+        rebalances.note_later(note)
+    talk.send(peer)
+    assert talk.pull(peer).code == C.SUCCESS
+    assert noted == [1, 2]
+
+
 def test_queues_are_named_with_the_brokers_name(orderly, peer):
     lock(orderly, peer, "alice", 0)
     assert list(orderly.broker.locks._locks["G"]) == [MessageQueue("T", "broker-a", 0)]

@@ -18,9 +18,9 @@ class Kernel:
         self.deadlines = Deadlines()
         self.purgatory = Purgatory(self.deadlines)
         self.longest_turn = LongestTurn()
-        #: Whether something happened since the last look that affects when services are due.
+        #: Whether something happened since then that `settle_changed` has to follow: no hot request.
         self.is_changed = True
 
     def mark_changed(self) -> None:
-        """Make the engine query the services for their due times."""
+        """Make the engine call `settle_changed` after this event."""
         self.is_changed = True

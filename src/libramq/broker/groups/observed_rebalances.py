@@ -20,8 +20,11 @@ from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
 
 #: Ours: groups whose rebalances are checked before others are served, each in 10 µs.
 SETTLED_PER_STEP: Final = 128
@@ -232,11 +235,14 @@ class ObservedRebalances:
         ]
 
     def catch_up(self) -> None:
-        """Note what has happened."""
+        """Note what has happened; a failure is logged, as no request has caused it."""
         if self._later:
             notes, self._later = self._later, []
             for note in notes:
-                note()
+                try:
+                    note()
+                except Exception:  # It belongs to one group; the others' history goes on.
+                    log.exception("a rebalance is not recorded as it was")
 
     def note_later(self, note: Callable[[], None]) -> None:
         """Call `note`, which notes what happened in this turn, after it."""
