@@ -500,6 +500,9 @@ def test_members_keep_their_queues_over_a_restart(tmp_path, end):
     getattr(talk, end)()
     clock = talk.clock
     alice.talk = bob.talk = talk = Conversation(tmp_path, clock=clock)
+    due_ms = talk.broker.engine.next_due_ms
+    assert due_ms is not None
+    assert due_ms >= clock.monotonic_ms(), "it would seem to have been stalled"
     for member in (alice, bob):
         member.beat()
         if end == "kill":  # Under ASYNC_FLUSH the log may have lost what they have read.

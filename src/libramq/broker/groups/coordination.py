@@ -82,13 +82,13 @@ class Coordination:
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
         self._unreported_until_ms = self._now_ms() + SILENCE_MS_MAX
-        self._await_due()
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
         # Continue with the restored state before any request.
         self._perform(self._coordinator.grants_for(view.own_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
+        self._tick(self._now_ms())  # Restored members' sessions begin now; late, it would look like a stall.
 
     # The groups' coordinators.
 
