@@ -7,6 +7,9 @@ import pytest
 
 import libramq.sync
 from libramq import Message, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
+from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
@@ -342,6 +345,16 @@ async def test_a_broker_without_pop_is_reported(one, monkeypatch):
     assert isinstance(error, RequestCodeNotSupported)
     assert "answered GET_ROUTEINFO_BY_TOPIC with 3" in str(error)
     assert reported.empty()
+
+
+def test_of_two_brokers_the_one_without_pop_is_reported_once():
+    """Although the other one answers in between; and again, once it has had POP."""
+    core = PopConsumerCore(ConsumerSettings(group="G", client_id="c"), {}, lambda: 0)
+    lacks = RequestCodeNotSupported(C.REQUEST_CODE_NOT_SUPPORTED)
+    reports = [core.pop_answered(topic, "a:1", lacks) for topic in ("T", "T", "U")]
+    assert core.pop_answered("T", "b:1", None) == []
+    reports += [core.pop_answered("T", "a:1", outcome) for outcome in (lacks, None, lacks)]
+    assert [len(each) for each in reports] == [1, 0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -131,11 +131,21 @@ class PopConsumerCore:
         return []
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> list[PopEffect]:
-        """Report to the user if a request was denied, or not known: brokers before 5.0 have no POP."""
-        if isinstance(outcome, RequestCodeNotSupported):
-            self._troubles.begin(about, outcome)
+        """Report to the user if a request was denied."""
         self._troubles.answered(about, outcome, keeps_out=keeps_out)
         return _shared(self._troubles.take())
+
+    def pop_answered(self, topic: str, address: str, outcome: object) -> list[PopEffect]:
+        """Report to the user if a pop was denied, or is not known: brokers before 5.0 have no POP.
+
+        The broker has none for any topic, and whether others have does not change that.
+        """
+        about = f"POP at {address}"
+        if isinstance(outcome, RequestCodeNotSupported):
+            self._troubles.begin(about, outcome)
+        elif not isinstance(outcome, LibraError):
+            self._troubles.over(about)
+        return self.answered(f"topic {topic}", outcome)
 
     def members_changed(self, now_ms: MonotonicMs) -> list[PopEffect]:
         """Handle a change of the group's members: it concerns nothing here."""

@@ -130,7 +130,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
                     log.error("a pop's answer is dropped", topic=topic, reason=str(error))
                     age_ms = error
             effects = self.core.popped(effect, age_ms, messages, now_ms)
-            return [*effects, *self.core.answered(f"topic {topic}", outcome)]
+            return [*effects, *self.core.pop_answered(topic, effect.address, outcome)]
 
         self.ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
 
