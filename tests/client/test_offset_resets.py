@@ -21,7 +21,7 @@ QUEUES = [MessageQueue("T", "a", number) for number in range(2)]
 class OldBroker:
     """Answers as a broker whose queues hold the messages 10 to 99, of which 50 is the first of the time 7."""
 
-    def __init__(self, *, online: bool, config: str = "", version: int = V4_9_7) -> None:
+    def __init__(self, *, online: bool, config: str | C = "", version: int = V4_9_7) -> None:
         self.online, self.config, self.version = online, config, version
         self.committed: dict[int, int] = {0: 40}
         self.resets = 0
@@ -44,6 +44,8 @@ class OldBroker:
         return Command(code=0, body=encode_body(connection))
 
     def get_broker_config(self, _: dict[str, str]) -> Command:
+        if isinstance(self.config, C):
+            return Command(code=self.config)
         return Command(code=0, body=self.config.encode())
 
     def get_topic_stats_info(self, _: dict[str, str]) -> Command:
@@ -113,8 +115,9 @@ async def test_one_queue_of_a_group_with_members_is_refused() -> None:
     assert broker.resets == 0
 
 
-@pytest.mark.parametrize("config", ["", "useServerSideResetOffset=true\n"])
-async def test_a_broker_that_sets_offsets_is_asked_to(config: str) -> None:
+@pytest.mark.parametrize("config", ["", "useServerSideResetOffset=true\n", C.NO_PERMISSION])
+async def test_a_broker_that_sets_offsets_is_asked_to(config: str | C) -> None:
+    """By whoever may reset offsets, with or without permission to read its options."""
     broker = OldBroker(online=True, version=VERSION, config=config)
     with pytest.raises(BrokerError, match="not exist"):
         await reset_queue(broker.ask, "G", QUEUES[1], 5, timestamp_ms=-1, where="broker a")

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConsumerNotOnline, FeatureNotSupported
 from libramq.message.queue import MessageQueue
-from libramq.remoting.command import version_name
+from libramq.remoting.command import Command, version_name
 from libramq.rpc import admin_calls, broker_calls, operator_calls
 from libramq.rpc.call import Call
 
@@ -25,6 +25,9 @@ Ask = Callable[[Call[Any]], Coroutine[Any, Any, Any]]
 #: MQVersion.V5_2_0_SNAPSHOT.
 _VERSION_5_2: Final = 452
 _SERVER_SIDE: Final = "useServerSideResetOffset"
+_CONFIG_ANSWERS: Final = frozenset(
+    {ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
+)
 
 
 async def reset_topic(
@@ -83,9 +86,12 @@ async def _offset_at(ask: Ask, queue: MessageQueue, timestamp_ms: int) -> int:
 async def _version_without_resets(ask: Ask) -> int | None:
     """Return the version of a broker that sets no offsets itself; None for one that does."""
     call = operator_calls.broker_config()
-    with_version = Call(call.code, lambda reply: (reply.version, call.parse(reply)))
-    version, config = await ask(with_version)
-    # Ours has no such option, nor have those of 5.0.
+
+    def parse(reply: Command) -> tuple[int, dict[str, str]]:
+        return reply.version, call.parse(reply) if reply.code == ResponseCode.SUCCESS else {}
+
+    version, config = await ask(Call(call.code, parse, accepts=_CONFIG_ANSWERS))
+    # Ours has no such option, nor have those of 5.0; and users who may reset offsets may be refused them.
     default = "true" if version >= _VERSION_5_2 else "false"
     return None if config.get(_SERVER_SIDE, default) == "true" else version
 
