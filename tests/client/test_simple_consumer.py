@@ -6,7 +6,7 @@ import pytest
 
 import libramq.sync
 from libramq import Message, MessageExt, Producer, SimpleConsumer, Sql
-from libramq.errors import BrokerError, ConfigError, LocalProtocolError
+from libramq.errors import BrokerError, ConfigError, LocalProtocolError, RequestCodeNotSupported
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
 from tests.client.older_brokers import unserved
@@ -113,6 +113,16 @@ async def test_a_broker_that_takes_one_acknowledgement_a_request_gets_them_so(on
         await consumer.ack(messages[20:])
         assert await consumer.receive(await_ms=0) == []
     assert len(tried) == 1
+
+
+async def test_a_broker_that_takes_no_acknowledgement_is_reported(one, monkeypatch):
+    unserved(monkeypatch, "batch_ack")
+    unserved(monkeypatch, "ack_message")
+    await fill(one.namesrv, b"x", b"y")
+    async with simple(one) as consumer:
+        messages = await received(consumer, 2)
+        with pytest.raises(RequestCodeNotSupported):
+            await consumer.ack(messages)
 
 
 async def test_what_is_popped_ahead_is_one_request(one, monkeypatch):

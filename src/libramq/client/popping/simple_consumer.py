@@ -33,6 +33,7 @@ from libramq.client.popping.popped_ahead import PoppedAhead, Terms
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, SystemClock
+from libramq.codes import ResponseCode
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -74,6 +75,8 @@ INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 TIMEOUT_MS: Final = 10_000
 #: ClientConfig.pollNameServerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
+#: AckMessageProcessor: how it refuses a message that is not in its queue, or is not locked any more.
+NOT_POPPED: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 #: Ours: check points in one acknowledgement; a pop has one for every 32 messages of a queue.
 ACKS_MAX: Final = 256
 
@@ -242,7 +245,7 @@ class SimpleConsumer:
         ]
         ended = await asyncio.gather(*requests, return_exceptions=True)
         # Those that are visible again are received again.
-        errors = (each for each in ended if each is not None and not isinstance(each, BrokerError))
+        errors = (each for each in ended if each is not None and not _is_visible_again(each))
         if (error := next(errors, None)) is not None:
             raise error
 
@@ -381,6 +384,11 @@ class SimpleConsumer:
         if self._remotes is None:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
         return self._remotes
+
+
+def _is_visible_again(error: BaseException) -> bool:
+    """Return whether a broker has refused to acknowledge one message because it is none that was popped."""
+    return isinstance(error, BrokerError) and error.response_code in NOT_POPPED
 
 
 def _of_all(outcomes: Sequence[Answer | BaseException]) -> list[Answer]:
