@@ -1,13 +1,14 @@
 """Tests of our producer's timed messages, and of recalling them before their time."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from libramq import ConfigError, InvalidMessage, Message, NoPermission, Producer, PushConsumer, sync
 from libramq.codes import RequestCode as R
-from libramq.errors import FeatureNotSupported
+from libramq.errors import FeatureNotSupported, RequestTimeout
 from libramq.message import MessageQueue
 from libramq.message.recall_handle import HANDLE_BYTES_MAX, RecallHandle
 from libramq.message.validation import validate
@@ -92,6 +93,30 @@ async def test_a_timer_message_is_sent_to_brokers_with_timers_only(start):
         await producer.send(Message("T", b"x", delay_level=1), queue=MessageQueue("T", "a", 0))
     assert old.count(*SENDS) == 1
     assert new.count(R.HEART_BEAT) == 1
+
+
+async def test_a_broker_is_asked_for_timers_within_the_time_of_the_send(start):
+    broker = await start(FakeBroker("a", T=1))
+    namesrv = await start(FakeNameServer(broker))
+    async with Producer(namesrv=namesrv.address) as producer:
+        await producer.send(Message("T", b"x"))
+        broker.silence(R.HEART_BEAT)
+        begun = time.monotonic()
+        with pytest.raises(RequestTimeout):
+            await producer.send(Message("T", b"x", delay_ms=5), timeout_ms=100)
+        assert time.monotonic() - begun < 2
+
+
+async def test_a_broker_that_has_restarted_is_asked_for_timers_again(start):
+    """It may have gone back to an older version."""
+    broker = await start(FakeBroker("a", T=1))
+    namesrv = await start(FakeNameServer(broker))
+    async with Producer(namesrv=namesrv.address) as producer:
+        await producer.send(Message("T", b"x", delay_ms=5))
+        broker.cut(R.SEND_MESSAGE_V2)
+        broker.version = VERSION_5_0 - 5
+        with pytest.raises(FeatureNotSupported):
+            await producer.send(Message("T", b"x", delay_ms=5))
 
 
 def test_a_handle_that_the_broker_did_not_return_is_refused_with_the_reason():

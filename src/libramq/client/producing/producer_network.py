@@ -44,6 +44,7 @@ from libramq.runtime.seams import Dialer, Timer, Timers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import STOPPED, Remotes
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 
@@ -122,7 +123,7 @@ class ProducerNetwork:
             timers,
             clock.monotonic_ms,
             on_request=self._request_received,
-            lost=self._contacted.discard,
+            lost=self._connection_lost,
             access=access,
             outages=Outages(clock.monotonic_ms, of_known_only=True),
         )
@@ -308,7 +309,16 @@ class ProducerNetwork:
 
         self._ask_version(address, answered)
 
-    def _ask_version(self, address: str, known: Callable[[int | LibraError], None]) -> None:
+    def _connection_lost(self, address: str) -> None:
+        self._contacted.discard(address)
+        self.sender.connection_lost(address)
+
+    def _ask_version(
+        self,
+        address: str,
+        known: Callable[[int | LibraError], None],
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
         """Send a heartbeat, and call back with the version that the broker answers it as."""
         data = HeartbeatData(
             client_id=self._settings.client_id,
@@ -319,7 +329,7 @@ class ProducerNetwork:
         def answered(outcome: Command | RemoteError) -> None:
             known(outcome if isinstance(outcome, RemoteError) else outcome.version)
 
-        self._remotes.send(address, heartbeat(data).command(), answered)
+        self._remotes.send(address, heartbeat(data).command(), answered, timeout_ms=timeout_ms)
 
     def _unregister(self, unregistered: Callable[[], None]) -> None:
         call = unregister_client(

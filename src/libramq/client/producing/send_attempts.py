@@ -75,10 +75,13 @@ class SendAttempts:
             self._remember(now_ms, isolated=True, reachable=False)
             if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
                 return Fail(error)
-        elif isinstance(error, RemoteError) and not isinstance(error, FeatureNotSupported):
+        elif isinstance(error, FeatureNotSupported):
+            if self._chosen_queue is not None:  # Otherwise another broker may be of a later version.
+                return Fail(error)
+        elif isinstance(error, RemoteError):
             # Without the detector, only another attempt can show whether it is reachable again.
             self._remember(now_ms, isolated=True, reachable=True)
-        elif not isinstance(error, FeatureNotSupported):  # Another broker may be of a later version.
+        else:
             return Fail(error)
         following = self.next(now_ms)
         return following if following is not None else Fail(error)

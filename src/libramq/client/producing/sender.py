@@ -19,8 +19,8 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.command import VERSION_5_0, Command, version_name
 from libramq.transport.remotes import Remotes
 
-#: Asks the broker at an address for its version, and calls back with its number.
-AskVersion = Callable[[str, Callable[[int | LibraError], None]], None]
+#: Asks the broker at an address for its version, and calls back with its number, within milliseconds.
+AskVersion = Callable[[str, Callable[[int | LibraError], None], int], None]
 #: Called with one result per message, or the error.
 Sent = Callable[[Sequence[SendResult] | LibraError], None]
 
@@ -129,6 +129,8 @@ class Sender:
     ) -> None:
         """Send a timer message if the broker has timers: one without delivers it at once."""
 
+        asked_ms = self._clock.monotonic_ms()
+
         def known(version: int | LibraError) -> None:
             if isinstance(version, LibraError):
                 self._failed(prepared, attempts, version, sent)
@@ -142,9 +144,14 @@ class Sender:
                 self._failed(prepared, attempts, error, sent)
             else:
                 self._have_timers.add(address)
-                self._try(prepared, attempts, attempt, sent)
+                left_ms = attempt.timeout_ms - (self._clock.monotonic_ms() - asked_ms)
+                self._try(prepared, attempts, Attempt(attempt.queue, max(1, left_ms)), sent)
 
-        self._ask_version(address, known)
+        self._ask_version(address, known, attempt.timeout_ms)
+
+    def connection_lost(self, address: str) -> None:
+        """Handle the end of a connection: the broker may return as one of another version."""
+        self._have_timers.discard(address)
 
     def _failed(self, prepared: Prepared, attempts: SendAttempts, error: LibraError, sent: Sent) -> None:
         following = attempts.failed(error, self._clock.monotonic_ms())
