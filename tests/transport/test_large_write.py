@@ -92,9 +92,33 @@ def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(mo
     monkeypatch.setattr(large_write, "perf_counter_ns", lambda: len(sent) * slice_us * 1_000)
     large = LargeWrite(DATA[: 4 * SLICE_BYTES])
     with socket.socket() as end:
-        assert large.send(FakeTransport(end)) == (at_once < 4)
+        assert large.send(FakeTransport(end), LargeWrites(lambda _: None).until_ns()) == (at_once < 4)
     assert sent == [SLICE_BYTES] * at_once
     assert large.size == (4 - at_once) * SLICE_BYTES
+
+
+def test_the_answers_of_one_round_share_its_time(monkeypatch):
+    """Twenty consumers' answers of 600 KB, each with a time of its own, kept all others waiting for 15 ms."""
+    sent: list[int] = []
+    rounds: list[Any] = []
+
+    def write(_: int, data: memoryview) -> int:
+        sent.append(len(data))
+        return len(data)
+
+    monkeypatch.setattr(large_write, "os", SimpleNamespace(write=write))
+    monkeypatch.setattr(large_write, "perf_counter_ns", lambda: len(sent) * AT_ONCE_US * 500)
+    writes = LargeWrites(rounds.append)
+    with socket.socket() as end:
+        for at_once in (2, 1, 1):
+            large, before = LargeWrite(DATA[: 4 * SLICE_BYTES]), len(sent)
+            assert large.send(FakeTransport(end), writes.until_ns())
+            assert len(sent) - before == at_once
+        (round_over,) = rounds
+        round_over()
+        before = len(sent)
+        large.send(FakeTransport(end), writes.until_ns())
+    assert len(sent) - before == 2
 
 
 def test_the_transport_gets_what_the_socket_does_not_take(ends):

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 LARGE_BYTES: Final = 512 * 1024
 #: Ours: a slice takes 0.1 to 1 ms.
 SLICE_BYTES: Final = 256 * 1024
-#: Ours: slices follow each other at once until so much time has passed.
+#: Ours: slices follow each other at once until so much time has passed in a round, of all connections.
 AT_ONCE_US: Final = 1_000
 #: Ours: so many connections send slices between two looks at the other sockets (`LargeReads` reads as many).
 SLICES_PER_ROUND: Final = 2
@@ -45,9 +45,8 @@ class LargeWrite:
         self._pieces.append(memoryview(data))
         self.size += len(data)
 
-    def send(self, transport: asyncio.Transport) -> bool:
-        """Send slices while there is time; return whether others can follow, as `send_slice` does."""
-        until_ns = perf_counter_ns() + AT_ONCE_US * 1_000
+    def send(self, transport: asyncio.Transport, until_ns: int) -> bool:
+        """Send a slice, and others until a time; return whether more can follow, as `send_slice` does."""
         while self.send_slice(transport):
             if perf_counter_ns() >= until_ns:
                 return True
@@ -100,6 +99,17 @@ class LargeWrites:
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
         self._soon = soon
         self._waiting: deque[Writing] = deque()
+        self._until_ns: int | None = None
+
+    def until_ns(self) -> int:
+        """Return until when slices may follow each other in this round: many answers leave in one."""
+        if self._until_ns is None:
+            self._until_ns = perf_counter_ns() + AT_ONCE_US * 1_000
+            self._soon(self._round_over)
+        return self._until_ns
+
+    def _round_over(self) -> None:
+        self._until_ns = None
 
     def wait(self, connection: Writing) -> None:
         """Make a connection send its next slice, after those that wait."""

@@ -207,7 +207,7 @@ class ServerConnection(asyncio.Protocol):
             transport.write(data)
         else:
             large = LargeWrite(data)
-            if large.send(transport):
+            if large.send(transport, self._server.large_writes.until_ns()):
                 self._large_write = large
                 self._server.large_writes.wait(self)
         if self._is_congested and self.unsent_bytes > WRITE_BUFFER_BYTES_MAX:
@@ -218,7 +218,7 @@ class ServerConnection(asyncio.Protocol):
         if self._large_write is None or not self.is_open:
             return
         assert self._transport is not None
-        if self._large_write.send(self._transport):
+        if self._large_write.send(self._transport, self._server.large_writes.until_ns()):
             self._server.large_writes.wait(self)
             return
         self._large_write = None
