@@ -1,5 +1,7 @@
 """A row for each message of an inner batch, the same as of the records that its broker would send."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +75,16 @@ def test_a_batch_that_cannot_be_read_is_one_row_as_it_is_stored(what, caplog):
     assert batch["body"][0].as_py() == record[head.body_start : head.body_end]
     assert [line for line in caplog.messages if "its messages cannot be read" in line]
     assert found.record(0) == record
+
+
+def test_a_message_of_a_large_batch_is_found_without_a_copy_of_the_batch():
+    """A consumer looks at the first and the last message of each pull several times."""
+    found = unwrapped(Records(single(0) + wrapped(items(*[bytes(1_000)] * 1_000), 1), wrapped=True))
+    tracemalloc.start()
+    assert len(found.record(1_000)) < 2_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 def test_a_damaged_body_is_found():

@@ -76,6 +76,15 @@ def test_a_message_of_a_batch_can_be_encoded_as_a_record_and_be_apart():
     assert first.queue_id == 3
 
 
+def test_the_record_of_a_batchs_message_has_its_properties_as_they_are_stored():
+    """Decoded and encoded again they would lose what is no text, and what stands twice."""
+    record = wrapped([BatchItem(0, b"a", b"KEYS\x01\xff\x02KEYS\x01k\x02")], 7)
+    head = peek_record(record)
+    assert head is not None
+    (message,) = pulled(record)
+    assert [stored_record(message, added=())] == unwrapped_items(record, head)
+
+
 def test_a_damaged_batch_is_refused_once_and_then_taken_as_it_is():
     good = wrapped(items(*EVEN), 100)
     damaged = good.replace(b"body 17", b"body !7")

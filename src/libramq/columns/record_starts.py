@@ -1,13 +1,14 @@
 """Record starts: where each of the adjacent records in a range of bytes begins.
 
-Small records are found by their magic, all at once, and checked by their sizes; otherwise the sizes are
-followed.
+Records of one size are found by dividing. Small ones of several sizes are found by their magic, all at once,
+and checked by their sizes; otherwise the sizes are followed.
 """
 
 from struct import Struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from libramq.columns.fields import Positions, gather
 from libramq.errors import RemoteProtocolError
@@ -20,7 +21,11 @@ _U32: Final = np.dtype(">u4")
 
 def record_starts(data: bytes) -> Positions:
     """Return where each record starts; the records must fill the bytes exactly."""
-    if len(data) < 4 or int.from_bytes(data[:4]) > MARKED_BYTES_MAX:
+    size = int.from_bytes(data[:4])
+    even = _even_starts(data, size)
+    if even is not None:
+        return even
+    if len(data) < 4 or size > MARKED_BYTES_MAX:
         return _followed_starts(data)
     marked = _marked_starts(data)
     sizes = gather(data, marked, _U32).astype(np.int64)
@@ -34,6 +39,15 @@ def record_starts(data: bytes) -> Positions:
     ):
         return marked
     return _followed_starts(data)  # A body contains the magic, or the data is invalid.
+
+
+def _even_starts(data: bytes, size: int) -> Positions | None:
+    """Return where records begin that all have this size, and fill the bytes; None of others."""
+    count, rest = divmod(len(data), max(size, 1))
+    if rest or not count or size < RECORD_BYTES_MIN:
+        return None
+    sizes: npt.NDArray[np.uint32] = np.ndarray((count,), _U32, data, 0, (size,))
+    return np.arange(0, len(data), size) if (sizes == size).all() else None
 
 
 def _marked_starts(data: bytes) -> Positions:

@@ -151,7 +151,8 @@ class Records:
 
     def has_good_crcs(self) -> bool:
         """Return whether every body, as it is stored, matches its checksum."""
-        bodies = map(memoryview(self._data).__getitem__, map(slice, *(each.tolist() for each in self._body)))
+        view, (starts, ends) = memoryview(self._data), self._body
+        bodies = [view[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         found = np.fromiter(map(crc32, bodies), np.int64, len(self)) & 0x7FFF_FFFF
         return np.array_equal(found, self._head["body_crc"])
 

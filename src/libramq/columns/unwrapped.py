@@ -66,11 +66,12 @@ class UnwrappedRecords(Records):
 
     def record(self, row: int) -> bytes:
         """Return the bytes of one record; for a message of a batch, as a broker that unwraps it has them."""
-        record = self._stored.record(int(self._record_of[row]))
-        head = _head(record)
+        stored = int(self._record_of[row])
+        start = int(self._stored._starts[stored])
+        head = _head(self._data, start)  # A batch of 1 MiB is not copied for one of its messages.
         if not head.sys_flag & flags.INNER_BATCH or self._sys_flag[row] & flags.INNER_BATCH:
-            return record
-        fields = HEADS[head.sys_flag & HOST_BITS].unpack_from(record)
+            return self._stored.record(stored)
+        fields = HEADS[head.sys_flag & HOST_BITS].unpack_from(self._data, start)
         body, properties = (
             self._data[int(starts[row]) : int(ends[row])] for starts, ends in (self._body, self._properties)
         )

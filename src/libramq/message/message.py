@@ -274,12 +274,17 @@ class MessageExt:
             self._properties[names.POP_CK] = f"{popped_as} {self.queue_offset}"
 
     def as_stored(self) -> tuple[bytes, bytes, bytes] | None:
-        """Return head, body and properties as they are stored; None if that is no longer known."""
+        """Return head, body and properties as they are stored; None if that is no longer known.
+
+        Of a message of a batch the head is that of a record of its own, but for its magic.
+        """
         head = self._head
-        if not isinstance(head, bytes) or self._properties is not None:
+        if not isinstance(head, bytes) or self._properties is not None or head[SYS_FLAG_LOW_AT] & COMPRESSED:
             return None
-        is_other = head[SYS_FLAG_LOW_AT] & COMPRESSED or head[4:8] == IN_A_BATCH
-        return None if is_other else (head, self.body, self._stored)
+        if head[4:8] == IN_A_BATCH:
+            fields = self._fields_in_batch(head_fields(head))
+            head = HEADS[fields[7] & HOST_BITS].pack(*fields)
+        return head, self.body, self._stored
 
     def apart(self) -> "MessageExt":
         """Return the same message, apart from what becomes of this one in a handler's hands."""

@@ -24,7 +24,7 @@ from libramq.message.alike_records import ALIKE_MIN, decode_alike
 from libramq.message.checksum import crc32
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, encode_host
-from libramq.message.message import NONE_ADDED, MessageExt, Received
+from libramq.message.message import IN_A_BATCH, NONE_ADDED, MessageExt, Received
 from libramq.message.properties import (
     CLUSTER,
     FIRST_POP_TIME,
@@ -133,7 +133,9 @@ def stored_record(message: MessageExt, *, added: Collection[str]) -> bytes:
     parts = message.as_stored()
     if parts is not None:
         head, body, properties = parts
-        topic = topic_prefix(message.topic)[1]
+        magic, topic = topic_prefix(message.topic)
+        if head[4:8] == IN_A_BATCH:
+            head = b"".join((head[:4], magic.to_bytes(4), head[8:]))
         record = b"".join((head, body, topic, len(properties).to_bytes(2), properties))
         if len(record) == int.from_bytes(head[:4]):
             return record
