@@ -105,6 +105,21 @@ def test_an_acknowledged_commit_outlives_a_kill(tmp_path, peer):
     talk.close()
 
 
+def test_what_a_disk_refused_is_written_at_a_stop_in_which_something_else_fails(tmp_path, peer, monkeypatch):
+    talk = Conversation(tmp_path)
+    talk.send(peer)
+    talk.beat(peer, "alice")
+    talk.disk.bytes_left = 0
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(1)).code == C.SYSTEM_ERROR
+    talk.disk.bytes_left = None
+    monkeypatch.setattr(talk.broker.events, "close", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        talk.close()
+    talk = Conversation(tmp_path)
+    assert query(talk, peer) == 1
+    talk.close()
+
+
 def test_no_commit_is_acknowledged_while_the_disk_refuses_the_journal(tmp_path, peer):
     """Repeating the commit, which changes nothing in memory, is not acknowledged either."""
     talk = Conversation(tmp_path)

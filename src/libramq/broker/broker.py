@@ -11,6 +11,7 @@ Nothing here uses sockets, tasks or threads: a performer runs the engine, on rea
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -122,15 +123,14 @@ class Broker:
         self.registration.leave(left)
 
     def close(self) -> None:
-        """Leave all files in the state of a clean stop."""
-        try:
-            self.consumers.rebalances.catch_up()
-            self.events.close()
-            self.pop.close()
-            self.offsets.write()
-            self._timer_delivery.close()
-        finally:
-            self._files.close()
+        """Leave all files in the state of a clean stop; a failure of one part does not stop the others."""
+        with ExitStack() as stack:
+            stack.callback(self._files.close)
+            stack.callback(self._timer_delivery.close)
+            stack.callback(self.offsets.write)
+            stack.callback(self.pop.close)
+            stack.callback(self.events.close)
+            stack.callback(self.consumers.rebalances.catch_up)
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the processor of each request that is served singly."""
