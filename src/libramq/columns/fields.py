@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from libramq.columns.column_memory import COLUMN_MEMORY, LARGE_BYTES
 from libramq.errors import RemoteProtocolError
 
 #: Ours: of fewer byte strings nobody looks whether they are even.
@@ -52,11 +53,15 @@ def _even_slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Ar
     count, size, step = len(starts), int(ends[0] - starts[0]), int(starts[1] - starts[0])
     if not 0 < size <= step or (ends - starts != size).any() or (starts[1:] - starts[:-1] != step).any():
         return None
-    copied = np.ndarray((count,), f"V{size}", buffer, int(starts[0]), (step,)).copy()
+    stored: npt.NDArray[np.void] = np.ndarray((count,), f"V{size}", buffer, int(starts[0]), (step,))
     bounds = np.arange(0, (count + 1) * size, size, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(copied.view(np.uint8))]
-    )
+    if count * size < LARGE_BYTES:
+        copied = pa.py_buffer(stored.copy().view(np.uint8))
+    else:
+        memory = COLUMN_MEMORY.take(count * size)
+        np.ndarray((count,), stored.dtype, memory)[:] = stored
+        copied = pa.py_buffer(memory)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), copied])
 
 
 def text_of(binary: pa.Array) -> pa.Array:
