@@ -12,10 +12,17 @@ from libramq.client import Consumer
 from libramq.client.consuming.fetching.held_batches import HeldBatches
 from libramq.client.consuming.ownership.held_messages import HeldMessages
 from libramq.client.consuming.pulling import pulled_records
-from libramq.client.consuming.pulling.pulled_records import PulledRecords, record_batch, schema_of
+from libramq.client.consuming.pulling.pulled_records import (
+    PulledRecords,
+    ends_of,
+    queue_offset_at,
+    record_batch,
+    schema_of,
+)
 from libramq.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, encode_record
+from tests.message.inner_batches import items, wrapped
 
 T0 = MessageQueue("T", "a", 0)
 
@@ -73,6 +80,34 @@ async def test_the_batch_before_is_done_and_an_exception_leaves_the_last_one(nam
     with pytest.raises(ValueError, match="bad"):
         await read()
     assert broker.offsets["g", "T", 0] == 4
+
+
+async def test_no_message_of_a_batch_is_decoded(namesrv, broker, monkeypatch):
+    """Offsets and times of a pull's ends were those of messages, each decoded anew, seven times a pull."""
+    async with asyncio.timeout(60), consumer(namesrv) as reader:
+        batches = reader.batches(["offset"])
+        waiting = asyncio.create_task(anext(batches))
+        await asyncio.sleep(0)
+        monkeypatch.setattr(PulledRecords, "__getitem__", sliced_only(PulledRecords.__getitem__))
+        offsets = []
+        for number in range(3):
+            broker.put("T", 0, b"%d" % number)
+            offsets += (await waiting)["offset"].to_pylist()
+            waiting = asyncio.create_task(anext(batches))
+        assert offsets == [0, 1, 2]
+        await asyncio.sleep(0)
+        await reader.commit()
+        assert broker.offsets["g", "T", 0] == 3
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+def sliced_only(original):
+    def get(pulled, index):
+        assert isinstance(index, slice), "one message is decoded"
+        return original(pulled, index)
+
+    return get
 
 
 async def test_batches_end_when_the_consumer_is_stopped(namesrv, broker):
@@ -180,6 +215,19 @@ def test_pulled_records_are_a_sequence_of_the_same_messages():
     assert messages[2].properties["MAX_OFFSET"] == "5", "now it is encoded again"
     assert record_batch(T0, messages, schema) == record_batch(T0, pulled, schema)
     assert pulled_records._ADDED == ("MIN_OFFSET", "MAX_OFFSET")
+
+
+@pytest.mark.parametrize("batch", [b"", wrapped(items(b"a", b"b", b"c"), 5, born_host=bytes(20))])
+def test_offsets_and_times_are_those_of_the_messages(batch):
+    data = b"".join(record(n, store_timestamp_ms=1_000 + n) for n in range(5)) + batch
+    pulled = PulledRecords.of(data, "a", 2)
+    messages = list(pulled)
+    for part in (slice(None), slice(1, 3), slice(2, None)):
+        found, expected = pulled[part], messages[part]
+        for index in (0, 1, -1):
+            assert queue_offset_at(found, index) == queue_offset_at(expected, index)
+        assert ends_of(found) == ends_of(expected)
+        assert ends_of(expected) == (expected[0].physical_offset, expected[-1].store_timestamp_ms)
 
 
 def test_held_batches_agree_with_held_messages():

@@ -135,6 +135,19 @@ class Records:
         start = int(self._starts[row])
         return self._data[start : start + int(self._head["size"][row])]
 
+    def queue_offset(self, row: int) -> int:
+        """Return the queue offset of one record."""
+        return int(self._head["queue_offset"][row])
+
+    def physical_offset(self, row: int) -> int:
+        """Return the physical offset of one record."""
+        return int(self._head["physical_offset"][row])
+
+    def store_timestamp_ms(self, row: int) -> int:
+        """Return when one record was stored."""
+        start = int(self._stored_at[row])
+        return int.from_bytes(self._data[start : start + 8], signed=True)
+
     @property
     def queue_offsets(self) -> Positions:
         return self._head["queue_offset"].astype(np.int64)  # type: ignore[no-any-return]

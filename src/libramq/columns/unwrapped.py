@@ -51,7 +51,7 @@ class UnwrappedRecords(Records):
         self._data, self._buffer = stored._data, stored._buffer
         self.wrapped_rows = []
         self._starts = pulled._starts[of]
-        self._head = head = stored._head[of]
+        self._head = head = stored._head.take(of)  # An index by an array goes field by field.
         head["queue_offset"] += numbers
         head["physical_offset"] |= numbers << PLACE_BITS
         head["flag"][is_item] = items.flags

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from libramq.client.consuming.ownership.owned_queue import Delivery, OwnedQueue
 from libramq.client.consuming.ownership.state import QueueState
+from libramq.client.consuming.pulling.pulled_records import queue_offset_at
 from libramq.message.message import MessageExt
 
 
@@ -83,13 +84,13 @@ class FetchedBatch(Delivery):
     def finished_offset(self) -> int | None:
         """Return the offset up to which the program has finished; None if it has finished none of these."""
         done = self.done
-        return self.messages[done - 1].queue_offset + 1 if done else None
+        return queue_offset_at(self.messages, done - 1) + 1 if done else None
 
     @property
     def next_offset(self) -> int | None:
         """Return the offset of the first message that is not taken; None if all are."""
         taken = self.taken
-        return self.messages[taken].queue_offset if taken < len(self.messages) else None
+        return queue_offset_at(self.messages, taken) if taken < len(self.messages) else None
 
     def drop(self) -> None:
         """Have its messages ignored from now on."""

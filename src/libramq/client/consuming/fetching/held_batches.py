@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from libramq.client.consuming.ownership.held_messages import HeldMessages
-from libramq.client.consuming.pulling.pulled_records import PulledRecords
+from libramq.client.consuming.pulling.pulled_records import PulledRecords, queue_offset_at
 from libramq.message.message import MessageExt
 
 
@@ -35,7 +35,7 @@ class HeldBatches(HeldMessages):
 
     def put(self, messages: Sequence[MessageExt]) -> None:
         """Add the messages of a pull; a pull that begins with the same one is replaced."""
-        first, last = messages[0].queue_offset, messages[-1].queue_offset
+        first, last = queue_offset_at(messages, 0), queue_offset_at(messages, -1)
         self._forget(first)
         size = messages.size if isinstance(messages, PulledRecords) else sum([len(m.body) for m in messages])
         self._batches[first] = last, len(messages), size
@@ -45,7 +45,7 @@ class HeldBatches(HeldMessages):
 
     def remove(self, messages: Sequence[MessageExt]) -> int | None:
         """Remove a whole batch; return the offset to commit."""
-        self._forget(messages[0].queue_offset)
+        self._forget(queue_offset_at(messages, 0))
         return self.commit_offset
 
     def _forget(self, first: int) -> None:

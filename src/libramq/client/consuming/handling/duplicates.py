@@ -8,6 +8,7 @@ Ours; Kafka and RocketMQ leave this to the user.
 from collections.abc import Sequence
 from typing import Final
 
+from libramq.client.consuming.pulling.pulled_records import queue_offset_at
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -24,7 +25,7 @@ class Duplicates:
 
     def handled(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
         """Note messages that a handler has processed, whether the queue is still ours or not."""
-        highest = messages[-1].queue_offset
+        highest = queue_offset_at(messages, -1)
         if highest >= self._handled.get(queue, -1):
             self._handled[queue] = highest
             if len(self._handled) > QUEUES_MAX:
@@ -36,5 +37,5 @@ class Duplicates:
 
     def arrived(self, messages: Sequence[MessageExt], highest: int) -> None:
         """Count messages of a queue of which we had handled up to `highest` before it became ours again."""
-        if messages[0].queue_offset <= highest:
+        if queue_offset_at(messages, 0) <= highest:
             self.count += sum(message.queue_offset <= highest for message in messages)

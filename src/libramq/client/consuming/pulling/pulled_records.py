@@ -89,6 +89,18 @@ class PulledRecords(Sequence[MessageExt]):
         )
         return message
 
+    def queue_offset(self, index: int) -> int:
+        """Return the queue offset of one message, without decoding it."""
+        return self._records.queue_offset(int(self._rows[index]))
+
+    def physical_offset(self, index: int) -> int:
+        """Return the physical offset of one message."""
+        return self._records.physical_offset(int(self._rows[index]))
+
+    def store_timestamp_ms(self, index: int) -> int:
+        """Return when one message was stored."""
+        return self._records.store_timestamp_ms(int(self._rows[index]))
+
     @property
     def size(self) -> int:
         """Return the size of the whole reply, which stays in memory as long as any of its records does."""
@@ -126,6 +138,23 @@ def schema_of(columns: Sequence[str] | None) -> "pa.Schema":
     if unknown or len(set(columns)) < len(columns):
         raise ConfigError(f"columns are some of {', '.join(COLUMNS)}, each once, not {list(columns)}")
     return arrow_schema(columns)
+
+
+def queue_offset_at(messages: Sequence[MessageExt], index: int) -> int:
+    """Return the queue offset of one message, in whatever form they were pulled.
+
+    The ends of each pull are looked at many times, and PulledRecords decode a message anew each time.
+    """
+    return (
+        messages.queue_offset(index) if isinstance(messages, PulledRecords) else messages[index].queue_offset
+    )
+
+
+def ends_of(messages: Sequence[MessageExt]) -> tuple[int, int]:
+    """Return the first message's physical offset, and when the last one was stored."""
+    if isinstance(messages, PulledRecords):
+        return messages.physical_offset(0), messages.store_timestamp_ms(-1)
+    return messages[0].physical_offset, messages[-1].store_timestamp_ms
 
 
 def record_batch(

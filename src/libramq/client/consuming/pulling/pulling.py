@@ -24,7 +24,7 @@ from libramq.client.consuming.pulling.pull_flow_control import (
     PullLimits,
     pull_limits,
 )
-from libramq.client.consuming.pulling.pulled_records import PulledRecords
+from libramq.client.consuming.pulling.pulled_records import PulledRecords, ends_of
 from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.routing.route_table import RouteTable
@@ -151,7 +151,8 @@ class Pulling:
         cursor.is_under_way = False
         if isinstance(outcome, LibraError):
             return self._failed(owned, outcome, now_ms)
-        if messages and messages[0].physical_offset < owned.claim.topic_start:
+        first_place, last_stored_ms = ends_of(messages) if messages else (owned.claim.topic_start, 0)
+        if first_place < owned.claim.topic_start:
             # A slave of Apache's, which does not know `lbTopicStart`, has the former topic's messages still.
             self._later(owned, now_ms, PULL_FAILED_MS)
             return []
@@ -159,7 +160,7 @@ class Pulling:
         cursor.broker_id = outcome.suggested_broker_id
         cursor.next_offset = outcome.next_offset
         if messages:
-            cursor.last_stored_ms = messages[-1].store_timestamp_ms
+            cursor.last_stored_ms = last_stored_ms
         wanted = self._accept(queue.topic, messages) if messages else ()
         found: Steps = []
         if wanted:
