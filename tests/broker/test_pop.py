@@ -362,6 +362,31 @@ def test_offsets_are_committed_once_the_check_points_are_on_the_disk(broker: Con
     assert broker.broker.offsets.query("G", "T", 0) == 1
 
 
+@pytest.mark.parametrize(
+    ("returned", "committed", "following", "end"),
+    [(0, 1, b"d", 4), (2, 2, b"d", 4), (3, 3, b"d", 4), (4, 4, b"e", 5)],
+)
+def test_a_returned_commit_moves_a_position_forwards_only(
+    broker: Conversation, returned: int, committed: int, following: bytes, end: int
+):
+    """A slave returns what was committed there while what was popped since waits for the disk."""
+    sent(broker, b"a", b"b", b"c", b"d", b"e")
+    popper = Popper(broker)
+    popper.pop(max_msg_nums=1, invisible_time=60_000)
+    broker.advance(1_000)
+    broker.flush()
+    assert bodies(popper.pop(max_msg_nums=2, invisible_time=60_000)) == [b"b", b"c"]
+    header = h.UpdateConsumerOffsetHeader(
+        consumer_group="G", topic="T", queue_id=0, commit_offset=returned, lb_returned=True
+    )
+    assert broker.ask(FakePeer(), RequestCode.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.SUCCESS
+    assert broker.broker.offsets.query("G", "T", 0) == committed
+    assert bodies(popper.pop(max_msg_nums=1, invisible_time=60_000)) == [following]
+    broker.advance(1_000)
+    broker.flush()
+    assert broker.broker.offsets.query("G", "T", 0) == end
+
+
 def test_a_deleted_topics_messages_do_not_reappear_in_a_new_one(broker: Conversation):
     popper = Popper(broker)
     broker.send(FakePeer(), body=b"old")

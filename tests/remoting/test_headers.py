@@ -1,5 +1,7 @@
 """Typed headers and the table of requests: nothing forgotten, nothing taken on trust."""
 
+from typing import get_type_hints
+
 import pytest
 
 from libramq.codes import RequestCode
@@ -41,9 +43,9 @@ def header_types():
 def test_a_header_survives_the_text_form(kind):
     values = {"2147483647": 2**31 - 1, "9223372036854775807": 2**63 - 1, "bool": True, "str": "text ü"}
     fields = {}
-    for field in kind.__struct_fields__:
-        annotation = str(kind.__annotations__.get(field) or h.SendMessageHeader.__annotations__[field])
-        fields[field] = next(value for name, value in values.items() if name in annotation)
+    for field, annotation in get_type_hints(kind, include_extras=True).items():
+        fields[field] = next(value for name, value in values.items() if name in str(annotation))
+    assert fields.keys() == set(kind.__struct_fields__)
     header = kind(**fields)
     assert decode_header(Command(code=1, ext=encode_header(header)), kind) == header
 

@@ -205,6 +205,29 @@ def test_a_master_that_has_a_later_commit_keeps_it(pair: Pair) -> None:
     assert pair.slave.broker.offsets.query("G", "T", 0) == 3
 
 
+def test_a_returned_commit_does_not_undo_one_that_the_master_took_meanwhile(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave compares it with a table of the master's, which the group may have left behind since."""
+    for text in ("one", "two", "three"):
+        send(pair, text)
+    pair.master.pull(FakePeer(), "G")
+    pair.run(ROUND_MS)
+    answer, returned = pair._answer_of, []
+
+    def overtaken(address: str, command: Command) -> Command | LibraError:
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and pair.is_reachable:
+            returned.append(command.ext["commitOffset"])
+            commit(pair, 3)
+        return answer(address, command)
+
+    monkeypatch.setattr(pair, "_answer_of", overtaken)
+    return_master(pair)
+    assert returned == ["2"]
+    assert pair.master.broker.offsets.query("G", "T", 0) == 3
+    assert pair.slave.broker.offsets.query("G", "T", 0) == 3
+
+
 def test_a_commit_at_the_slave_in_what_it_has_to_cut_is_returned_as_far_as_the_logs_are_equal(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -164,7 +164,7 @@ class QueryConsumerOffsetHeader(Header):
 
 
 class UpdateConsumerOffsetHeader(Header):
-    """UPDATE_CONSUMER_OFFSET."""
+    """UPDATE_CONSUMER_OFFSET. lb_returned: by a slave, of what was committed there; it moves nothing back."""
 
     consumer_group: str
     topic: str
@@ -172,6 +172,7 @@ class UpdateConsumerOffsetHeader(Header):
     commit_offset: Long
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
+    lb_returned: bool | None = None
 
 
 class QueueHeader(Header):
@@ -381,11 +382,9 @@ class GroupRemoveHeader(Header):
     lb_operator: str | None = None
 
 
-class GroupPollHeader(Header):
+class GroupPollHeader(GroupMemberHeader):
     """GROUP_POLL. lb_epoch: of the member's assignment. lb_takes_openings: as in GROUP_JOIN."""
 
-    consumer_group: str
-    lb_member: str
     lb_epoch: Long
     lb_takes_openings: bool | None = None
 

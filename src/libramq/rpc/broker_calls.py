@@ -199,10 +199,11 @@ def update_consumer_offset(
     oneway: bool = False,
     member: str | None = None,
     epoch: int | None = None,
+    is_returned: bool = False,
 ) -> Call[None]:
     """Commit a group's offset in a queue; raises Fenced.
 
-    member, epoch: in a coordinated group, the queue's owner.
+    member, epoch: in a coordinated group, the queue's owner. is_returned: a slave returns it to its master.
     """
     header = h.UpdateConsumerOffsetHeader(
         consumer_group=group,
@@ -211,6 +212,7 @@ def update_consumer_offset(
         commit_offset=offset,
         lb_member=member,
         lb_queue_epoch=epoch,
+        lb_returned=is_returned or None,
     )
     return Call(RequestCode.UPDATE_CONSUMER_OFFSET, nothing, h.encode_header(header), oneway=oneway)
 

@@ -6,7 +6,14 @@
 Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the end
 of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at masters
 only. They are kept in memory: a slave that is restarted before its master is back returns nothing.
-Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the table of an acting master.
+
+The master's table is older than its answer, so it compares again: a returned commit moves nothing back there,
+neither a committed offset nor a position of POP that is ahead of it. Nobody can mean it to, since a slave
+refuses resets. A commit behind an earlier one holds at the slave until its master is back.
+
+Upstream: none; BrokerPreOnlineService.syncMetadataReverse copies the whole table of an acting master, unless
+its own version is higher, and so moves offsets back as well. PopMessageProcessor.getPopOffset reads on from
+the higher of the buffered and the committed offset, too.
 """
 
 from collections.abc import Callable
@@ -53,7 +60,7 @@ class ReturnedCommits:
                 self._offsets.forget_at_slave(key, queue_id, offset)
                 continue
             topic, _, group = key.partition(SEPARATOR)
-            call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset)
+            call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
             self._ask_master(call, partial(self._answered, master, key, queue_id, offset))
 
     def _answered(

@@ -47,12 +47,13 @@ class Committing:
         *,
         member: str | None = None,
         epoch: int | None = None,
+        is_returned: bool = False,
     ) -> None:
         """Take a commit; acknowledge it after `write`. Raises BrokerError if it is refused.
 
         member, epoch: of a coordinated group: the member that has the queue open, under that epoch. A member
         commits to a broker over one connection at a time: a commit over an earlier connection than its last
-        one's is acknowledged, and changes nothing.
+        one's is acknowledged, and changes nothing. is_returned: by a slave; it moves nothing back.
         """
         if self._is_slave and member is not None:
             raise broker_error(ResponseCode.SYSTEM_BUSY, "this is a slave: only its master takes commits")
@@ -64,7 +65,8 @@ class Committing:
                 "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
             )
             return
-        self.offsets.commit(group, topic, queue_id, offset)
+        commit = self.offsets.commit_forwards if is_returned else self.offsets.commit
+        commit(group, topic, queue_id, offset)
         self._committed(connection, group)
 
     def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:

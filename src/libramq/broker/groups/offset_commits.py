@@ -30,6 +30,7 @@ class OffsetCommits:
         self._journals = journals
         self.pull_offsets = PullOffsets()
         self._observers: list[Callable[[str], None]] = []
+        self._return_observers: list[Callable[[tuple[str, str, int], int | None], None]] = []
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
         #: At a slave: what was committed here and not at its master, by key and queue id.
@@ -45,6 +46,19 @@ class OffsetCommits:
             self._unwritten.append(change)
             if self._at_slave is not None:
                 self._at_slave.setdefault(change.key, {})[queue_id] = change.offset
+
+    def commit_forwards(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a group's offset to one that an acting slave returns, unless the group is further here."""
+        before = self.query(group, topic, queue_id)
+        if before is not None and before >= offset:
+            return
+        self.commit(group, topic, queue_id, offset)
+        for observe in self._return_observers:
+            observe((group, topic, queue_id), before)
+
+    def observe_returns(self, observe: Callable[[tuple[str, str, int], int | None], None]) -> None:
+        """Call a function with each group, topic and queue of a returned offset, and the offset before."""
+        self._return_observers.append(observe)
 
     def take_turns_at_slave(self, count: int) -> list[tuple[str, int, int]]:
         """Return the key, queue id and offset of some commits here that the master may not have.

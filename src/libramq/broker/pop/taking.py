@@ -138,6 +138,7 @@ class Taking:
         #: By group and topic: where the next pop begins, behind the last queue popped; else anywhere.
         self._turns: dict[tuple[str, str], int] = {}
         offsets.observe_removal(self._forget)
+        offsets.observe_returns(self._returned)
 
     def take(self, wanted: PopSelection, only: tuple[str, int] | None = None, *, may_wait: bool) -> Taken:
         """Return the next messages, at most as many as wanted; only: of this queue."""
@@ -217,6 +218,12 @@ class Taking:
                 self._offsets.commit(group, topic, queue_id, offset)
                 self._positions.committed(queue, self._offsets.query(group, topic, queue_id))
         return bool(waiting) and waiting[0][0] <= flushed
+
+    def _returned(self, queue: QueueOfGroup, before: int | None) -> None:
+        """Keep a position that is ahead of an offset which a slave has returned: nobody else has set it."""
+        position, committed = self._positions.find(queue, before), self._offsets.query(*queue)
+        if position is not None and committed is not None and position >= committed:
+            self._positions.committed(queue, committed)
 
     def _forget(self, group: str) -> None:
         """Forget the positions of a group whose offsets were removed; they would be committed again."""

@@ -86,6 +86,7 @@ class ConsumerOffsetRequests:
                 header.commit_offset,
                 member=header.lb_member,
                 epoch=header.lb_queue_epoch,
+                is_returned=bool(header.lb_returned),
             )
         except Fenced:
             if header.lb_member is not None or not self._is_of_mqadmin(request):
