@@ -2,6 +2,7 @@
 
 import pytest
 
+from libramq.batches.kafka_batch import FORMAT, KAFKA_BATCH
 from libramq.client.producing.send_result import send_results
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -11,8 +12,10 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.properties import decode_properties, encode_properties, properties_to_text
 from libramq.message.record import decode_records, peek_record
 from libramq.message.tags import tag_code
+from libramq.protocols.kafka.fetched_records import fetched_records
 from libramq.remoting.headers import QueryMessageHeader, SendBackHeader
 from libramq.rpc.broker_calls import SendReply
+from libramq.wire.kafka.record_batch import decode_batch as decode_kafka_batch
 from tests.broker.brokers import answer, send_header
 from tests.fakes import FakePeer
 
@@ -192,3 +195,13 @@ def test_properties_of_a_batch_are_text_that_its_readers_get(talk):
     sent(talk, items("a", name="\u00e9"), properties=properties_to_text({**KEY, "INSTANCE_ID": "n"}))
     (message,) = talk.messages("T")
     assert message.properties == {"UNIQ_KEY": "IDa", "name": "\u00e9"}
+
+
+@pytest.mark.usefixtures("topic")
+def test_the_mark_of_kafkas_batches_in_a_producers_property_is_none(talk):
+    """It would make the batch unreadable, and its bytes would go to Kafka's consumers as they are."""
+    sent(talk, items("a", "b"), properties=KEY | {KAFKA_BATCH: FORMAT})
+    (head,), stored = heads(talk)
+    assert decode_properties(head.properties)[KAFKA_BATCH] == FORMAT
+    assert [m.body for m in talk.messages("T")] == [b"a", b"b"]
+    assert [each.value for each in decode_kafka_batch(fetched_records([stored]))] == [b"a", b"b"]

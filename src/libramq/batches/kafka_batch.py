@@ -38,8 +38,8 @@ def batch_properties(record_count: int) -> str:
 
 
 def is_kafka_batch(head: RecordHead) -> bool:
-    """Return whether a record is a batch of Kafka's."""
-    return bool(head.sys_flag & flags.INNER_BATCH) and (
+    """Return whether a record is a batch of Kafka's; producers of RocketMQ's may set any property."""
+    return head.sys_flag & flags.WRAPPED == flags.INNER_BATCH and (
         p.find_property(head.properties, _MARK) == FORMAT.encode()
     )
 
