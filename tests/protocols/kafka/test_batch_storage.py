@@ -11,9 +11,13 @@ from libramq.codes import RequestCode
 from libramq.errors import StoreError
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
+from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.message import MessageExt
 from libramq.message.record import peek_record
+from libramq.message.sys_flag import INNER_BATCH, NEED_UNWRAP
+from libramq.protocols.kafka.fetched_records import fetched_records
 from libramq.remoting.headers import SendBackHeader
+from libramq.store import StoreMessage
 from libramq.store.reading.read import ReadStatus
 from libramq.wire.kafka.apis.create_topics import CreatableTopic, CreateTopicsRequest, TopicSetting
 from libramq.wire.kafka.apis.describe_configs import TOPIC, DescribeConfigsRequest, DescribedResource
@@ -26,6 +30,7 @@ from tests.fakes import FakePeer
 from tests.protocols.kafka import test_idempotence, test_records, test_topic_changes
 from tests.protocols.kafka.peers import KafkaEndpoint, KafkaPeer, batch, record
 from tests.protocols.kafka.test_idempotence import producer, restarts
+from tests.store.stores import BORN
 
 __all__ = ["producer", "restarts"]
 
@@ -158,6 +163,23 @@ def test_a_batch_that_cannot_be_unpacked_is_passed_over_by_clients_of_rocketmq(e
     produced(peer, data[:17] + struct.pack(">I", google_crc32c.value(checked)) + checked)
     produced(peer, batch(record(b"d")))
     assert [(each.queue_offset, each.body) for each in messages(endpoint.talk)] == [(0, b"a"), (3, b"d")]
+
+
+@pytest.mark.parametrize("announced", [1, 3])
+def test_a_batch_of_rocketmqs_with_another_number_than_it_announces_is_passed_over(
+    endpoint: KafkaEndpoint, announced: int
+):
+    """With fewer messages than numbers a fetch of those that are left would return it again for ever."""
+    inner = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"")])
+    store = endpoint.talk.broker.store
+    stored = StoreMessage(
+        "T", 0, inner, b"INNER_NUM\x01%d\x02" % announced, count=announced, born_host=BORN,
+        sys_flag=INNER_BATCH | NEED_UNWRAP,
+    )  # fmt: skip
+    store.append_batch([stored])
+    found = fetched_records(store.read("T", 0, 0, 32, as_stored=True).data)
+    base, last_delta, count = struct.unpack_from(">q15xi30xi", found)
+    assert (base, last_delta, count, len(found)) == (0, announced - 1, 0, 61)
 
 
 def test_a_batch_of_many_records_is_checked_by_a_thread(endpoint: KafkaEndpoint):

@@ -9,7 +9,7 @@ from typing import Final
 
 from libramq.batches.formats import unwrap
 from libramq.batches.kafka_batch import is_kafka_batch
-from libramq.errors import LibraError
+from libramq.errors import LibraError, StoreCorrupt
 from libramq.logs import get_logger
 from libramq.message.inner_batch import message_count
 from libramq.message.record import RecordHead, decode_records, peek_record
@@ -52,12 +52,19 @@ def fetched_records(data: Sequence[bytes | memoryview]) -> bytes:
 
 
 def _unwrapped(record: bytes, head: RecordHead) -> list[bytes]:
-    """Return the messages of a batch of RocketMQ's; none if they cannot be read: fetches go over them."""
+    """Return the messages of a batch of RocketMQ's; none if they cannot be read: fetches go over them.
+
+    A consumer asks for the offset behind the last record: for that of fewer than are announced, again and
+    again, as it is the same batch's.
+    """
     try:
-        return unwrap(record, head)
+        messages = unwrap(record, head)
+        if len(messages) != message_count(head):
+            raise StoreCorrupt(f"{len(messages)} messages, and it announces {message_count(head)}")
     except LibraError as error:
         log.error("a batch cannot be read", offset=head.physical_offset, reason=str(error))
         return []
+    return messages
 
 
 def _converted(records: Sequence[bytes | memoryview]) -> bytes:
