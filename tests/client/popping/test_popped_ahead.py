@@ -136,6 +136,22 @@ async def test_one_receive_waits_for_a_pop_and_others_pop_themselves():
     assert await ahead.take() == [b"a"]
 
 
+async def test_a_receive_waits_for_a_pop_no_longer_than_its_messages_may_be_kept():
+    """Its broker may not answer, and others have messages."""
+    ahead, arrives, short = Ahead(), asyncio.Event(), Terms(200, 0)
+
+    async def pop() -> Brought:
+        await arrives.wait()
+        return brought(b"late")
+
+    await ahead.popped.start(pop(), short)
+    assert await asyncio.wait_for(ahead.take(terms=short), 5) is None
+    assert not ahead.popped.has_any
+    arrives.set()
+    await ahead.changed.wait()
+    assert ahead.returned == [b"late"]
+
+
 @pytest.mark.parametrize("error", [ConnectionLost("gone"), None])
 async def test_a_pop_that_failed_or_found_nothing_leaves_the_next_to_the_receive(error):
     """It has its own request, and raises its own error."""

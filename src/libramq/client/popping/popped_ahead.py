@@ -65,7 +65,7 @@ class PoppedAhead:
     async def take(self, count_max: int, terms: Terms) -> Brought | None:
         """Return messages that were popped ahead on these terms, waiting for them; None: pop yourself.
 
-        Only one receive waits for a pop under way.
+        Only one receive waits for a pop under way, and not longer than what that brings may be kept.
         """
         pop = self._pop
         if pop is None or self._is_awaited:
@@ -73,12 +73,13 @@ class PoppedAhead:
         if terms == self._terms and not pop.done():
             self._is_awaited = True
             try:
-                await asyncio.wait([pop])
+                left_ms = max(0, self._until_ms - self._monotonic_ms())
+                await asyncio.wait([pop], timeout=left_ms / 1000)
             finally:
                 self._is_awaited = False
             if self._pop is not pop:  # Its time is over.
                 return None
-        if terms != self._terms or self._monotonic_ms() > self._until_ms:
+        if terms != self._terms or self._monotonic_ms() > self._until_ms or not pop.done():
             self.drop()
             return None
         brought = _result(pop)
