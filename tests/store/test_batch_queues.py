@@ -13,11 +13,12 @@ from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.place import place_of
 from libramq.message.properties import encode_properties
 from libramq.spark.reading.store_queues import StoreQueues
-from libramq.store import StoreMessage
+from libramq.store import StoreMessage, contents
 from libramq.store.copies.copying import copy_store
 from libramq.store.log.append import AppendStatus
 from libramq.store.log.segments import ColdRead
 from libramq.store.queues.batch_consume_queue import BatchConsumeQueue
+from libramq.store.reading import batch_read
 from libramq.store.reading.read import ReadStatus
 from libramq.store.recovery.check import check_store
 from tests.store.stores import (
@@ -132,6 +133,21 @@ def test_a_message_of_a_batch_has_a_place_of_its_own(tmp_path):
     store.close()
 
 
+def test_a_message_of_a_damaged_batch_is_not_found(tmp_path):
+    """Whoever stores it again would give it a checksum that it matches."""
+    store = open_batched(tmp_path)
+    (stored,) = store.append_batch([batch("a", "b")])
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"b", stored.size // 3)] ^= 1
+    store.close()
+    path.write_bytes(data)
+    again = open_batched(tmp_path)
+    assert again.read("T", 0, 0, 2).count == 2
+    assert again.message_at(1 << 48) is None
+    again.close()
+
+
 def test_a_tag_selects_messages_within_a_batch(tmp_path):
     store = open_batched(tmp_path)
     store.append_batch([batch("a", "b", tags="x"), batch("c", tags="y"), message("d", tags="x")])
@@ -186,6 +202,25 @@ def test_a_large_batch_is_unwrapped_by_a_thread_and_once(tmp_path, monkeypatch):
     store.close()
 
 
+def test_what_is_read_from_amid_a_batch_reads_its_record_once(tmp_path, monkeypatch):
+    """One of 4 MiB takes milliseconds: redelivering each of its messages by itself took seconds."""
+    store = open_batched(tmp_path)
+    store.append_batch([batch("a", "b"), batch("c", "d")])
+    places = [each.physical_offset for each in read_all(store, "T", 0)]
+    with monkeypatch.context() as unread:
+        unread.setattr(batch_read, "fetch", None)
+        unread.setattr(contents, "find_record", None)
+        (found,) = decode_records(b"".join(store.read("T", 0, 1, 1).data))
+        assert (found.body, store.message_at(places[1]).body) == (b"b", b"b")
+        assert store.message_at(place_of(places[0], 2)) is None
+    store.cut(places[2])
+    assert store.message_at(places[3]) is None
+    store.append_batch([batch("e", "f")])
+    assert bodies(store) == list(enumerate("abef"))
+    assert store.message_at(places[3]).body == b"f"
+    store.close()
+
+
 def test_a_batch_that_cannot_be_read_is_tried_once(tmp_path, monkeypatch):
     """Unpacking it may take long: a reader would wait for it again and again, and at last in the loop."""
     store = open_batched(tmp_path, mapped_file_size_commit_log=1 << 20)
@@ -220,7 +255,7 @@ def test_a_large_batch_is_not_unwrapped_where_nobody_may_wait(tmp_path):
     store.append_batch([batch(*map(str, range(1000)))])
     with store.without_waiting():
         for look in (lambda: store.read("T", 0, 7, 1), lambda: store.message_at(place_of(0, 7))):
-            store.unwrapping._kept.clear()
+            store.unwrapping.forget()
             with pytest.raises(ColdRead, match="not unwrapped") as cold:
                 look()
             store.warm((cold.value.stretch,))

@@ -8,7 +8,7 @@ Upstream: store/DefaultMessageStore.java.
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from libramq.errors import StoreCorrupt
@@ -16,7 +16,7 @@ from libramq.filesystem import FileSystem
 from libramq.filter.message_filter import MessageFilter
 from libramq.message.message import MessageExt
 from libramq.message.place import split_place
-from libramq.message.record import decode_record, peek_record
+from libramq.message.record import decode_record, has_good_crc, peek_record
 from libramq.store.config import StoreConfig
 from libramq.store.log.commit_log import CommitLog
 from libramq.store.log.segments import Cold, ColdRead, FileRange
@@ -244,6 +244,9 @@ class StoreContents:
     def _find(self, place: int, end: int) -> bytes | None:
         """Return the record of a message, by its place (`message.inner_batch`)."""
         physical_offset, number = split_place(place)
+        kept = self._kept(physical_offset, end)
+        if kept is not None:
+            return _sound(kept[number]) if number < len(kept) else None
         record = find_record(self._log, self._queues, physical_offset, end)
         head = peek_record(record) if record is not None else None
         if record is None or head is None or not is_wrapped(head):
@@ -255,6 +258,16 @@ class StoreContents:
         if messages is None:
             raise ColdRead(Wrapped(self.unwrapping, record, head))
         return messages[number] if number < len(messages) else None
+
+    def _kept(self, physical_offset: int, end: int) -> Sequence[bytes] | None:
+        """Return the messages of a batch that was unwrapped before, if its queue refers to it."""
+        kept = self.unwrapping.kept(physical_offset)
+        if kept is None or not self._log.min_offset <= physical_offset <= end - kept[0].size:
+            return None
+        head, messages = kept
+        queue = self._queues.get(head.topic, head.queue_id)
+        is_one = isinstance(queue, BatchConsumeQueue) and queue.refers_to(head)
+        return messages if is_one else None
 
     def queue_units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Return the readable units of a queue from an offset on: physical offset, size, tag code."""
@@ -324,6 +337,12 @@ class StoreContents:
         """Bring file ranges into the page cache, and unwrap batches; may be called in a thread."""
         with contextlib.suppress(OSError):  # The reader will get the error.
             warm(self._filesystem, ranges)
+
+
+def _sound(record: bytes) -> bytes | None:
+    """Return a record if its body matches its checksum: those of a damaged batch do not."""
+    head = peek_record(record)
+    return record if head is not None and has_good_crc(record, head) else None
 
 
 def _decoded(record: bytes | None) -> MessageExt | None:

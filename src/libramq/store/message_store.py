@@ -232,6 +232,7 @@ class MessageStore(AppendedContents):
         finally:
             self._flusher.forget_plans()
             self.copy.forget_partial()
+            self.unwrapping.forget()
             self._hide_from(self._log.end)
         self._flush_everything()
 

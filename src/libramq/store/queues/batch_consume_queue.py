@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from libramq.clock import WallMs
 from libramq.message.inner_batch import INNER_NUM_MAX
+from libramq.message.record import RecordHead
 from libramq.store.config import BATCH_UNIT_BYTES
 from libramq.store.log.segments import FileRange, Segments
 from libramq.store.queues.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT, ConsumeQueue
@@ -52,6 +53,11 @@ class BatchUnit(NamedTuple):
     def end(self) -> int:
         """Return the number after its last message."""
         return self.base + self.message_count
+
+    def is_of(self, head: RecordHead) -> bool:
+        """Return whether it is the unit of the record with this head."""
+        wanted = head.physical_offset, head.size, head.store_timestamp_ms, head.queue_offset
+        return wanted == (self.physical_offset, self.size, self.stored_ms, self.base)
 
 
 def batch_tail(stored_ms: int | WallMs, base: int, count: int) -> bytes:
@@ -146,6 +152,11 @@ class BatchConsumeQueue(ConsumeQueue):
         if offset < found.end:
             return found.physical_offset, found.size, found.code
         return found.physical_offset + (0 if found.size == BLANK_SIZE else found.size), BLANK_SIZE, 0
+
+    def refers_to(self, head: RecordHead) -> bool:
+        """Return whether the record with this head is one of the queue's; waits for the disk."""
+        offset = head.queue_offset
+        return self.first_offset <= offset < self.max_offset and self.batches(offset, 1)[0].is_of(head)
 
     def truncate(self, max_offset: int) -> None:
         """Keep the units of messages before a number; a batch is kept as a whole."""

@@ -8,7 +8,7 @@ Upstream: DefaultMessageStore.getMessage, which gives clients whole batches to u
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -35,6 +35,9 @@ from libramq.store.reading.unwrapping import Unwrapping, Wrapped, is_wrapped
 
 #: Ours: batches of one read.
 UNITS_MAX: Final = 1024
+
+#: A record, its head, and its messages if they are known: the record is not read then.
+_Record = tuple[bytes, RecordHead, Sequence[bytes] | None]
 
 
 def read_batches(
@@ -119,6 +122,9 @@ class _BatchRead:
             if next_offset <= offset:  # Nothing has these numbers.
                 next_offset = min(queue.offset_at(queue.place_of(offset) + len(units)), max_offset)
             return ReadResult(status, next_offset, min_offset, max_offset)
+        kept = self._kept(wanted, units)
+        if kept is not None and self._unwrapping is not None:
+            return self._unwrapped([kept], next_offset, self._unwrapping, may_unwrap=may_unwrap)
         offsets, sizes = zip(*wanted, strict=True)
         found = fetch(self._log, offsets, sizes, may_wait=may_wait)
         if isinstance(found, set):
@@ -139,7 +145,16 @@ class _BatchRead:
                     ReadStatus.FOUND, next_offset, min_offset, max_offset,
                     data=data_wrapped, count=next_offset - offset, size=sum(map(len, data_wrapped)),
                 )  # fmt: skip
-        return self._unwrapped(data, next_offset, self._unwrapping, may_unwrap=may_unwrap)
+        return self._unwrapped(_records(data), next_offset, self._unwrapping, may_unwrap=may_unwrap)
+
+    def _kept(self, wanted: Sequence[Place], units: Sequence[BatchUnit]) -> _Record | None:
+        """Return the record that is wanted, if it is a single one, of a batch that was unwrapped before."""
+        if len(wanted) > 1 or self._unwrapping is None or self._may_be_wrapped:
+            return None
+        kept = self._unwrapping.kept(wanted[0][0])
+        if kept is None or not any(unit.is_of(kept[0]) for unit in units):
+            return None
+        return b"", *kept
 
     def _wanted(self, units: Sequence[BatchUnit]) -> tuple[ReadStatus, list[Place], int]:
         """Return the records to read, and the number after their messages."""
@@ -172,7 +187,7 @@ class _BatchRead:
 
     def _unwrapped(
         self,
-        data: tuple[bytes | memoryview, ...],
+        records: Iterable[_Record],
         next_offset: int,
         unwrapping: Unwrapping,
         *,
@@ -183,11 +198,12 @@ class _BatchRead:
         ends = queue.min_offset, queue.visible_max
         taken: list[bytes] = []
         size = 0
-        for record, head in _records(data):
+        for record, head, messages in records:
             try:
-                messages = [record] if not is_wrapped(head) else unwrapping.messages(
-                    record, head, may_wait=may_unwrap
-                )  # fmt: skip
+                if messages is None:
+                    messages = [record] if not is_wrapped(head) else unwrapping.messages(
+                        record, head, may_wait=may_unwrap
+                    )  # fmt: skip
             except StoreCorrupt:
                 return {(head.physical_offset, head.size)}
             if messages is None:
@@ -258,7 +274,7 @@ def _wrapped(
     return data, None
 
 
-def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[tuple[bytes, RecordHead]]:
+def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[_Record]:
     """Yield the records of a read, which are known to be whole."""
     for piece in data:
         start = 0
@@ -267,5 +283,5 @@ def _records(data: tuple[bytes | memoryview, ...]) -> Iterator[tuple[bytes, Reco
             record = bytes(piece[start:end])
             head = peek_record(record)
             assert head is not None
-            yield record, head
+            yield record, head, None
             start = end

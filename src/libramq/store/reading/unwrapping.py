@@ -29,6 +29,18 @@ class Unwrapping:
         self._format = batch_format
         #: Nothing for a batch that cannot be read: it is not tried again and again.
         self._kept: dict[RecordHead, tuple[Sequence[bytes], int]] = {}
+        self._kept_at: dict[int, tuple[RecordHead, Sequence[bytes]]] = {}
+
+    def kept(self, physical_offset: int) -> tuple[RecordHead, Sequence[bytes]] | None:
+        """Return the batch that was unwrapped from a place in the log, with its messages, if they are kept.
+
+        Who uses it compares the head with what a unit says, and needs not read the record, of 4 MiB perhaps.
+        """
+        return self._kept_at.get(physical_offset)
+
+    def forget(self) -> None:
+        """Keep nothing: the log was cut, and others may take the places of these."""
+        self._kept, self._kept_at = {}, {}
 
     def messages(self, record: bytes, head: RecordHead, *, may_wait: bool) -> Sequence[bytes] | None:
         """Return the records of a batch's messages; None if a thread must `prepare` them first.
@@ -65,6 +77,7 @@ class Unwrapping:
         while len(kept) > 1 and (total > KEPT_BYTES_MAX or len(kept) > KEPT_MAX):
             total -= kept.pop(next(iter(kept)))[1]
         self._kept = kept  # In one step: a thread and the loop may both be here.
+        self._kept_at = {each.physical_offset: (each, found) for each, (found, _) in kept.items() if found}
 
 
 class Wrapped(NamedTuple):
