@@ -10,6 +10,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.message import MessageExt
 from libramq.message.batch import BatchItem, encode_batch
 from libramq.message.names import TIMER_TOPIC
+from libramq.message.properties import TIMER_DELIVER_MS
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.remoting import pop_headers
 from libramq.remoting.body.pop import BatchAckBody
@@ -66,6 +67,38 @@ def test_one_pop_returns_several_check_points(broker: Conversation):
         "32", *taken[0].properties["POP_CK"].split()[1:7], "40",
     ]  # fmt: skip
     assert bodies(popper.pop()) == [b"%d" % number for number in range(90, 100)]
+
+
+def test_records_of_a_pop_that_leaves_none_out_are_not_looked_at(
+    broker: Conversation, monkeypatch: pytest.MonkeyPatch
+):
+    """Their offsets follow one another; those of a selection are read from the records."""
+    fill(broker, 70, (b"TagA", b"TagB"))
+    looked_at: list[object] = []
+    look = taking.queue_offsets
+    monkeypatch.setattr(taking, "queue_offsets", lambda pieces: looked_at.append(pieces) or look(pieces))
+    popper = Popper(broker)
+    assert [each.queue_offset for each in wide_pop(popper, 50)] == [*range(50)]
+    assert not looked_at
+    assert [each.queue_offset for each in wide_pop(popper, exp="TagB", exp_type="TAG")] == [*range(51, 70, 2)]
+    assert looked_at
+
+
+def test_the_entries_of_a_pop_have_their_own_keys_and_times(broker: Conversation):
+    """Apache's broker delivers a check point a second before its acknowledgements."""
+    fill(broker, 40)
+    popper = Popper(broker)
+    taken = wide_pop(popper, invisible_time=60_000)
+    popped_ms = int(taken[0].properties["POP_CK"].split()[1])
+    acknowledge(popper, taken)
+    stored = [each.properties for each in broker.messages(TIMER_TOPIC)]
+    assert [each["UNIQ_KEY"] for each in stored] == [
+        f"T@0@{first}@G@{popped_ms}@broker-a@{tag}"
+        for first, tag in ((0, "ck"), (32, "ck"), (-1, "ack"), (-1, "ack"))
+    ]
+    assert [each["TAGS"] for each in stored] == ["ck", "ck", "bAck", "bAck"]
+    due_ms = [int(each[TIMER_DELIVER_MS]) for each in stored]
+    assert due_ms == [popped_ms + delay_ms for delay_ms in (59_000, 59_000, 60_000, 60_000)]
 
 
 def test_messages_of_a_wide_pop_are_acknowledged_by_check_points(broker: Conversation):

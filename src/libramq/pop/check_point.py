@@ -123,6 +123,8 @@ class CheckPoint(msgspec.Struct, eq=False, kw_only=True, gc=False):
         """Return the offsets of the messages that have these bits."""
         start, diffs = self.start_offset, self.diffs
         if bits == (1 << len(diffs)) - 1:
+            if diffs is _CONSECUTIVE[len(diffs)]:
+                return list(range(start, start + len(diffs)))
             return [start + diff for diff in diffs]
         if bits and not bits & bits - 1:
             return [start + diffs[bits.bit_length() - 1]]

@@ -21,7 +21,16 @@ from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.tags import tag_code
 from libramq.pop import CheckPoint, InFlight
-from libramq.pop.entries import CheckPointEntry, Entry, encode_entry, tag_of, unique_key
+from libramq.pop.entries import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CHECK_POINT_TAG,
+    CheckPointEntry,
+    Entry,
+    encode_entry,
+    tag_of,
+    unique_key,
+)
 from libramq.store.log.append import AppendResult, StoreMessage
 from libramq.store.message_store import MessageStore
 
@@ -36,6 +45,10 @@ TIMER_PRECISION_MS: Final = 1_000
 SETTLED_MAX: Final = 20_000
 #: Ours: check points that one compaction writes again.
 COMPACTED_PER_ROUND: Final = 256
+
+_TAG_CODES: Final = {tag: tag_code(tag) for tag in (CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG)}
+#: An entry, the queue of the revive topic in which Apache's broker puts it, and when.
+_Line = tuple[Entry, int, int]
 
 #: A check point, and the bits of its messages that are done.
 Ack = tuple[CheckPoint, int]
@@ -75,12 +88,9 @@ class PopJournal:
         copies: messages that are visible again with this. Raises BrokerError, and changes nothing, if the
         store refuses.
         """
-        messages = [
-            *copies,
-            *(self._check_point(each, wall_ms) for each in check_points),
-            *(self._ack(check_point, bits, wall_ms) for check_point, bits in acks),
-        ]
-        results = self._log.append(messages)
+        lines = [_of_check_point(each) for each in check_points]
+        lines += [_of_ack(check_point, bits) for check_point, bits in acks]
+        results = self._log.append([*copies, *self._messages(lines, wall_ms)])
         entries = results[len(copies) :]
         self._require(entries)
         for copy, result in zip(copies, results, strict=False):
@@ -104,7 +114,7 @@ class PopJournal:
             start_offset=offset,
             topic=topic,
         )
-        self._require(self._log.append([self._message(entry, 0, int(wall_ms), wall_ms)]))
+        self._require(self._log.append(self._messages([(entry, 0, int(wall_ms))], wall_ms)))
 
     def compact(self, wall_ms: WallMs) -> bool:
         """Write the oldest check points again where most of the journal is settled; return whether it did."""
@@ -118,7 +128,8 @@ class PopJournal:
 
     def write_again(self, check_points: Sequence[CheckPoint], wall_ms: WallMs) -> None:
         """Write check points again as they are now, at the journal's end."""
-        results = self._log.append([self._check_point(each, wall_ms, is_again=True) for each in check_points])
+        lines = [_of_check_point(each, is_again=True) for each in check_points]
+        results = self._log.append(self._messages(lines, wall_ms))
         self._require(results)
         for check_point, result in zip(check_points, results, strict=True):
             check_point.place = result.queue_offset
@@ -141,31 +152,41 @@ class PopJournal:
         """Return the offset behind the entries that were written at an offset; asked once."""
         return self._runs.pop(offset, offset)
 
-    def _check_point(
-        self, check_point: CheckPoint, wall_ms: WallMs, *, is_again: bool = False
-    ) -> StoreMessage:
-        deliver_ms = check_point.visible_ms - CHECK_POINT_AHEAD_MS
-        entry = check_point.entry(is_again=is_again)
-        return self._message(entry, check_point.revive_queue, deliver_ms, wall_ms)
+    def _messages(self, lines: Sequence[_Line], wall_ms: WallMs) -> list[StoreMessage]:
+        """Return entries as messages. Those of one pop have properties that differ in their key alone."""
+        endings: dict[tuple[str, int, int], str] = {}
+        messages = []
+        for entry, queue_id, deliver_ms in lines:
+            tag = tag_of(entry)
+            ending = endings.get((tag, queue_id, deliver_ms))
+            if ending is None:
+                ending = endings[tag, queue_id, deliver_ms] = self._ending(tag, queue_id, deliver_ms)
+            message = StoreMessage(
+                names.TIMER_TOPIC,
+                0,
+                encode_entry(entry),
+                f"{p.UNIQ_KEY}\x01{unique_key(entry)}{ending}".encode(),
+                _TAG_CODES[tag],
+                born_timestamp_ms=int(wall_ms),
+                born_host=self._host,
+            )
+            messages.append(message)
+        return messages
 
-    def _ack(self, check_point: CheckPoint, bits: int, wall_ms: WallMs) -> StoreMessage:
-        entry = check_point.ack(bits)
-        return self._message(entry, check_point.revive_queue, check_point.visible_ms, wall_ms)
-
-    def _message(self, entry: Entry, queue_id: int, deliver_ms: int, wall_ms: WallMs) -> StoreMessage:
-        tag = tag_of(entry)
+    def _ending(self, tag: str, queue_id: int, deliver_ms: int) -> str:
+        """Return what follows the key in an entry's properties."""
         out_ms = (deliver_ms - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
-        text = (
-            f"{p.UNIQ_KEY}\x01{unique_key(entry)}\x02{p.TAGS}\x01{tag}\x02"
+        return (
+            f"\x02{p.TAGS}\x01{tag}\x02"
             f"{p.TIMER_DELIVER_MS}\x01{deliver_ms}\x02{p.TIMER_OUT_MS}\x01{out_ms}\x02"
             f"{p.REAL_TOPIC}\x01{self._revive_topic}\x02{p.REAL_QUEUE_ID}\x01{queue_id}\x02"
         )
-        return StoreMessage(
-            names.TIMER_TOPIC,
-            0,
-            encode_entry(entry),
-            text.encode(),
-            tag_code(tag),
-            born_timestamp_ms=int(wall_ms),
-            born_host=self._host,
-        )
+
+
+def _of_check_point(check_point: CheckPoint, *, is_again: bool = False) -> _Line:
+    deliver_ms = check_point.visible_ms - CHECK_POINT_AHEAD_MS
+    return check_point.entry(is_again=is_again), check_point.revive_queue, deliver_ms
+
+
+def _of_ack(check_point: CheckPoint, bits: int) -> _Line:
+    return check_point.ack(bits), check_point.revive_queue, check_point.visible_ms

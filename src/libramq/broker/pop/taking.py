@@ -76,7 +76,7 @@ class Share(NamedTuple):
     queue_id: int
     start: int
     next_offset: int
-    offsets: tuple[int, ...]
+    offsets: Sequence[int]
     records: tuple[bytes | memoryview, ...]
 
     @property
@@ -84,7 +84,7 @@ class Share(NamedTuple):
         """Return whether its messages were popped before."""
         return self.topic.startswith(names.RETRY_PREFIX)
 
-    def parts(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def parts(self) -> Iterator[tuple[int, Sequence[int]]]:
         """Yield the check points that its messages have: where each starts, and the offsets in it."""
         start, offsets = self.start, self.offsets
         for first in range(0, len(offsets), MESSAGES_MAX):
@@ -155,7 +155,7 @@ class Taking:
             if result.status is ReadStatus.WOULD_WAIT:
                 return Taken(cold=result.cold)
             if result.status is ReadStatus.FOUND:
-                offsets = tuple(queue_offsets(result.data))
+                offsets = _offsets_from(position, result)
                 shares.append(Share(topic, queue_id, position, result.next_offset, offsets, result.data))
                 room -= len(offsets)
                 size += result.size
@@ -301,6 +301,16 @@ class Taking:
 
 def _highest_first(config: TopicConfig) -> Iterator[tuple[str, int]]:
     return ((config.topic_name, queue_id) for queue_id in reversed(range(config.read_queue_nums)))
+
+
+def _offsets_from(start: int, result: ReadResult) -> Sequence[int]:
+    """Return the queue offsets of the records of a read that began at an offset."""
+    if (
+        result.count == result.next_offset - start
+        and _SIZE_AND_OFFSET.unpack_from(result.data[0])[1] == start
+    ):
+        return range(start, result.next_offset)  # None was left out, so none has to be looked at.
+    return tuple(queue_offsets(result.data))
 
 
 def queue_offsets(pieces: Sequence[bytes | memoryview]) -> list[int]:

@@ -190,7 +190,7 @@ class PopMessage:
             ext["msgOffsetInfo"] = ";".join(offsets)
         if result.ordered:
             ext["orderCountInfo"] = ";".join(_counts(result))
-        return Reply(ResponseCode.SUCCESS, "FOUND", ext, b"".join(body))
+        return Reply(ResponseCode.SUCCESS, "FOUND", ext, pieces=tuple(body))
 
     def _as_of(self, topic: str, share: Share, result: PopResult, invisible_ms: int) -> list[bytes]:
         """Return a retry topic's records under the topic that the consumer asked for, with their handles."""
