@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from libramq.errors import LibraError
@@ -28,6 +28,14 @@ async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -
 
     ask(answered)
     return await future
+
+
+async def all_of(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Do all at once; a single one in the caller's task: another task begins a turn of the loop later."""
+    if len(works) == 1:
+        await works[0]
+    else:
+        await asyncio.gather(*works)
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object]) -> None:

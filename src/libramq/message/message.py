@@ -6,10 +6,11 @@ byte form is the record in the commit log and in pull replies.
 Upstream: common/message/Message.java, MessageExt.java.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -362,3 +363,24 @@ class Received(MessageExt, msgspec.Struct, gc=False, eq=False):
 
 
 MessageExt.__new__ = _constructor  # type: ignore[method-assign]
+
+
+def name_popped_together(messages: Iterable[MessageExt], popped_as: str) -> None:
+    """Name the messages of one check point, as `MessageExt.name_popped` does one."""
+    for message in messages:
+        message._popped_as = popped_as
+        if message._properties is not None:
+            message.name_popped(popped_as)
+
+
+def popped_together(messages: Sequence[MessageExt]) -> Iterator[tuple[str | None, Sequence[MessageExt]]]:
+    """Yield neighbours that were popped together, with their `popped_as`; None: of messages that have none.
+
+    Messages are neighbours of one pop if they have the same text, and not an equal one: it names no topic.
+    """
+    names_of = [each._popped_as if each._properties is None else None for each in messages]
+    end = 0
+    for _, run in groupby(map(id, names_of)):
+        first = end
+        end += len(list(run))
+        yield names_of[first], messages[first:end]

@@ -5,7 +5,8 @@ import base64
 import pytest
 
 from libramq.client.popping.popped import ack_header, batch_acks, messages_of
-from libramq.errors import RemoteError
+from libramq.errors import ConfigError, RemoteError
+from libramq.message import MessageExt
 from libramq.message.properties import POP_CK
 from libramq.message.queue import MessageQueue
 from libramq.rpc.pop_calls import PopReply
@@ -54,6 +55,28 @@ def test_messages_are_named_by_the_check_points_that_their_broker_counts():
     assert [each.properties[POP_CK] for each in messages] == [
         "32 5 6 2 0 b 3 32", "32 5 6 2 0 b 3 34", "0 5 6 2 1 b 3 1", "64 5 6 2 0 b 3 64",
     ]  # fmt: skip
+
+
+def test_messages_of_two_topics_are_acknowledged_apart_though_their_handles_are_equal():
+    """A handle has no topic, and one millisecond and queue number may be those of two pops."""
+
+    def popped(topic: str) -> list[MessageExt]:
+        body = b"".join(record(MessageQueue(topic, "b", 3), offset, b"x") for offset in (4, 5, 6))
+        return messages_of(reply(body, {})._replace(counts=[("0 3", 4, 3)]), "b", topic)
+
+    of_t, of_u = popped("T"), popped("U")
+    acks = batch_acks("G", [of_t[0], of_t[2], *of_u, of_t[1]])["b"]
+    assert [(each.topic, base64.b64decode(each.bit_set)) for each in acks] == [("T", b"\x07"), ("U", b"\x07")]
+
+
+@pytest.mark.parametrize("offset", [3, 4 + (1 << 20)])
+def test_a_message_outside_its_check_point_is_not_acknowledged(offset: int):
+    queue = MessageQueue("T", "b", 3)
+    body = record(queue, 4, b"x") + record(queue, 5, b"x")
+    messages = messages_of(reply(body, {"0 3": 4}), "b", "T")
+    messages[1].queue_offset = offset
+    with pytest.raises(ConfigError, match="leave the property as it came"):
+        batch_acks("G", messages)
 
 
 def test_a_redelivered_message_of_a_5_0_broker_has_the_topic_that_was_popped():

@@ -6,13 +6,14 @@ Upstream: MQClientAPIImpl.processPopResponse, ExtraInfoUtil.java.
 
 import base64
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from libramq.errors import BodyDamaged, ConfigError, RemoteError, RemoteProtocolError
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.message import MessageExt
+from libramq.message.message import MessageExt, name_popped_together, popped_together
 from libramq.message.record import damaged_records, decode_records
 from libramq.pop.handle import Handle, decode_handle, encode_handle
 from libramq.remoting.body.pop import BatchAckText
@@ -27,6 +28,8 @@ REDELIVERED: Final = "1"
 #: Ours: how far behind the first message of its check point another one may be. A pop takes 32 messages, and
 #: reads over some thousands that its filter does not match.
 POPPED_TOGETHER_MAX: Final = 1 << 20
+#: Ours: check points whose handles are remembered, read; those of 16,384 messages.
+CHECK_POINTS_KEPT: Final = 512
 
 
 def messages_of(reply: PopReply, broker_name: str, topic: str) -> list[MessageExt]:
@@ -81,8 +84,7 @@ def _name_together(
         kind, _, queue_id = kind_and_queue.partition(" ")
         if kind == ORDINARY and 0 < count <= len(messages) - first:
             beginning = _check_point(reply, (kind, int(queue_id), start), messages[first], broker_name)
-            for message in messages[first:end]:
-                message.name_popped(beginning)
+            name_popped_together(messages[first:end], beginning)
     if end != len(messages):
         raise RemoteError(f"a pop's answer of broker {broker_name} names {end} of {len(messages)} messages")
 
@@ -106,18 +108,15 @@ def _check_point(reply: PopReply, point: tuple[str, int, int], message: MessageE
         start, reply.pop_time_ms, reply.invisible_ms, reply.revive_queue, kind, broker_name, queue_id
     )
     beginning = encode_handle(handle)
-    _require_sound(f"{beginning} {message.queue_offset}", broker_name)
+    try:  # A handle that could not be sent back would never be acknowledged.
+        _require_together(message.queue_offset, _check_point_of(beginning).start_offset)
+    except ConfigError as error:
+        raise RemoteError(f"a pop's answer of broker {broker_name} has impossible numbers: {error}") from None
     return beginning
 
 
-def _require_sound(text: str, broker_name: str) -> None:
-    """Raise RemoteError for a handle that could not be sent back: no acknowledgement would ever name it."""
-    try:
-        handle = decode_handle(text)
-        if handle.offset is not None:
-            _bit_set([handle.offset], handle.start_offset)
-    except ConfigError as error:
-        raise RemoteError(f"a pop's answer of broker {broker_name} has impossible numbers: {error}") from None
+#: A check point's handle is read when it is received, and again when its messages are acknowledged.
+_check_point_of: Final = lru_cache(CHECK_POINTS_KEPT)(decode_handle)
 
 
 def _brings_handle(message: MessageExt) -> bool:
@@ -228,21 +227,24 @@ def batch_acks(group: str, messages: Iterable[MessageExt]) -> dict[str, list[Bat
 def _check_points(messages: Iterable[MessageExt]) -> dict[tuple[str, Handle], list[int]]:
     """Return the offsets of messages by topic and check point, which is a handle without an offset."""
     offsets: dict[tuple[str, Handle], list[int]] = {}
+    messages = list(messages)
+    for kind in {*map(type, messages)}:
+        if not issubclass(kind, MessageExt):
+            raise ConfigError(f"what is acknowledged are messages that were received, and no {kind.__name__}")
+    for popped_as, together in popped_together(messages):
+        if popped_as is None:
+            _add_singly(together, offsets)
+            continue
+        check_point = (together[0].topic, _check_point_of(popped_as))
+        offsets.setdefault(check_point, []).extend([message.queue_offset for message in together])
+    return offsets
+
+
+def _add_singly(messages: Sequence[MessageExt], offsets: dict[tuple[str, Handle], list[int]]) -> None:
+    """Add messages by the handles that each has."""
     # Handles of messages that were popped together begin alike, and each beginning is read once.
     together: dict[tuple[str, str], list[int]] = {}
-    last, of_last = "", list[int]()
     for message in messages:
-        popped_as: str | None = getattr(message, "popped_as", None)
-        if popped_as is not None:
-            if popped_as is not last:
-                last, key = popped_as, (message.topic, popped_as)
-                found = together.get(key)
-                if found is None:
-                    found = offsets.setdefault((message.topic, decode_handle(popped_as)), [])
-                    together[key] = found
-                of_last = found
-            of_last.append(message.queue_offset)
-            continue
         text = _handle_text(message)
         beginning, _, offset = text.rpartition(" ")
         found = together.get((message.topic, beginning))
@@ -254,7 +256,6 @@ def _check_points(messages: Iterable[MessageExt]) -> dict[tuple[str, Handle], li
             found.append(_offset(message, handle))
         else:
             found.append(int(offset))
-    return offsets
 
 
 def _real_topic(group: str, message: MessageExt, handle: Handle) -> str:
@@ -267,16 +268,25 @@ def _offset(message: MessageExt, handle: Handle) -> int:
     return message.queue_offset if handle.offset is None else handle.offset
 
 
+def _require_together(offset: int, start: int) -> None:
+    """Raise ConfigError for a message that is too far from the first one of its check point."""
+    if not 0 <= offset - start < POPPED_TOGETHER_MAX:
+        raise ConfigError(f"POP_CK names message {offset - start} of its pop: leave the property as it came")
+
+
 def _bit_set(offsets: Sequence[int], start: int) -> str:
     """Return a BitSet of Java's in Base64: the least significant bit of each byte first."""
-    first, last = min(offsets) - start, max(offsets) - start
-    if not 0 <= first <= last < POPPED_TOGETHER_MAX:
-        wrong = last if first >= 0 else first
-        raise ConfigError(f"POP_CK names message {wrong} of its pop: leave the property as it came")
+    first, count = offsets[0], len(offsets)
+    if offsets == [*range(first, first + count)]:  # All that one pop took, most often.
+        _require_together(first, start)
+        _require_together(offsets[-1], start)
+        return _base64((1 << count) - 1 << first - start)
     bits = 0
-    if last - first == len(offsets) - 1 == len({*offsets}) - 1:
-        bits = (1 << len(offsets)) - 1 << first
-    else:
-        for offset in offsets:
-            bits |= 1 << offset - start
+    for offset in offsets:
+        _require_together(offset, start)
+        bits |= 1 << offset - start
+    return _base64(bits)
+
+
+def _base64(bits: int) -> str:
     return base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Self, TypeVar
 
-from libramq.client.awaiting import answer_of
+from libramq.client.awaiting import all_of, answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.options import whole_number
 from libramq.client.popping.brought import Answer, Brought
@@ -224,7 +224,7 @@ class SimpleConsumer:
             return
         messages = list(messages)
         acks = batch_acks(self.group, messages)
-        await asyncio.gather(*(self._ack_many(name, of_broker, messages) for name, of_broker in acks.items()))
+        await all_of([self._ack_many(name, of_broker, messages) for name, of_broker in acks.items()])
 
     async def _ack_many(
         self, broker_name: str, acks: Sequence[BatchAckText], messages: Sequence[MessageExt]
@@ -234,7 +234,7 @@ class SimpleConsumer:
             parts = (acks[at : at + ACKS_MAX] for at in range(0, len(acks), ACKS_MAX))
             calls = ((part[0].topic, pop_calls.batch_ack(broker_name, part)) for part in parts)
             try:
-                await asyncio.gather(*(self._ask(topic, broker_name, call) for topic, call in calls))
+                await all_of([self._ask(topic, broker_name, call) for topic, call in calls])
                 return
             except RequestCodeNotSupported:
                 self._take_single_acks.add(broker_name)
