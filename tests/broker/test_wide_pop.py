@@ -14,6 +14,7 @@ from libramq.message.properties import TIMER_DELIVER_MS
 from libramq.pop.entries import AckEntry, CheckPointEntry, decode_entry
 from libramq.remoting import pop_headers
 from libramq.remoting.body.pop import BatchAckBody
+from libramq.timers.timers import TimerMessages
 from tests.broker.brokers import Conversation, answer, send_header
 from tests.broker.test_pop import Popper, bodies, popped
 from tests.fakes import FakePeer
@@ -99,6 +100,27 @@ def test_the_entries_of_a_pop_have_their_own_keys_and_times(broker: Conversation
     assert [each["TAGS"] for each in stored] == ["ck", "ck", "bAck", "bAck"]
     due_ms = [int(each[TIMER_DELIVER_MS]) for each in stored]
     assert due_ms == [popped_ms + delay_ms for delay_ms in (59_000, 59_000, 60_000, 60_000)]
+
+
+def test_the_timers_are_not_woken_by_entries_of_pops(broker: Conversation, monkeypatch: pytest.MonkeyPatch):
+    """They pass over them at once; a timer message behind them is delivered in its time."""
+    fill(broker, 40)
+    broker.advance(10)
+    rounds: list[object] = []
+    advance = TimerMessages.advance
+    monkeypatch.setattr(
+        TimerMessages, "advance", lambda *arguments: rounds.append(arguments) or advance(*arguments)
+    )
+    popper = Popper(broker)
+    acknowledge(popper, wide_pop(popper, invisible_time=60_000))
+    broker.advance(10)
+    assert len(broker.messages(TIMER_TOPIC)) == 4
+    assert not rounds
+    due_ms = int(broker.clock.wall_ms()) + 2_000
+    broker.send(FakePeer(), body=b"later", properties=f"TIMER_DELIVER_MS\x01{due_ms}\x02")
+    broker.advance(5_000)
+    assert rounds
+    assert broker.messages("T")[-1].body == b"later"
 
 
 def test_messages_of_a_wide_pop_are_acknowledged_by_check_points(broker: Conversation):

@@ -324,22 +324,24 @@ class TimerMessages:
 
     # Collecting.
 
+    def skip_entries(self) -> int:
+        """Pass over entries of POP that come next; return the offset of the next message to be collected."""
+        self._reached(self._pop.skip(self.queue_offset))
+        return self.queue_offset
+
     def _collect(self, wall_ms: WallMs) -> bool:
         """Append units for messages of the topic; return whether all messages have one."""
-        self._reached(self._pop.skip(self.queue_offset))
-        offset = self.queue_offset
+        offset = self.skip_entries()
         result = self._store.read(TIMER_TOPIC, 0, offset, COLLECTED_PER_ROUND)
         if result.status is not ReadStatus.FOUND:
             # Removed by retention, or unreadable: those behind it must not wait for it.
             self._reached(max(offset, result.next_offset) if offset < result.max_offset else offset)
             return self.queue_offset == offset
-        messages = _decoded(result.data)
-        for message in messages:
+        for message in _decoded(result.data):
             if not self._pop.owns(message.properties.get(p.REAL_TOPIC)) and not self.was_delivered(message):
                 self._add(message, wall_ms)
-        end = result.next_offset
-        self.collected += end - offset
-        self._reached(end)
+        self.collected += result.next_offset - offset
+        self._reached(result.next_offset)
         return False
 
     def _reached(self, offset: int) -> None:
@@ -357,9 +359,7 @@ class TimerMessages:
     def _add(self, message: MessageExt, wall_ms: WallMs) -> None:
         out_ms, topic = _out_ms(message), message.properties.get(p.REAL_TOPIC)
         if out_ms is None or topic is None:
-            log.error(
-                "a message of the timers' topic has no time or no topic; it is skipped", id=message.offset_id
-            )
+            log.error("a message of the timers' topic has no time or no topic; skipped", id=message.offset_id)
             return
         options = self._options
         # One that is late waits in its own slot all the same: a deletion may be there.

@@ -36,8 +36,9 @@ class TimerDelivery:
         self._look()
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """Note that a timer message was stored."""
-        self._look()
+        """Note that a timer message was stored; after entries of POP alone there is nothing to do."""
+        if not self._is_slave and not self._is_held and self._timers.skip_entries() < end:
+            self._look()
 
     def _look(self) -> None:
         if not self._is_slave and not self._is_held:
