@@ -489,7 +489,7 @@ def test_a_failing_note_of_a_rebalance_stops_neither_the_others_nor_a_pull(talk,
     talk.beat(peer, "alice")
     noted = []
     rebalances = talk.broker.consumers.rebalances
-    for note in (lambda: noted.append(1), lambda: 1 // 0, lambda: noted.append(2)):
+    for note in (lambda _: noted.append(1), lambda _: 1 // 0, lambda _: noted.append(2)):
         rebalances.note_later(note)
     talk.send(peer)
     assert talk.pull(peer).code == C.SUCCESS

@@ -57,8 +57,8 @@ def test_the_first_member_gets_all_queues_and_the_second_half_of_them():
     assert group.loads() == {"alice": 4, "bob": 4}
     assert sorted(alice.held.values()) == [1] * 4, "what stays keeps its epoch"
     first, second = group.take(Settled)
-    assert (first.moved, first.minimum) == (8, 8)
-    assert (second.moved, second.minimum) == (4, 4)
+    assert (len(first.moved), first.minimum) == (8, 8)
+    assert (len(second.moved), second.minimum) == (4, 4)
     assert set(second.holders.values()) == {"alice", "bob"}
     assert reasons(group) == [Reason.MEMBER_JOINED] * 2
     assert [grant.grant.complete for grant in group.take(Grant)] == [True, False]
@@ -83,7 +83,7 @@ def test_drained_queues_of_a_leaving_member_are_reassigned_before_it_is_gone():
     group.leave(alice)
     group.run(100)
     (settled,) = group.take(Settled)
-    assert (settled.moved, settled.minimum) == (3, 3)
+    assert (len(settled.moved), settled.minimum) == (3, 3)
     assert sorted(Counter(settled.holders.values()).values()) == [4, 5]
     assert reasons(group) == []
 
@@ -143,7 +143,7 @@ def test_a_hundred_joins_at_once_are_one_rebalance():
     (started,) = group.take(Started)
     assert started.who == started.members == tuple(names)
     (settled,) = group.take(Settled)
-    assert (settled.moved, settled.minimum, set(Counter(settled.holders.values()).values())) == (
+    assert (len(settled.moved), settled.minimum, set(Counter(settled.holders.values()).values())) == (
         200,
         200,
         {2},
@@ -165,7 +165,7 @@ def test_a_queue_is_granted_only_after_its_release():
     assert group.loads() == {"alice": 4, "bob": 4}
     assert set(bob.held.values()) == {2}
     (settled,) = group.take(Settled)
-    assert settled.uncommitted == tuple(sorted(bob.held))
+    assert settled.uncommitted == sorted(bob.held)
 
 
 def test_a_member_that_does_not_release_a_queue_loses_it():
@@ -301,7 +301,7 @@ def test_leaving_and_returning_within_the_collection_time_is_one_change():
     group.run(100)
     assert group.loads() == {"alice": 4, "bob": 4}
     (settled,) = group.take(Settled)
-    assert settled.moved == settled.minimum == 4
+    assert len(settled.moved) == settled.minimum == 4
 
 
 # Sessions.
@@ -626,7 +626,7 @@ def test_a_restart_of_a_static_member_is_no_move():
     group.add("bob@2", instance="bob")
     group.run(100)
     (settled,) = group.take(Settled)
-    assert settled.moved == settled.minimum == len(owned)
+    assert len(settled.moved) == settled.minimum == len(owned)
 
 
 def test_a_revocation_of_the_former_process_does_not_bind_a_static_member():
@@ -657,7 +657,7 @@ def test_an_operator_removes_a_lost_static_member():
     (started,) = [event for event in group.take(Started) if event.reason is Reason.OPERATOR]
     assert (started.who, started.members) == (("olga@10.0.0.9 removed bob",), ("alice",))
     (settled,) = group.take(Settled)
-    assert (settled.moved, settled.minimum) == (4, 4)
+    assert (len(settled.moved), settled.minimum) == (4, 4)
 
 
 def test_a_removed_member_that_is_alive_joins_again():
@@ -929,7 +929,7 @@ def test_a_sticky_strategy_gives_the_newcomer_what_moves_and_nothing_else_moves(
     group.run(100)
     assert group.loads() == {"alice": 4, "bob": 4}
     (settled,) = group.take(Settled)
-    assert (settled.moved, settled.minimum) == (4, 4)
+    assert (len(settled.moved), settled.minimum) == (4, 4)
 
 
 @pytest.mark.parametrize("name", ["no such strategy", "CONFIG", "raises", "twice", "foreign"])
@@ -1129,7 +1129,7 @@ def test_absent_members_are_awaited_for_one_session():
     other.run(100)
     assert len(other.consumers["alice"].held) == 8
     (settled,) = other.take(Settled)
-    assert settled.moved == settled.minimum == 4
+    assert len(settled.moved) == settled.minimum == 4
 
 
 def test_silent_fences_are_not_awaited_for_long():

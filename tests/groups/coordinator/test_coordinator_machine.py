@@ -107,8 +107,8 @@ class Cluster(Surroundings):
                     self.flushes.add(effect.epoch)
                 case Settled():
                     may_exceed = len(self.flushes) > 1 or self.has_stayed
-                    assert self.has_lied or effect.moved >= effect.minimum, effect
-                    assert self.has_lied or may_exceed or effect.moved == effect.minimum, effect
+                    assert self.has_lied or len(effect.moved) >= effect.minimum, effect
+                    assert self.has_lied or may_exceed or len(effect.moved) == effect.minimum, effect
                     self.flushes.clear()
                     self.has_stayed = False
             super().do([effect])

@@ -57,9 +57,7 @@ class Coordination:
         self._fences = tables.fences
         self._locks, self._consumers = locks, consumers
         self._now_ms = kernel.clock.monotonic_ms
-        self._reports = RebalanceReports(
-            broker_name=view.own_name, consumers=consumers, peers=peers, clock=kernel.clock
-        )
+        self._reports = RebalanceReports(broker_name=view.own_name, consumers=consumers, peers=peers)
         self._purgatory = kernel.purgatory
         self._deadline = kernel.deadlines.new(self._tick, "Coordination")
         self._run = kernel.effects.run
@@ -327,10 +325,8 @@ class Coordination:
             case fx.Assign():
                 assigned = partial(self._assigned, effect.group, effect.work)
                 self._run(Thread.ASSIGN, effect.work.made, assigned)
-            case fx.Started():
-                self._reports.started(effect)
-            case fx.Settled():
-                self._reports.settled(effect)
+            case fx.Started() | fx.Settled():
+                self._reports.note(effect)
             case fx.Replaced():
                 self._reports.replaced(effect)
             case fx.ModeChanged():

@@ -56,7 +56,7 @@ class ObservedRebalances:
         self._offsets = offsets
         self._clock = kernel.clock
         self._record = record
-        self._later: list[Callable[[], None]] = []
+        self._later: list[tuple[Callable[[Now], None], Now]] = []
         self._deadline = kernel.deadlines.new(lambda _: self.catch_up(), "ObservedRebalances")
         self._rebalances: dict[str, GroupRebalance] = {}
         self._unsettled: set[str] = set()
@@ -123,11 +123,10 @@ class ObservedRebalances:
         group = self._groups.get(group_name)
         member = group.members.get(peer) if group is not None else None
         client_id = member.client_id if member is not None else client()
-        now_ms = self._clock.monotonic_ms()
 
-        def note() -> None:
+        def note(now: Now) -> None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
-            self._rebalance(group_name).opened(queue, client_id, was_open=was_open, now_ms=now_ms)
+            self._rebalance(group_name).opened(queue, client_id, was_open=was_open, now_ms=now.monotonic_ms)
 
         self.note_later(note)
 
@@ -238,16 +237,17 @@ class ObservedRebalances:
         """Note what has happened; a failure is logged, as no request has caused it."""
         if self._later:
             notes, self._later = self._later, []
-            for note in notes:
+            for note, now in notes:
                 try:
-                    note()
+                    note(now)
                 except Exception:  # It belongs to one group; the others' history goes on.
                     log.exception("a rebalance is not recorded as it was")
 
-    def note_later(self, note: Callable[[], None]) -> None:
-        """Call `note`, which notes what happened in this turn, after it."""
-        self._later.append(note)
-        self._deadline.by(self._clock.monotonic_ms())
+    def note_later(self, note: Callable[[Now], None]) -> None:
+        """Call `note`, which notes what happens now, after this turn."""
+        now = read_clock(self._clock)
+        self._later.append((note, now))
+        self._deadline.by(now.monotonic_ms)
 
     def _rebalance(self, group_name: str) -> GroupRebalance:
         if self._later:

@@ -6,7 +6,7 @@ from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.group_peers import GroupPeers
-from libramq.clock import Clock, read_clock
+from libramq.clock import Now
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
 
 #: Ours: how many causers a rebalance event names; a hundred members may join at once.
@@ -16,47 +16,41 @@ NAMED_MAX: Final = 5
 class RebalanceReports:
     """Reports of the rebalances of groups coordinated here."""
 
-    def __init__(
-        self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers, clock: Clock
-    ) -> None:
+    def __init__(self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers) -> None:
         self._broker_name = broker_name
         self._rebalances = consumers.rebalances
         self._peers = peers
-        self._clock = clock
 
-    def started(self, started: Started) -> None:
-        """Record the start of a rebalance, and have the others record their queues' moves."""
-        who = named(started.who)
-        start = partial(
-            self._rebalances.started,
-            started.group,
-            started.reason,
-            who,
-            started.members,
-            epoch=started.epoch,
-            now=read_clock(self._clock),
+    def note(self, effect: Started | Settled) -> None:
+        """Record the start or the end of a rebalance after this turn, here and at the other brokers."""
+        self._rebalances.note_later(partial(self._record, effect))
+
+    def _record(self, effect: Started | Settled, now: Now) -> None:
+        if isinstance(effect, Settled):
+            self._completed(effect)
+            self._peers.settled(effect)
+            return
+        who = named(effect.who)
+        self._rebalances.started(
+            effect.group, effect.reason, who, effect.members, epoch=effect.epoch, now=now
         )
-        self._rebalances.note_later(start)
-        self._peers.started(started, who)
+        self._peers.started(effect, who)
 
-    def settled(self, settled: Settled) -> None:
+    def _completed(self, settled: Settled) -> None:
         """Record the end of a rebalance; the minimum of moves only where other brokers have queues too.
 
         Where all are here, what was observed says how many had to move.
         """
-        self._rebalances.note_later(partial(self._completed, settled))
-        self._peers.settled(settled)
-
-    def _completed(self, settled: Settled) -> None:
-        own = {q: client_id for q, client_id in settled.holders.items() if q.broker_name == self._broker_name}
         observed = self._rebalances.observed(settled.group)
         if observed is not None:
+            holders = settled.holders
+            own = {q: client_id for q, client_id in holders.items() if q.broker_name == self._broker_name}
             observed.completed(
                 settled.members,
                 holders=own,
                 uncommitted=settled.uncommitted,
                 duplicates=settled.duplicates,
-                minimum=settled.minimum if len(own) < len(settled.holders) else None,
+                minimum=settled.minimum if len(own) < len(holders) else None,
             )
 
     def replaced(self, replaced: Replaced) -> None:

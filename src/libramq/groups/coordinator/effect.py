@@ -9,14 +9,18 @@
 A grant precedes the answers that mention it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from libramq.balance.group import counts
 from libramq.codes import ResponseCode
 from libramq.fencing import FenceGrant
 from libramq.groups.coordinator.group.assigning import Assigning
 from libramq.groups.coordinator.group.assignment import Assignment
+from libramq.groups.coordinator.group.saved_state import MemberProfile
+from libramq.groups.coordinator.group.target_assignment import fewest_moves
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 
@@ -74,20 +78,60 @@ class Settled:
     """A rebalance has ended: every queue is held by the member it is meant for.
 
     It has what brokers cannot observe; `groups.rebalance` records which queues moved, and how long it took.
-    members: client ids. holders: client ids by queue. moved: how many queues have changed hands, over all
-    brokers; minimum: the fewest that had to for even loads, given who held what before. uncommitted: queues
-    that were lost, or released before everything handled was committed: messages may be redelivered.
-    duplicates: as reported by the members meanwhile.
+    The figures are computed when somebody asks for them: members wait for their answers, and nobody for
+    these. Retry topics carry no load and are left out of them.
+
+    profiles: of the members that stay. names: client ids of all members, those that have left too. before,
+    after: members by queue. existing: all queues. committed: those whose former holders had committed
+    everything. counted: the fewest moves, if they were counted with the assignment. duplicates: messages that
+    members saw again meanwhile, as they reported.
     """
 
     group: str
     epoch: int
-    members: tuple[str, ...]
-    holders: Mapping[MessageQueue, str]
-    moved: int
-    minimum: int
-    uncommitted: tuple[MessageQueue, ...] = ()
+    profiles: Sequence[MemberProfile]
+    names: Mapping[str, str]
+    before: Mapping[MessageQueue, str]
+    after: Mapping[MessageQueue, str]
+    existing: Sequence[MessageQueue]
+    committed: AbstractSet[MessageQueue] = frozenset()
+    counted: int | None = None
     duplicates: int = 0
+
+    @property
+    def holders(self) -> dict[MessageQueue, str]:
+        """Return the client ids by queue."""
+        return {queue: self.names.get(self.after[queue], self.after[queue]) for queue in self._loads()}
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Return the client ids of the members."""
+        staying = [profile.client_id for profile in self.profiles]
+        return tuple(dict.fromkeys([*staying, *self.holders.values()]))
+
+    @property
+    def moved(self) -> list[MessageQueue]:
+        """Return the queues that have changed hands, over all brokers."""
+        return [queue for queue in self._loads() if self.before.get(queue) != self.after[queue]]
+
+    @property
+    def uncommitted(self) -> list[MessageQueue]:
+        """Return the queues whose messages may come again.
+
+        They were lost, or released before everything handled was committed.
+        """
+        return [queue for queue in self.moved if queue not in self.committed]
+
+    @property
+    def minimum(self) -> int:
+        """Return how few moves, over all brokers, would have made the loads even; as costly as to assign."""
+        if self.counted is not None:
+            return self.counted
+        queues = [queue for queue in self.existing if counts(queue.topic)]
+        return fewest_moves(self.group, self.profiles, queues, self.before)
+
+    def _loads(self) -> list[MessageQueue]:
+        return sorted(queue for queue in self.after if counts(queue.topic))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,9 @@ class GroupBalance:
     def touch(self, reason: Reason | None, who: str, *, now_ms: MonotonicMs) -> CoordinatedRebalance:
         """Note a change that may need another target assignment, which is computed soon."""
         if self._rebalance is None:
-            self._rebalance = CoordinatedRebalance(holders_of(self.queues.holdings))
-            self._rebalance.know(self._members.profiles)
+            # Members that leave meanwhile are still named at the end.
+            names = {profile.member: profile.client_id for profile in self._members.profiles}
+            self._rebalance = CoordinatedRebalance(holders_of(self.queues.holdings), names)
         if reason is not None:
             self._rebalance.add(reason, who)
         collected_ms = now_ms + COLLECT_MS
@@ -248,5 +249,16 @@ class GroupBalance:
         if rebalance is None or not rebalance.is_started or not self.is_settled:
             return None
         self._rebalance = None
-        profiles, queues = self._members.staying, self._topics.queues(self.queues)
-        return rebalance.settled(self._group, profiles, queues, self.queues)
+        profiles = self._members.staying
+        return Settled(
+            group=self._group,
+            epoch=self.queues.epoch,
+            profiles=profiles,
+            names=rebalance.names | {profile.member: profile.client_id for profile in profiles},
+            before=rebalance.before,
+            after=holders_of(self.queues.holdings),
+            existing=self._topics.queues(self.queues),
+            committed=self.queues.take_committed(),
+            counted=rebalance.minimum,
+            duplicates=rebalance.duplicates,
+        )

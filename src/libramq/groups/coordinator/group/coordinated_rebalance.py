@@ -7,11 +7,7 @@ given up without a commit. What moved, and when, `groups.rebalance` records at e
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from libramq.balance.group import counts
-from libramq.groups.coordinator.effect import Settled, Started
-from libramq.groups.coordinator.group.queue_handover import QueueHandover
-from libramq.groups.coordinator.group.saved_state import MemberProfile
-from libramq.groups.coordinator.group.target_assignment import fewest_moves
+from libramq.groups.coordinator.effect import Started
 from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -27,12 +23,11 @@ class CoordinatedRebalance:
     """A rebalance under way. before: holders by queue; names: client ids by member, past and present.
 
     causes: reasons that are not recorded yet, and the clients behind them. minimum: the fewest moves, if they
-    were counted with the last assignment. is_started: an event has been recorded. Retry topics carry no load
-    and are left out of all figures.
+    were counted with the last assignment. is_started: an event has been recorded.
     """
 
     before: dict[MessageQueue, str]
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str]
     causes: dict[Reason, dict[str, None]] = field(default_factory=dict)
     duplicates: int = 0
     minimum: int | None = None
@@ -57,35 +52,3 @@ class CoordinatedRebalance:
         for queue, member in self.before.items():
             if member == old:
                 self.before[queue] = new
-
-    def settled(
-        self,
-        group: str,
-        profiles: Sequence[MemberProfile],
-        queues: Sequence[MessageQueue],
-        handover: QueueHandover,
-    ) -> Settled:
-        """Return the outcome of the rebalance."""
-        self.know(profiles)
-        held = handover.holdings
-        members = {queue: held[queue].member for queue in sorted(held) if counts(queue.topic)}
-        holders = {queue: self.names.get(member, member) for queue, member in members.items()}
-        committed = handover.take_committed()
-        minimum = self.minimum
-        if minimum is None:
-            minimum = fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before)
-        moved = [queue for queue, member in members.items() if self.before.get(queue) != member]
-        return Settled(
-            group=group,
-            epoch=handover.epoch,
-            members=tuple(dict.fromkeys([*(each.client_id for each in profiles), *holders.values()])),
-            holders=holders,
-            moved=len(moved),
-            minimum=minimum,
-            uncommitted=tuple(queue for queue in moved if queue not in committed),
-            duplicates=self.duplicates,
-        )
-
-    def know(self, profiles: Sequence[MemberProfile]) -> None:
-        """Remember client ids, so that members that leave can still be named at the end."""
-        self.names.update({profile.member: profile.client_id for profile in profiles})
