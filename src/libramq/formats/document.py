@@ -8,6 +8,7 @@ import msgspec
 
 from libramq.errors import RemoteProtocolError
 from libramq.formats import fastjson
+from libramq.formats.plain_json import encode_plain
 
 T = TypeVar("T")
 
@@ -56,5 +57,9 @@ def from_value(value: Any, kind: type[T]) -> T:
 
 
 def encode_body(body: Any) -> bytes:
-    """Encode a body in fastjson's dialect, as the Java side writes and reads it."""
-    return fastjson.dumps(body)
+    """Encode a body in fastjson's dialect, as the Java side writes and reads it.
+
+    Plain typed values are written at once; the dialect's writer has everything else.
+    """
+    data = encode_plain(body)
+    return data if data is not None else fastjson.dumps(body)

@@ -108,8 +108,6 @@ def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
     """Encode a value in the dialect; with `indent` as in the config files."""
-    if not indent and (data := encode_plain(value)) is not None:
-        return data
     parts: list[str] = []
     _write(value, parts, 0 if indent else -1)
     return "".join(parts).encode()

@@ -13,7 +13,7 @@ from typing import Any, Final
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, RemoteProtocolError
 from libramq.formats import fastjson
-from libramq.formats.document import decode_body, from_value
+from libramq.formats.document import decode_body, encode_body, from_value
 from libramq.formats.fastjson import Bounds
 from libramq.formats.tables import (
     DataVersion,
@@ -75,12 +75,12 @@ def decoded_bytes(data: bytes, header_says_so: bool) -> int:
 
 def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:
     """Encode in the compressed form, as a broker of 5.0 or later does."""
-    texts = [fastjson.dumps(wrapper.data_version)]
+    texts = [encode_body(wrapper.data_version)]
     parts = [_sized(texts[0]), len(wrapper.topic_config_table).to_bytes(4)]
     parts.extend(_sized(_topic_text(config)) for config in wrapper.topic_config_table.values())
     parts.append(_sized(b"[]"))
     parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4))
-    parts.extend(_sized(fastjson.dumps(info)) for info in wrapper.topic_queue_mapping_info_map.values())
+    parts.extend(_sized(encode_body(info)) for info in wrapper.topic_queue_mapping_info_map.values())
     return zlib.compress(b"".join(parts), level=9)
 
 

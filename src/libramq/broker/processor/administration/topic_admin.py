@@ -15,7 +15,6 @@ from libramq.catalog import TopicTable
 from libramq.catalog.topic_attributes import changed_attributes, parse_changes
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.message import names
@@ -149,4 +148,4 @@ class TopicAdministration:
     def system_topics(self, request: Request) -> Outcome:
         """Return the broker's own topics."""
         own = [config.topic_name for config in self._topics if self._topics.is_own(config.topic_name)]
-        return Reply(body=fastjson.dumps(TopicList(topic_list=sorted(own), broker_addr=self._address)))
+        return Reply(body=encode_body(TopicList(topic_list=sorted(own), broker_addr=self._address)))
