@@ -269,14 +269,10 @@ class MemberNetwork(ABC, Generic[E]):
     def _perform(self, effects: Sequence[E]) -> None:
         for effect in effects:
             try:
-                self.perform_one(effect)
+                self._performers[type(effect)](effect)
             except Exception as error:  # A failed effect must not prevent the others.
                 self._failed(f"the effect {type(effect).__name__} failed", error)
         self._arm()
-
-    def perform_one(self, effect: E) -> None:
-        """Perform an effect."""
-        self._performers[type(effect)](effect)
 
     def _deliver(self, effect: fx.Deliver) -> None:
         self._run.deliver(effect.deliveries)

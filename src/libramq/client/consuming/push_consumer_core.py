@@ -370,7 +370,10 @@ class PushConsumerCore:
     def _settled(self, steps: Steps, now_ms: MonotonicMs) -> Effects:
         """Pass the signals on, until only effects are left. Each part sees what those before it changed."""
         effects = self._effects(steps, now_ms)
-        effects += self._effects(self._locking.requests(now_ms) + self._fetching.settle(), now_ms)
+        if self._locking.wanted or self._locking.to_give_back:
+            effects += self._effects(self._locking.requests(now_ms), now_ms)
+        if self._fetching.commits.waiting:
+            effects += self._effects(self._fetching.commits.settle(), now_ms)
         if self._phase is Phase.DRAINING and not len(self._table):
             self._phase = Phase.LEAVING
             effects += self._effects(self._coordination.leave(), now_ms) or self._unregister()

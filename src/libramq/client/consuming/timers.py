@@ -15,22 +15,23 @@ class DueItems(Generic[T]):
     def __init__(self) -> None:
         self._heap: list[tuple[MonotonicMs, int, T]] = []
         self._order = itertools.count()
+        #: When the next item is due.
+        self.next_ms: MonotonicMs | None = None
 
     def at(self, due_ms: MonotonicMs, item: T) -> None:
         """Set an item's due time."""
         heapq.heappush(self._heap, (due_ms, next(self._order), item))
+        self.next_ms = self._heap[0][0]
 
     def take_due(self, now_ms: MonotonicMs) -> T | None:
         """Remove and return the next item that is due; None when none is."""
-        if self._heap and self._heap[0][0] <= now_ms:
-            return heapq.heappop(self._heap)[2]
-        return None
-
-    @property
-    def next_ms(self) -> MonotonicMs | None:
-        """Return when the next item is due."""
-        return self._heap[0][0] if self._heap else None
+        if self.next_ms is None or self.next_ms > now_ms:
+            return None
+        item = heapq.heappop(self._heap)[2]
+        self.next_ms = self._heap[0][0] if self._heap else None
+        return item
 
     def clear(self) -> None:
         """Cancel all timers."""
         self._heap.clear()
+        self.next_ms = None

@@ -6,6 +6,7 @@ server answers. `client.consumer_run` is replaced: it has threads and loops.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -59,19 +60,14 @@ class _MemberNetwork(ConsumerNetwork):
         self._plan = plan
         self._witness = witness
         settings = plan.settings
-        self._server_assigned_queues = (
-            ServerAssignedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
-        )
-        if self._server_assigned_queues is not None:
-            settings = replace(settings, strategy=self._server_assigned_queues.strategy)
+        assigned = ServerAssignedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
+        if assigned is not None:
+            settings = replace(settings, strategy=assigned.strategy)
         super().__init__(settings, plan.subscriptions, failed=_raise, **parts)
-
-    def perform_one(self, effect: fx.Effect) -> None:
-        assigned = self._server_assigned_queues
-        if assigned is not None and isinstance(effect, fx.FetchConsumerList):
-            assigned.fetch(effect, self.core.consumer_list_fetched)
-        else:
-            super().perform_one(effect)
+        if assigned is not None:
+            self._performers[fx.FetchConsumerList] = partial(
+                assigned.fetch, fetched=self.core.consumer_list_fetched
+            )
 
     def ask(
         self,

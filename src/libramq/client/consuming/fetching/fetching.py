@@ -58,8 +58,7 @@ class Fetching:
     def __init__(self, own: Ownership, commits: Commits, rebalancing: Rebalancing) -> None:
         self._own = own
         self._rebalancing = rebalancing
-        self._commits = RequestedCommits(own, commits)
-        self.settle = self._commits.settle
+        self.commits = RequestedCommits(own, commits)
 
     def handle(self, request: FetchRequest, now_ms: MonotonicMs) -> Steps:
         """Handle a request; raises LocalProtocolError if it concerns a queue that is not ours."""
@@ -72,11 +71,11 @@ class Fetching:
                     steps += self._own.handle(owned, ev.Sought(offset), now_ms)
                 return steps
             case Commit(None, ended):
-                self._commits.begin(self._finished(), ended)
+                self.commits.begin(self._finished(), ended)
                 return []
             case Commit(offsets, ended):
                 assert offsets is not None, "the case above"
-                self._commits.begin(self._ours(offsets, leaving_too=True), ended)
+                self.commits.begin(self._ours(offsets, leaving_too=True), ended)
                 return []
             case ReadRecords():
                 self._own.pulling.read_records()
@@ -96,7 +95,7 @@ class Fetching:
 
     def commit_answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
         """Handle the result of a commit, before its queue does."""
-        self._commits.answered(commit, outcome)
+        self.commits.answered(commit, outcome)
 
     def _finished(self) -> list[tuple[OwnedQueue, int]]:
         found = []

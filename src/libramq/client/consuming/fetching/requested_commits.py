@@ -42,12 +42,12 @@ class RequestedCommits:
     def __init__(self, own: Ownership, commits: Commits) -> None:
         self._own = own
         self._commits = commits
-        self._requests: list[_Request] = []
+        self.waiting: list[_Request] = []
 
     def begin(self, offsets: Iterable[tuple[OwnedQueue, int]], ended: Ended) -> None:
         """Want offsets committed; `settle` sends them."""
         wanted = {owned.queue: _Wanted(owned.generation, offset) for owned, offset in offsets}
-        self._requests.append(_Request(wanted, ended))
+        self.waiting.append(_Request(wanted, ended))
 
     def answered(self, commit: fx.CommitOffset, outcome: LibraError | None) -> None:
         """Note the result of a commit, with which its queue may go.
@@ -56,7 +56,7 @@ class RequestedCommits:
         """
         if commit.claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             return
-        for request in self._requests:
+        for request in self.waiting:
             wanted = request.wanted.get(commit.queue)
             if wanted is None or wanted.generation != commit.generation:
                 continue
@@ -67,14 +67,12 @@ class RequestedCommits:
 
     def settle(self) -> Steps:
         """Send what may be sent, and end the requests of which nothing is left."""
-        if not self._requests:
-            return []
         steps: Steps = []
-        for request in list(self._requests):
+        for request in list(self.waiting):
             for queue, wanted in list(request.wanted.items()):
                 steps += self._settle(request, queue, wanted)
             if request.error is not None or not request.wanted:
-                self._requests.remove(request)
+                self.waiting.remove(request)
                 steps.append(fx.CommitsEnded(request.ended, request.error))
         return steps
 

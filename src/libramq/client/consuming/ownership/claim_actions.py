@@ -10,7 +10,7 @@ from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.offset_actions import begin_at_committed, load, load_later
 from libramq.client.consuming.ownership.owned_queue import OwnedQueue
 from libramq.client.consuming.ownership.ownership import Ownership
-from libramq.client.consuming.ownership.queue_claim import NO_CLAIM
+from libramq.client.consuming.ownership.queue_claim import NO_CLAIM, QueueClaim
 from libramq.client.consuming.ownership.queue_lock import reserved
 from libramq.client.consuming.ownership.release_actions import lose
 from libramq.client.consuming.ownership.state import QueueState
@@ -23,7 +23,7 @@ from libramq.fencing import Opened
 def take(own: Ownership, owned: OwnedQueue, event: ev.Taken, now_ms: MonotonicMs) -> Steps:
     """Begin with a queue: lock it, wait for its last owner, or load its offset at once."""
     if event.claim is not None:
-        owned.claim = owned.claim.regranted(event.claim)
+        owned.claim = QueueClaim(event.claim)
         if event.opened is not None:
             owned.state = QueueState.OPENING
             owned.claim = owned.claim.accepted(event.claim, event.opened.topic_start)

@@ -30,9 +30,10 @@ class QueueLocking:
         self._own = own
         #: In coordinated groups fences keep the order, and `uses_locks` is False.
         self._is_orderly = own.uses_locks
-        self._wanted: dict[MessageQueue, int] = {}
+        #: What the next requests lock and unlock.
+        self.wanted: dict[MessageQueue, int] = {}
         self._returned: dict[MessageQueue, str] = {}
-        self._to_give_back: dict[str, list[MessageQueue]] = {}
+        self.to_give_back: dict[str, list[MessageQueue]] = {}
 
     def resume(self) -> None:
         """Begin locking: we allocate for ourselves."""
@@ -45,7 +46,7 @@ class QueueLocking:
 
     def want(self, wanted: sg.LockWanted) -> None:
         """Lock a queue with the next requests."""
-        self._wanted[wanted.queue] = wanted.generation
+        self.wanted[wanted.queue] = wanted.generation
         self._returned.pop(wanted.queue, None)
 
     def unlocked(self, unlocked: sg.Unlocked) -> None:
@@ -75,19 +76,17 @@ class QueueLocking:
         unconfirmed = [queue for queue, at in self._returned.items() if at == address]
         for queue in unconfirmed:
             del self._returned[queue]
-            self._to_give_back.setdefault(address, []).append(queue)
+            self.to_give_back.setdefault(address, []).append(queue)
         return self._wants(self._at(address))
 
     def requests(self, now_ms: MonotonicMs) -> Steps:
         """Return one request for each broker with queues to lock, and one for each with queues to unlock."""
-        if not self._to_give_back and not self._wanted:  # As after most events.
-            return []
         steps: Steps = [
-            fx.UnlockQueues(address, tuple(queues)) for address, queues in self._to_give_back.items()
+            fx.UnlockQueues(address, tuple(queues)) for address, queues in self.to_give_back.items()
         ]
-        self._to_give_back.clear()
+        self.to_give_back.clear()
         by_address: dict[str, list[tuple[MessageQueue, int]]] = {}
-        for queue, generation in self._wanted.items():
+        for queue, generation in self.wanted.items():
             owned = self._own.table.same(queue, generation)
             if owned is None or not owned.is_ours:
                 continue
@@ -98,7 +97,7 @@ class QueueLocking:
             else:
                 owned.lock = owned.lock.requested(address)
                 by_address.setdefault(address, []).append((queue, generation))
-        self._wanted.clear()
+        self.wanted.clear()
         steps += [fx.LockQueues(address, tuple(queues), now_ms) for address, queues in by_address.items()]
         return steps
 

@@ -4,6 +4,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from libramq.client.consuming import effects as fx
@@ -46,7 +47,7 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.find_group(self._group),
-            lambda outcome, now_ms: self._core.group_found(effect, outcome, now_ms),
+            partial(self._core.group_found, effect),
             effect.timeout_ms,
         )
 
@@ -54,7 +55,7 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.join_group(effect.header, effect.body),
-            lambda outcome, now_ms: self._core.group_joined(effect, outcome, now_ms),
+            partial(self._core.group_joined, effect),
             effect.timeout_ms,
         )
 
@@ -62,7 +63,7 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.poll_group(self._group, effect.member, effect.epoch, effect.body),
-            lambda outcome, now_ms: self._core.group_polled(effect, outcome, now_ms),
+            partial(self._core.group_polled, effect),
             effect.timeout_ms,
         )
 
@@ -94,6 +95,6 @@ class MemberRequests:
         self._ask(
             effect.address,
             calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
-            lambda outcome, now_ms: self._core.opened(effect, outcome, now_ms),
+            partial(self._core.opened, effect),
             OFFSET_TIMEOUT_MS,
         )
