@@ -114,15 +114,13 @@ class Engine:
             except Exception as error:
                 failure = _first(failure, error)
         if self._kernel.is_changed:
-            self._settle_changed()
+            try:
+                _call_all(self._hooks.settle_changed)
+            except Exception as error:
+                failure = _first(failure, error)
+            self._kernel.is_changed = False
         if failure is not None:
             raise failure
-
-    def _settle_changed(self) -> None:
-        try:
-            _call_all(self._hooks.settle_changed)
-        finally:
-            self._kernel.is_changed = False
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:

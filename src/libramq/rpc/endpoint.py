@@ -17,7 +17,7 @@ from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refus
 from libramq.remoting.requests import REFUSED, REQUESTS, RequestSpec
 from libramq.rpc.authorization import authorised, authorised_batches
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import BatchProcessor, Processor, Processors, Request, failure
+from libramq.rpc.request import BatchProcessor, Processors, Request, failure
 from libramq.rpc.responder import Responder
 
 #: Called with the answer to a request of ours, and when it came (monotonic).
@@ -70,7 +70,11 @@ class Endpoint:
         if processor is None:
             if self._mark_changed is not None and command.code not in PULLS:
                 self._mark_changed()
-            self._responder.answer(request, self._run(self._processors[command.code], request))
+            try:
+                outcome = self._processors[command.code](request)
+            except Exception as error:  # A failing processor affects its own request only.
+                outcome = failure(error, request)
+            self._responder.answer(request, outcome)
             return start + 1
         batch = [request]
         position = start + 1
@@ -99,12 +103,6 @@ class Endpoint:
         if spec.has_version and (remark := version_refusal(spec.code.name, command.ext)) is not None:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
         return None
-
-    def _run(self, processor: Processor, request: Request) -> Outcome:
-        try:
-            return processor(request)
-        except Exception as error:  # A failing processor affects its own request only.
-            return failure(error, request)
 
     def _run_batch(self, processor: BatchProcessor, requests: Sequence[Request]) -> Sequence[Outcome]:
         try:

@@ -1,5 +1,6 @@
 """Outgoing bytes: a turn's output for each connection, sent by one write each when the turn is settled."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from libramq.kernel.connection import Connection
@@ -20,14 +21,12 @@ UNNOTED_BYTES_MAX: Final = 1024
 OFFERED_BEHIND_BYTES_MAX: Final = 64 * 1024
 
 
+@dataclass(slots=True)
 class _Pieces:
     """The output of a turn for one connection."""
 
-    __slots__ = ("pieces", "size")
-
-    def __init__(self, data: bytes) -> None:
-        self.pieces = [data]
-        self.size = len(data)
+    pieces: list[bytes]
+    size: int
 
 
 class Outgoing:
@@ -43,7 +42,7 @@ class Outgoing:
         """Append bytes to the turn's output for a connection."""
         outgoing = self._by_connection.get(connection)
         if outgoing is None:
-            self._by_connection[connection] = _Pieces(data)
+            self._by_connection[connection] = _Pieces([data], len(data))
             self.is_any = True
         else:
             outgoing.pieces.append(data)

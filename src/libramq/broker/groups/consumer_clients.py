@@ -63,6 +63,7 @@ class ConsumerClients:
         self.broker_name = broker_name
         self._configs = tables.groups
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
+        self.group = self._groups.get
         self.rebalances = ObservedRebalances(
             self._groups,
             tables=tables,
@@ -82,10 +83,6 @@ class ConsumerClients:
     def observe_members(self, observer: Callable[[str], None]) -> None:
         """Set a function to be called with a group whose members here, or their kinds, have changed."""
         self._member_observers.append(observer)
-
-    def group(self, name: str) -> ConsumerGroup[Connection] | None:
-        """Return the group, or None if no member is connected."""
-        return self._groups.get(name)
 
     def groups(self) -> Iterable[ConsumerGroup[Connection]]:
         """Return all groups with connected members."""

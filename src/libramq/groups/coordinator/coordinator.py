@@ -74,7 +74,7 @@ class Coordinator(Generic[P, T]):
         self._shared: SharedTables[P] = SharedTables(record)
         self._restored, self._is_begun = dict(restored or {}), False
         self._groups: dict[str, CoordinatedGroup[P, T]] = {
-            name: CoordinatedGroup(name, shared=self._shared, state=state, now_ms=MonotonicMs(0))
+            name: CoordinatedGroup(name, shared=self._shared, state=state)
             for name, state in self._restored.items()
         }
         self._shared.topics.find = queues
@@ -386,7 +386,7 @@ class Coordinator(Generic[P, T]):
             return self._groups[name]
         if len(self._groups) >= COORDINATED_GROUPS_MAX:
             raise at_limit(f"{COORDINATED_GROUPS_MAX} groups are coordinated here")
-        group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
+        group = self._groups[name] = CoordinatedGroup(name, shared=self._shared)
         if name in self._shared.stock:
             group.handle(ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
         elif self._must_gather(name):

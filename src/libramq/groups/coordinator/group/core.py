@@ -40,24 +40,28 @@ class GroupCore(Generic[P, T]):
     mode_epoch: the epoch of the last change of mode; a member with an earlier epoch does not know the mode.
     """
 
-    def __init__(
-        self, name: str, *, shared: SharedTables[P], state: GroupState | None = None, now_ms: MonotonicMs
-    ) -> None:
-        state = state or GroupState()
-        self.name, self.mode = name, state.mode
+    def __init__(self, name: str, *, shared: SharedTables[P], state: GroupState | None = None) -> None:
+        self.name, self.mode, self.mode_epoch = name, MODE_EPOCHS, 0
         self.is_dead = False
         self.members: GroupMembership[P, T] = GroupMembership(name, shared)
-        for profile in state.members:
-            self.members.restore(profile, now_ms=now_ms)
         self.topics = GroupTopics(name, shared.topics)
-        self.topics.add([topic for each in state.members for topic in each.subscriptions], now_ms=now_ms)
-        here = {queue: claim for queue, claim in state.claims.items() if claim.member in self.members}
-        self.balance = GroupBalance(name, self.members, self.topics, QueueHandover(state.epoch, here))
+        queues = self._restored(state) if state is not None else QueueHandover()
+        self.balance = GroupBalance(name, self.members, self.topics, queues)
         self.publication: GroupPublication[T] = GroupPublication(name, shared.record)
-        self.mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
         self.timers, self.stock = shared.timers, shared.stock
         self.inquiry: GroupInquiry | None = None
         self.warning = self._tag_conflict()
+
+    def _restored(self, state: GroupState) -> QueueHandover:
+        """Restore the members and their topics from a recorded state; return their queues."""
+        self.mode = state.mode
+        self.mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
+        never = MonotonicMs(0)
+        for profile in state.members:
+            self.members.restore(profile, now_ms=never)
+        self.topics.add([topic for each in state.members for topic in each.subscriptions], now_ms=never)
+        here = {queue: claim for queue, claim in state.claims.items() if claim.member in self.members}
+        return QueueHandover(state.epoch, here)
 
     @property
     def state(self) -> State:

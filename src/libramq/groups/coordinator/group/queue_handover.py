@@ -30,7 +30,8 @@ class QueueHandover(HandoverLedger):
         self.revoked: dict[MessageQueue, MonotonicMs] = {}
         self.granted: dict[MessageQueue, None] = {}
         self.to_notify: dict[str, None] = {}
-        self._overdue_at_ms: MonotonicMs | None = None
+        #: The earliest time at which a revoked queue has to be taken from its holder.
+        self.overdue_at_ms: MonotonicMs | None = None
         self.unheld: dict[MessageQueue, None] = {}
         self._gone: set[str] = set()
         self._committed: dict[MessageQueue, bool] = {}
@@ -90,7 +91,7 @@ class QueueHandover(HandoverLedger):
                     self.revoked[queue] = now_ms + revoke_timeout_ms(holding.member)
                 else:
                     del self.revoked[queue]
-        self._overdue_at_ms = min(self.revoked.values(), default=None)
+        self.overdue_at_ms = min(self.revoked.values(), default=None)
         self.unheld = dict.fromkeys(queue for queue in self.target if queue not in self.holdings)
         self.grant_free(now_ms=now_ms)
         return is_new
@@ -140,7 +141,7 @@ class QueueHandover(HandoverLedger):
             if now_ms >= until_ms and self.holdings[queue].member not in spared
         ]
         # If a spared member stays after all, the group is balanced again, and `retarget` sets a new time.
-        self._overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
+        self.overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
             self.to_notify[holding.member] = None
@@ -151,11 +152,6 @@ class QueueHandover(HandoverLedger):
         """Extend the deadlines of all revocations."""
         for queue, until_ms in self.revoked.items():
             self.revoked[queue] = until_ms + by_ms
-
-    @property
-    def overdue_at_ms(self) -> MonotonicMs | None:
-        """Return the earliest time at which a revoked queue has to be taken from its holder."""
-        return self._overdue_at_ms if self.revoked else None
 
     def depart(self, member: str) -> None:
         """Note that a member is leaving: what it releases is not granted to it again."""
@@ -208,6 +204,8 @@ class QueueHandover(HandoverLedger):
         """Take a queue from its holder."""
         super().drop(queue)
         self.revoked.pop(queue, None)
+        if not self.revoked:
+            self.overdue_at_ms = None
 
     def take_committed(self) -> set[MessageQueue]:
         """Return the queues that were given up since they were held last, each time with all committed.
