@@ -10,6 +10,7 @@ Upstream of the name: Kafka's DelayedOperationPurgatory.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
@@ -28,19 +29,17 @@ PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
 DROPPED_PER_STEP: Final = 256
 
 
+@dataclass(eq=False, slots=True)
 class Parked:
     """A parked reply. Subclasses define what happens at the deadline, and on removal.
 
     cost_bytes: the memory that it holds while it waits.
     """
 
-    __slots__ = ("_deadline", "connection", "cost_bytes", "is_parked")
-
-    def __init__(self, connection: Connection, *, cost_bytes: int = 0) -> None:
-        self.connection = connection
-        self.cost_bytes = cost_bytes
-        self.is_parked = False
-        self._deadline: Deadline | None = None
+    connection: Connection
+    cost_bytes: int = field(default=0, kw_only=True)
+    is_parked: bool = field(default=False, init=False)
+    _deadline: Deadline | None = field(default=None, init=False)
 
     def expire(self, now_ms: MonotonicMs) -> None:
         """Reply: the deadline has come. It has been taken out already."""

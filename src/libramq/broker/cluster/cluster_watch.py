@@ -65,28 +65,24 @@ class ClusterWatch:
         self._ask = ask
         self._monotonic_ms = monotonic_ms
         self._position = 0
-        self._due_ms = monotonic_ms()
-        self._looked_at_ms = self._due_ms - LOOK_SOON_MS
-        self._topics_due_ms = self._due_ms
-        self._soon_until_ms = self._due_ms
-        self._is_asking = False
+        now_ms = monotonic_ms()
+        #: When `tick` is due next; None while an answer is awaited.
+        self.next_due_ms: MonotonicMs | None = now_ms
+        self._looked_at_ms = now_ms - LOOK_SOON_MS
+        self._topics_due_ms = now_ms
+        self._soon_until_ms = now_ms
         self._failures = 0
         self._requested_topics: set[str] = set()
         self._topics_seen = 0
 
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `tick` is due next; None while an answer is awaited."""
-        return None if self._is_asking else self._due_ms
-
     def tick(self, now_ms: MonotonicMs) -> None:
         """Perform everything that is due."""
-        if self._is_asking or now_ms < self._due_ms:
+        if self.next_due_ms is None or now_ms < self.next_due_ms:
             return
         if not self._name_servers:  # Their list has not been read yet.
-            self._due_ms = now_ms + LOOK_MS
+            self.next_due_ms = now_ms + LOOK_MS
             return
-        self._is_asking = True
+        self.next_due_ms = None
         self._looked_at_ms = now_ms
         self._ask(
             Question(self._name_server, topic_route(BROKERS_TOPIC), self._brokers_answered, ANSWER_MS_MAX)
@@ -94,7 +90,9 @@ class ClusterWatch:
 
     def look_soon(self) -> None:
         """Query the name servers soon: another broker has news."""
-        self._due_ms = min(self._due_ms, max(self._monotonic_ms(), self._looked_at_ms + LOOK_SOON_MS))
+        if self.next_due_ms is not None:
+            soon_ms = max(self._monotonic_ms(), self._looked_at_ms + LOOK_SOON_MS)
+            self.next_due_ms = min(self.next_due_ms, soon_ms)
 
     def look_often(self) -> None:
         """Query the name servers often for a while: they will notice the same event soon."""
@@ -122,7 +120,6 @@ class ClusterWatch:
         return self._name_servers[self._position % len(self._name_servers)]
 
     def _brokers_answered(self, outcome: TopicRouteData | LibraError) -> None:
-        self._is_asking = False
         now_ms = self._monotonic_ms()
         if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
             self._failures += 1
@@ -134,10 +131,10 @@ class ClusterWatch:
             self._position += 1
             # The other topics follow at once, one after the other.
             is_last = self._failures % max(1, len(self._name_servers)) == 0
-            self._due_ms = now_ms + (LOOK_MS if is_last else 0)
+            self.next_due_ms = now_ms + (LOOK_MS if is_last else 0)
             return
         self._failures = 0
-        self._due_ms = now_ms + (LOOK_SOON_MS if now_ms < self._soon_until_ms else LOOK_MS)
+        self.next_due_ms = now_ms + (LOOK_SOON_MS if now_ms < self._soon_until_ms else LOOK_MS)
         route = None if isinstance(outcome, LibraError) else outcome
         is_changed = self._view.brokers_reported(route, linked=self._watcher.linked())
         if is_changed:
