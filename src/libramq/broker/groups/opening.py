@@ -129,7 +129,8 @@ class QueueOpening:
                 former = self._fences.removed.take(group, (topic, queue_id)) or NOBODY
             client = partial(client_of, claim.member)
             self._rebalances.opened(connection, group, topic, queue_id, client, was_open=was_open)
-            self._end_pulls(queue)
+            if former != NOBODY:
+                self._end_pulls(queue)
             former_epoch = former.epoch if former.member == claim.member else 0
         recovered_end = self._fences.recovered_end(group, topic, queue_id)
         # Records before this place in the log are of a deleted topic of the same name.
