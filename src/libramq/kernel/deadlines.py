@@ -117,7 +117,7 @@ class Deadlines:
 
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
         """Return a new deadline that runs the action at the given time."""
-        deadline = self.new(action)
+        deadline = Deadline(self, action, "")
         self._move(deadline, due_ms)
         return deadline
 

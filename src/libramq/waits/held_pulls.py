@@ -121,6 +121,7 @@ class HeldPulls(Generic[T]):
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
+        self.release = purgatory.release
         self._queues: dict[Key, _Queue[T]] = {}
         self._count = 0
 

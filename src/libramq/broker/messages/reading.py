@@ -183,7 +183,7 @@ class Reading:
     def _wake(self, held: HeldPull[Pull]) -> None:
         """Run a pull again, unless it was answered, or has ended, before it was its turn."""
         if held.is_parked:
-            self._held.take_out([held])
+            self._held.release(held)
             held.request.offset = held.offset
             self._run_again(held.request, held.until_ms, _Cause.WOKEN)  # It stays held if no message matches.
 
