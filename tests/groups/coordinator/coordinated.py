@@ -87,13 +87,14 @@ class Surroundings:
         self.coordinator = self.begin()
 
     def begin(self) -> Coordinator[str, str]:
-        return Coordinator(
+        coordinator: Coordinator[str, str] = Coordinator(
             secret_bits=self.secret_bits,
             record=self.record,
-            restored=self.states,
             queues=self.topics.get,
             must_gather=lambda _: self.must_gather,
         )
+        coordinator.restore(self.states, now_ms=self.now_ms)
+        return coordinator
 
     def restart(self) -> None:
         """Replace the broker's process by a new one; connections are gone."""

@@ -68,11 +68,11 @@ class Coordination:
         self._coordinator: Coordinator[Connection, Ticket] = Coordinator(
             secret_bits=secret_bits,
             record=tables.record_group,
-            restored=tables.group_states,
             queues=self.queues,
             must_gather=self._must_gather,
             due_by=self._deadline.by,
         )
+        self._coordinator.restore(tables.group_states, now_ms=self._now_ms())
         self.client_of = self._coordinator.client_of
         self.opened = self._coordinator.opened
         # Restored groups that allocate for themselves: their stock members should report soon.
@@ -86,7 +86,7 @@ class Coordination:
         self._perform(self._coordinator.grants_for(view.own_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
-        self._tick(self._now_ms())  # Restored members' sessions begin now; late, it would look like a stall.
+        self._await_due()
 
     # The groups' coordinators.
 
@@ -326,7 +326,7 @@ class Coordination:
                 assigned = partial(self._assigned, effect.group, effect.work)
                 self._run(Thread.ASSIGN, effect.work.made, assigned)
             case fx.Started() | fx.Settled():
-                self._reports.note(effect)
+                self._consumers.rebalances.note_later(partial(self._reports.record, effect))
             case fx.Replaced():
                 self._reports.replaced(effect)
             case fx.ModeChanged():

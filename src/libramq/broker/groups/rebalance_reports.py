@@ -1,7 +1,6 @@
 """The reports of rebalances: how a coordinator has rebalances recorded, here and at the other brokers."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from libramq.broker.groups.consumer_clients import ConsumerClients
@@ -21,11 +20,8 @@ class RebalanceReports:
         self._rebalances = consumers.rebalances
         self._peers = peers
 
-    def note(self, effect: Started | Settled) -> None:
-        """Record the start or the end of a rebalance after this turn, here and at the other brokers."""
-        self._rebalances.note_later(partial(self._record, effect))
-
-    def _record(self, effect: Started | Settled, now: Now) -> None:
+    def record(self, effect: Started | Settled, now: Now) -> None:
+        """Record a rebalance's start or end, here and at the other brokers. now: when it happened."""
         if isinstance(effect, Settled):
             self._completed(effect)
             self._peers.settled(effect)

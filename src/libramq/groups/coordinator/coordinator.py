@@ -51,10 +51,9 @@ MEMBER_ID_BYTES: Final = 16
 class Coordinator(Generic[P, T]):
     """Groups by name. P: a connection; T: a request that is answered later.
 
-    record: persists a group's state before any of it is published; None removes it. restored: the persisted
-    states; the sessions of their members begin with the first call, which brings the time. queues: returns
-    those of a topic over all brokers, sorted, or None; `queues_changed` takes changes, and those of restored
-    groups. must_gather: whether another broker may have coordinated a group that is not known here. due_by:
+    record: persists a group's state before any of it is published; None removes it. queues: returns those of
+    a topic over all brokers, sorted, or None; `queues_changed` takes changes, and those of restored groups.
+    must_gather: whether another broker may have coordinated a group that is not known here. due_by:
     called with the time by which `tick` is due, whenever that may have become earlier.
     """
 
@@ -63,7 +62,6 @@ class Coordinator(Generic[P, T]):
         *,
         secret_bits: SecretBits,
         record: Record = lambda *_: None,
-        restored: Mapping[str, GroupState] | None = None,
         queues: Callable[[str], Sequence[MessageQueue] | None] = lambda _: None,
         must_gather: Callable[[str], bool] = lambda _: False,
         due_by: Callable[[MonotonicMs], None] = lambda _: None,
@@ -72,13 +70,15 @@ class Coordinator(Generic[P, T]):
         self._must_gather = must_gather
         self._sessions = SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
-        self._restored, self._is_begun = dict(restored or {}), False
-        self._groups: dict[str, CoordinatedGroup[P, T]] = {
-            name: CoordinatedGroup(name, shared=self._shared, state=state)
-            for name, state in self._restored.items()
-        }
+        self._groups: dict[str, CoordinatedGroup[P, T]] = {}
         self._shared.topics.find = queues
         self._shared.timers.due_by = due_by
+
+    def restore(self, states: Mapping[str, GroupState], *, now_ms: MonotonicMs) -> None:
+        """Continue with groups as they were recorded; the sessions of their members begin now."""
+        for name, state in states.items():
+            group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, state=state)
+            group.handle(ev.Begun(), now_ms=now_ms)
 
     # Requests of members and operators.
 
@@ -89,7 +89,6 @@ class Coordinator(Generic[P, T]):
 
         is_alone: no other client of the group is connected here, which would join next.
         """
-        self._begin(now_ms)
         try:
             names.validate_group(join.group)
             if join.held:
@@ -105,7 +104,6 @@ class Coordinator(Generic[P, T]):
 
     def poll(self, ticket: T, peer: P, poll: Poll, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Hold a member's poll until its assignment differs from the one it names, or a while has passed."""
-        self._begin(now_ms)
         try:
             group, member = self._require(poll.group, poll.member)
             self._shared.check_listed(poll.held, len(member.held))
@@ -117,7 +115,6 @@ class Coordinator(Generic[P, T]):
 
     def release(self, ticket: T, peer: P, release: Release, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Free the queues that a member releases; queues that are not its own are ignored."""
-        self._begin(now_ms)
         try:
             check_listed(release.queues)
             group, member = self._require(release.group, release.member)
@@ -129,7 +126,6 @@ class Coordinator(Generic[P, T]):
 
     def leave(self, ticket: T, leave: Leave, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Remove a member that leaves."""
-        self._begin(now_ms)
         is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
         reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
         try:
@@ -142,7 +138,6 @@ class Coordinator(Generic[P, T]):
 
     def remove(self, ticket: T, remove: Remove, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Remove a member for an operator; one that is alive joins again."""
-        self._begin(now_ms)
         try:
             operator = operator_of(remove)
             group = self._groups.get(remove.group)
@@ -160,7 +155,6 @@ class Coordinator(Generic[P, T]):
 
     def closed(self, peer: P, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle the end of a connection: its members have a grace period to reconnect."""
-        self._begin(now_ms)
         effects: list[Effect[T]] = []
         for key in self._shared.connections.of(peer):
             member = self._groups[key.group].members.require(key.member)
@@ -175,7 +169,6 @@ class Coordinator(Generic[P, T]):
         None means that they are unknown, for example since another broker was found. The group then keeps its
         queues until they are reported, or until `GroupTopics` has waited long enough.
         """
-        self._begin(now_ms)
         topics = self._shared.topics
         if queues is None:
             topics.doubt(topic)
@@ -250,7 +243,6 @@ class Coordinator(Generic[P, T]):
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Give up a group that another broker coordinates now, at that address (empty: not known)."""
-        self._begin(now_ms)
         self._shared.stock.pop(group, None)
         return self._dissolve(group, address, now_ms)
 
@@ -260,7 +252,6 @@ class Coordinator(Generic[P, T]):
         may_return: using the group creates it again. Members then keep their queues and open them again;
         otherwise they are refused.
         """
-        self._begin(now_ms)
         known = self._groups.get(group)
         if known is None or not may_return or not len(known.members):
             return self._dissolve(group, "", now_ms)
@@ -279,7 +270,6 @@ class Coordinator(Generic[P, T]):
 
     def tick(self, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Handle what is due: sessions, grace periods, polls, revocations, and collected changes."""
-        self._begin(now_ms)
         effects: list[Effect[T]] = []
         touched: dict[str, None] = {}
         for key in self._shared.timers.take_due(now_ms):
@@ -313,7 +303,7 @@ class Coordinator(Generic[P, T]):
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """Return the earliest time at which `tick` may have something to do."""
-        return self._shared.timers.next_due_ms if self._is_begun or not self._restored else MonotonicMs(0)
+        return self._shared.timers.next_due_ms
 
     # Statistics.
 
@@ -358,18 +348,8 @@ class Coordinator(Generic[P, T]):
         members = self._groups[group_name].members.members if group_name in self._groups else {}
         return members[member_id].profile.client_id if member_id in members else None
 
-    def _begin(self, now_ms: MonotonicMs) -> None:
-        """Begin the sessions of restored members: the first call brings the time."""
-        if self._is_begun:
-            return
-        self._is_begun = True
-        for group in self._groups.values():
-            group.handle(ev.Begun(), now_ms=now_ms)
-        self._restored.clear()
-
     def _happen(self, group: str, event: ev.Event, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Apply an event to a group, if it is coordinated here, and return the effects."""
-        self._begin(now_ms)
         known = self._groups.get(group)
         if known is None:
             return []

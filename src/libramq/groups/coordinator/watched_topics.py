@@ -30,10 +30,10 @@ class WatchedTopics:
         """Return the groups that subscribe to a topic."""
         return list(self._groups.get(topic, ()))
 
-    def watch(self, group: str, topics: Iterable[str]) -> None:
-        """Add a group's subscriptions."""
+    def watch(self, group: str, topics: Iterable[str], *, finds: bool = True) -> None:
+        """Add a group's subscriptions. finds: look up the queues of new topics; else `update` brings them."""
         for topic in topics:
-            if topic not in self._groups and (queues := self.find(topic)) is not None:
+            if finds and topic not in self._groups and (queues := self.find(topic)) is not None:
                 self._queues[topic] = tuple(queues)
             self._groups.setdefault(topic, {})[group] = None
 

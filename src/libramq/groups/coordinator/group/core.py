@@ -56,10 +56,9 @@ class GroupCore(Generic[P, T]):
         """Restore the members and their topics from a recorded state; return their queues."""
         self.mode = state.mode
         self.mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
-        never = MonotonicMs(0)
         for profile in state.members:
-            self.members.restore(profile, now_ms=never)
-        self.topics.add([topic for each in state.members for topic in each.subscriptions], now_ms=never)
+            self.members.restore(profile, now_ms=MonotonicMs(0))
+        self.topics.restore(topic for each in state.members for topic in each.subscriptions)
         here = {queue: claim for queue, claim in state.claims.items() if claim.member in self.members}
         return QueueHandover(state.epoch, here)
 

@@ -29,6 +29,12 @@ class GroupTopics:
             self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
             self.watched.watch(self._group, new)
 
+    def restore(self, topics: Iterable[str]) -> None:
+        """Restore subscriptions, whose queues are yet to be reported: that is when the group is balanced."""
+        restored = list(topics)
+        self._subscribed.update(restored)
+        self.watched.watch(self._group, restored, finds=False)
+
     def begin(self, *, now_ms: MonotonicMs) -> None:
         """Start waiting for the topics' queues."""
         self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
