@@ -243,7 +243,7 @@ class TimerFiles:
         return (
             saved is None
             or self.timers.version != saved[0]
-            or self._log.has_unwritten
+            or self._log.end > self._log.written_end
             or self._pop.place != saved[1]
         )
 

@@ -60,11 +60,6 @@ class TimerLog:
         """Return the position of the first unit that is left."""
         return self._segments.min_offset
 
-    @property
-    def has_unwritten(self) -> bool:
-        """Return whether there are units to be written."""
-        return self.end > self.written_end
-
     def open(self) -> None:
         """Find the files; `units` and `end_at` follow. A power cut may leave files short, even empty."""
         self._segments.load(clean=False)

@@ -8,6 +8,7 @@ It does not use sockets itself: a dialer makes the connections and timers provid
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -62,6 +63,8 @@ class _Remote:
         self._remotes = remotes
         self._frames = FrameFiller()
         self.room = self._frames.room
+        self.received = partial(self._read, self._frames.receive)
+        self.filled = partial(self._read, self._frames.received)
         self._corked: list[bytes] = []
         self._waiting: list[tuple[Command, Done | None, int]] = []
         self._link: Link | None = None
@@ -124,12 +127,6 @@ class _Remote:
         waiting, self._waiting = self._waiting, []
         for request, done, timeout_ms in waiting:
             self.send(request, done, timeout_ms)
-
-    def received(self, data: bytes) -> None:
-        self._read(self._frames.receive, data)
-
-    def filled(self, nbytes: int) -> None:
-        self._read(self._frames.received, nbytes)
 
     def _read(self, take: Callable[[T], list[Command]], read: T) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
