@@ -46,6 +46,7 @@ class SimulatedBroker:
             "store_path": f"/{name}",
             "commit_log_file_bytes": 1 << 16,
             "consume_queue_file_bytes": 2_000,
+            "timer_log_file_bytes": 1 << 16,
             "default_topic_queue_nums": 4,
             "namesrv_addr": ";".join(name_servers),
             "message_delay_level": "1s 1s 1s 2s 3s",
