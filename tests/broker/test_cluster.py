@@ -19,6 +19,9 @@ from tests.broker.brokers import heartbeat
 from tests.broker.clusters import SESSION_MS, TOPIC, Cluster, group_at
 from tests.transport.loops import until, until_asked
 
+#: What a busy machine may add to the end of a session.
+SLOW_S = 9
+
 A, B, C, D = "broker-a", "broker-b", "broker-c", "broker-d"
 QUEUES = {A: 8, B: 5, C: 3}
 
@@ -196,7 +199,7 @@ async def test_a_handover_survives_the_death_of_its_coordinator(cluster):
     await cluster.all_handled()
     await cluster.even(one, two)
     await until(lambda: cluster.group(group)[1] is not None and cluster.group(group)[1].is_settled)
-    assert loop.time() - killed_at <= SESSION_MS / 1000 + 1
+    assert loop.time() - killed_at <= SESSION_MS / 1000 + SLOW_S
     assert cluster.repeated == {}
     # The broker restarts: the group returns to it, its queues are granted again, and no other queue moves.
     await until(lambda: cluster.is_even(one, two))
