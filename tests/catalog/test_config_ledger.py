@@ -1,5 +1,6 @@
 """The files of a table: whenever a crash happens, what was recorded survives."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ from libramq.errors import StoreCorrupt
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
 from libramq.offsets.fence_file import Opening
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.store.stores import Disk
 
 
 class Topics:
     """A topic table with its ledger, as the broker opens it."""
 
-    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+    def __init__(self, root: Path, disk: Disk | MemoryDisk | None = None) -> None:
         self.disk = disk or Disk()
         self.ledger = ConfigLedger(self.disk, root / "topics.json", TopicConfig)
         self.table = TopicTable(TopicRules(), self.ledger.load(TopicsFile), record=self.ledger.append)
@@ -139,6 +142,22 @@ def test_a_failed_fold_keeps_the_journal_and_is_retried(tmp_path):
     topics.ledger.close(topics.table.file)
     assert names(tmp_path)[0] == "topics.json"
     assert Topics(tmp_path).content() == topics.content()
+
+
+def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
+    """It may bring back journals that were removed, or the first lines of them."""
+    root = Path("/config")
+    for seed in range(50):
+        disk = MemoryDisk(VirtualTime(), random.Random(seed))
+        topics = Topics(root, disk)
+        for queues in (1, 2, 3):
+            topics.put("T", queues)
+        plan = topics.ledger.plan_fold(topics.table.file)
+        run_fold(plan)
+        topics.ledger.complete_fold(plan)
+        before = topics.content()
+        disk.power_cut()
+        assert Topics(root, disk).content() == before, seed
 
 
 def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path):

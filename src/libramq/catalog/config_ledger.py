@@ -5,7 +5,9 @@
 
 Upstream writes the whole table at each change (common/ConfigManager.java), which with ten thousand topics
 delays all clients at each new one. A fold begins a new journal, writes the table, and removes the older
-journals; after a crash at any moment, the files give the same table again.
+journals; after a crash at any moment, the files give the same table again. A power cut may bring removed
+journals back, and apply them to the newer table: so they are on the disk before that is, as a part of one
+would take back what came after it.
 """
 
 from collections.abc import Callable
@@ -19,6 +21,9 @@ from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
 from libramq.filesystem import FileSystem, safe_child
 from libramq.formats.tables import DataVersion
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -38,15 +43,23 @@ class ConfigChange(msgspec.Struct, Generic[C], frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """The content that a fold writes; `run_fold` may do so in a thread."""
+    """The content that a fold writes; `run_fold` may do so in a thread. journals: those it makes needless."""
 
+    filesystem: FileSystem
     file: ConfigFile
     value: object
+    journals: tuple[Path, ...]
     journals_through: int
 
 
 def run_fold(plan: FoldPlan) -> None:
-    """Write the whole table."""
+    """Write the whole table, after its journals are on the disk."""
+    for path in plan.journals:
+        journal = plan.filesystem.open(path, write=True)
+        try:
+            plan.filesystem.fsync(journal)
+        finally:
+            plan.filesystem.close(journal)
     plan.file.save(plan.value)
 
 
@@ -122,7 +135,8 @@ class ConfigLedger(Generic[C]):
             return None
         self._has_changes = False
         self._close()
-        return FoldPlan(self._config_file, value(), self._number)
+        journals = tuple(map(self._journal, self._numbers))
+        return FoldPlan(self._filesystem, self._config_file, value(), journals, self._number)
 
     def complete_fold(self, plan: FoldPlan) -> None:
         """Remove the older journals: the table is written."""
@@ -142,12 +156,14 @@ class ConfigLedger(Generic[C]):
             self._changed()
 
     def close(self, value: Callable[[], object]) -> None:
-        """Fold, waiting for the disk, and close."""
+        """Fold, waiting for the disk, and close; the journals are kept if the disk refuses."""
+        plan = self.plan_fold(value)
         try:
-            plan = self.plan_fold(value)
             if plan is not None:
                 run_fold(plan)
                 self.complete_fold(plan)
+        except OSError as error:
+            log.error("a table was not written; its journal is kept", reason=str(error))
         finally:
             self._close()
 
