@@ -28,6 +28,8 @@ from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
 
 def producer(namesrv, **options):
+    """Return a producer that a busy machine gives time."""
+    options = {"send_timeout_ms": 30_000} | options
     return Producer(group="p", namesrv=namesrv.address, randomness=random.Random(1), **options)
 
 
