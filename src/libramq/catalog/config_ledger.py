@@ -19,7 +19,7 @@ import msgspec
 
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
-from libramq.filesystem import FileSystem, safe_child
+from libramq.filesystem import FileSystem, safe_child, sync_file
 from libramq.formats.tables import DataVersion
 from libramq.logs import get_logger
 
@@ -54,12 +54,8 @@ class FoldPlan:
 
 def run_fold(plan: FoldPlan) -> None:
     """Write the whole table, after its journals are on the disk."""
-    for path in plan.journals:
-        journal = plan.filesystem.open(path, write=True)
-        try:
-            plan.filesystem.fsync(journal)
-        finally:
-            plan.filesystem.close(journal)
+    for journal in plan.journals:
+        sync_file(plan.filesystem, journal)
     plan.file.save(plan.value)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from libramq.clock import WallMs
 from libramq.errors import RemoteProtocolError, StoreCorrupt
-from libramq.filesystem import BACKUP_SUFFIX, FileSystem
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem, sync_file
 from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.names import is_light
@@ -134,11 +134,7 @@ class OffsetLedger:
     def sync(self) -> None:
         """Have the latest journal on the disk; waits for it."""
         path = self._journal.path
-        file = self._filesystem.open(path, write=True)
-        try:
-            self._filesystem.fsync(file)
-        finally:
-            self._filesystem.close(file)
+        sync_file(self._filesystem, path)
         self._filesystem.sync_directory(path.parent)
 
     def plan_persist(self, wall_ms: WallMs) -> PersistPlan | None:
