@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 import libramq
 from libramq.errors import StoreCorrupt
-from libramq.filesystem import LocalFileSystem
+from libramq.filesystem import FileSystem, LocalFileSystem
 from libramq.formats import fastjson
 from libramq.offsets import OffsetJournal, OffsetLedger, OffsetRecord
 from libramq.offsets.journal import RecordKind, decode_offset_record, encode_offset_record
 from libramq.offsets.ledger import run_persist
+from libramq.testing.machine.disk import MemoryDisk
+from libramq.testing.machine.virtual_time import VirtualTime
 from tests.fakes import OwnFiles
 
 records = st.builds(
@@ -39,7 +41,7 @@ class FailingDisk(OwnFiles):
         super().replace_text(path, text, backup=backup)
 
 
-def open_ledger(directory: Path, filesystem: LocalFileSystem | None = None) -> OffsetLedger:
+def open_ledger(directory: Path, filesystem: FileSystem | None = None) -> OffsetLedger:
     ledger = OffsetLedger(filesystem or OwnFiles(), directory)
     ledger.open(wall_ms=1)
     return ledger
@@ -168,6 +170,18 @@ def test_commits_made_while_a_fold_is_written_are_kept(tmp_path: Path):
     assert open_ledger(crashed).offsets.query("g", "T", 0) == 6
     ledger.complete_persist(plan)
     assert open_ledger(tmp_path).offsets.query("g", "T", 0) == 6
+
+
+def test_a_power_cut_takes_back_nothing_that_a_fold_has_written():
+    """It may bring back journals that were removed, or the first commits of them."""
+    for seed in range(50):
+        disk = MemoryDisk(VirtualTime(), random.Random(seed))
+        ledger = open_ledger(Path("/config"), disk)
+        for offset in (1, 2, 3):
+            commit(ledger, "g", "T", 0, offset)
+        ledger.persist(wall_ms=1)
+        disk.power_cut()
+        assert open_ledger(Path("/config"), disk).offsets.query("g", "T", 0) == 3, seed
 
 
 def test_a_failed_fold_loses_nothing_and_is_retried(tmp_path: Path):

@@ -127,11 +127,14 @@ class OffsetJournal:
             raise
         self._end += len(data)
 
+    def paths_through(self, number: int) -> tuple[Path, ...]:
+        """Return the paths of the files up to a number."""
+        return tuple(self._path(old) for old in self._numbers() if old <= number)
+
     def remove_through(self, number: int) -> None:
         """Remove the files up to a number: their records have been folded."""
-        for old in self._numbers():
-            if old <= number:
-                self._filesystem.unlink(self._path(old))
+        for old in self.paths_through(number):
+            self._filesystem.unlink(old)
 
     def close(self) -> None:
         """Close the newest file."""

@@ -45,15 +45,25 @@ _Tables = tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistPlan:
-    """The content that a fold writes; threads may encode and write it. document: frozen from here on."""
+    """The content that a fold writes; threads may encode and write it.
+
+    document: frozen from here on. journals: the files that it makes needless, up to this number.
+    """
 
     path: Path
     document: dict[str, Any]
+    journals: tuple[Path, ...]
     journals_through: int
 
 
 def run_persist(filesystem: FileSystem, plan: PersistPlan) -> None:
-    """Encode and write the table; to be called in a thread: 400,000 offsets take more than a second."""
+    """Encode and write the table; to be called in a thread: 400,000 offsets take more than a second.
+
+    Its journals are on the disk before: a power cut may bring removed ones back, and a part of one would take
+    back what the table has of later commits.
+    """
+    for journal in plan.journals:
+        sync_file(filesystem, journal)
     document = plan.document
     if plan.path.name == LIGHT_FILE_NAME:
         document = document | light_apart(document["offsetTable"])
@@ -146,7 +156,8 @@ class OffsetLedger:
         through = self._journal.begin_file()
         self.has_changes = False
         document = {**self._unknown, **self.document()}
-        return PersistPlan(path=self._path, document=document, journals_through=through)
+        journals = self._journal.paths_through(through)
+        return PersistPlan(path=self._path, document=document, journals=journals, journals_through=through)
 
     def document(self) -> dict[str, Any]:
         """Return the table as consumerOffset.json and a slave have it; frozen from here on."""
