@@ -123,6 +123,22 @@ def test_the_timers_are_not_woken_by_entries_of_pops(broker: Conversation, monke
     assert broker.messages("T")[-1].body == b"later"
 
 
+def test_entries_behind_a_timer_message_are_read_once(broker: Conversation, monkeypatch: pytest.MonkeyPatch):
+    """Where the timers have read amid a run of entries, what follows them does not wake the timers either."""
+    fill(broker, 40)
+    broker.advance(10)
+    popper = Popper(broker)
+    for _ in range(2):
+        broker.send(FakePeer(), body=b"later", properties="TIMER_DELAY_SEC\x01100\x02")
+        popper.pop(max_msg_nums=1, invisible_time=60_000)
+    broker.advance(10)
+    monkeypatch.setattr(TimerMessages, "advance", lambda *_: pytest.fail("the timers were woken"))
+    for _ in range(2):
+        acknowledge(popper, popper.pop(max_msg_nums=1, invisible_time=60_000))
+        broker.advance(10)
+    assert len(broker.messages(TIMER_TOPIC)) == 8
+
+
 def test_messages_of_a_wide_pop_are_acknowledged_by_check_points(broker: Conversation):
     fill(broker, 100)
     popper = Popper(broker)

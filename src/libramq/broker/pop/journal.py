@@ -149,8 +149,11 @@ class PopJournal:
         self._runs[self._run_start] = self.end = end
 
     def skip(self, offset: int) -> int:
-        """Return the offset behind the entries that were written at an offset; asked once."""
-        return self._runs.pop(offset, offset)
+        """Return the offset behind entries that were written at an offset; forget what is before it."""
+        runs = self._runs
+        while (start := next(iter(runs), offset + 1)) <= offset:
+            offset = max(offset, runs.pop(start))
+        return offset
 
     def _messages(self, lines: Sequence[_Line], wall_ms: WallMs) -> list[StoreMessage]:
         """Return entries as messages. Those of one pop have properties that differ in their key alone."""
