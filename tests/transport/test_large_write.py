@@ -79,9 +79,8 @@ def test_a_slice_at_a_time_leaves_and_everything_arrives_in_order(ends):
     assert b"".join(slices) == DATA[: 3 * SLICE_BYTES] + b"a small answer"
 
 
-@pytest.mark.parametrize(("slice_us", "at_once"), [(100, 4), (AT_ONCE_US // 2, 2), (AT_ONCE_US, 1)])
-def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(monkeypatch, slice_us, at_once):
-    """A consumer's answers of 1 MiB left in rounds, between which the next ones were read: it waited."""
+def slices_sent(monkeypatch, slice_us: int) -> list[int]:
+    """Have the kernel take every slice whole, in so long; return the growing list of their sizes."""
     sent: list[int] = []
 
     def write(_: int, data: memoryview) -> int:
@@ -90,6 +89,13 @@ def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(mo
 
     monkeypatch.setattr(large_write, "os", SimpleNamespace(write=write))
     monkeypatch.setattr(large_write, "perf_counter_ns", lambda: len(sent) * slice_us * 1_000)
+    return sent
+
+
+@pytest.mark.parametrize(("slice_us", "at_once"), [(100, 4), (AT_ONCE_US // 2, 2), (AT_ONCE_US, 1)])
+def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(monkeypatch, slice_us, at_once):
+    """A consumer's answers of 1 MiB left in rounds, between which the next ones were read: it waited."""
+    sent = slices_sent(monkeypatch, slice_us)
     large = LargeWrite(DATA[: 4 * SLICE_BYTES])
     with socket.socket() as end:
         assert large.send(FakeTransport(end), LargeWrites(lambda _: None).until_ns()) == (at_once < 4)
@@ -99,15 +105,8 @@ def test_slices_follow_each_other_at_once_while_the_kernel_takes_them_quickly(mo
 
 def test_the_answers_of_one_round_share_its_time(monkeypatch):
     """Twenty consumers' answers of 600 KB, each with a time of its own, kept all others waiting for 15 ms."""
-    sent: list[int] = []
+    sent = slices_sent(monkeypatch, AT_ONCE_US // 2)
     rounds: list[Any] = []
-
-    def write(_: int, data: memoryview) -> int:
-        sent.append(len(data))
-        return len(data)
-
-    monkeypatch.setattr(large_write, "os", SimpleNamespace(write=write))
-    monkeypatch.setattr(large_write, "perf_counter_ns", lambda: len(sent) * AT_ONCE_US * 500)
     writes = LargeWrites(rounds.append)
     with socket.socket() as end:
         for at_once in (2, 1, 1):
