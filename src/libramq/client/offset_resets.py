@@ -91,7 +91,7 @@ async def _version_without_resets(ask: Ask) -> int | None:
         return reply.version, call.parse(reply) if reply.code == ResponseCode.SUCCESS else {}
 
     version, config = await ask(Call(call.code, parse, accepts=_CONFIG_ANSWERS))
-    # Ours has no such option, nor have those of 5.0; and users who may reset offsets may be refused them.
+    # Ours has no such option, nor have those of 5.0; and who may reset offsets may not be allowed to read it.
     default = "true" if version >= _VERSION_5_2 else "false"
     return None if config.get(_SERVER_SIDE, default) == "true" else version
 

@@ -121,6 +121,7 @@ class HeldPulls(Generic[T]):
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
+        #: Takes a pull out, to be answered now; False if it is not held any more.
         self.release = purgatory.release
         self._queues: dict[Key, _Queue[T]] = {}
         self._count = 0

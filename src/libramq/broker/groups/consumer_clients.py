@@ -63,6 +63,7 @@ class ConsumerClients:
         self.broker_name = broker_name
         self._configs = tables.groups
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
+        #: Returns the group of a name, or None if no member is connected.
         self.group = self._groups.get
         self.rebalances = ObservedRebalances(
             self._groups,

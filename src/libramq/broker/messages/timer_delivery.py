@@ -37,11 +37,15 @@ class TimerDelivery:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a timer message was stored; after entries of POP alone there is nothing to do."""
-        if not self._is_slave and not self._is_held and self._timers.skip_entries() < end:
+        if self._delivers and self._timers.skip_entries() < end:
             self._look()
 
+    @property
+    def _delivers(self) -> bool:
+        return not self._is_slave and not self._is_held
+
     def _look(self) -> None:
-        if not self._is_slave and not self._is_held:
+        if self._delivers:
             self._rounds.by(self._clock.monotonic_ms())
 
     def close(self) -> None:
