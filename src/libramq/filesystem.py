@@ -161,15 +161,6 @@ class FileSystem(Protocol):
         ...
 
 
-def sync_file(filesystem: FileSystem, path: Path) -> None:
-    """Flush a file to the disk, which nobody need have open; raises OSError."""
-    file = filesystem.open(path, write=True)
-    try:
-        filesystem.fsync(file)
-    finally:
-        filesystem.close(file)
-
-
 class LocalFileSystem:
     """The machine's own files."""
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from libramq.clock import WallMs
 from libramq.errors import RemoteProtocolError, StoreCorrupt
-from libramq.filesystem import BACKUP_SUFFIX, FileSystem, sync_file
+from libramq.file_sync import sync_file
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem
 from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.names import is_light
