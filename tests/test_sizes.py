@@ -1,4 +1,4 @@
-"""Functions and modules stay short enough to keep in one's head."""
+"""Functions stay short enough to keep in one's head, and constructors take few parameters."""
 
 import ast
 from collections.abc import Iterator
@@ -9,10 +9,6 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 #: From `def` to the last line, functions within included (`bench/function_lengths` prints them by length).
 FUNCTION_LINES_MAX = 60
-MODULE_LINES_MAX = 400
-#: Modules that still are longer, and what they may have until they are split. Lower these numbers and take
-#: modules off; do not add any.
-LONG_MODULES = {}
 
 
 def functions(path: Path) -> Iterator[tuple[int, int, str]]:
@@ -29,14 +25,6 @@ def test_no_function_is_longer_than_a_person_can_hold_in_the_head():
         for path in MODULES
         for length, line, name in functions(path)
         if length > FUNCTION_LINES_MAX
-    }
-    assert not long
-
-
-def test_no_module_is_longer_than_400_lines():
-    lengths = {str(path.relative_to(ROOT)): len(path.read_bytes().splitlines()) for path in MODULES}
-    long = {
-        name: length for name, length in lengths.items() if length > LONG_MODULES.get(name, MODULE_LINES_MAX)
     }
     assert not long
 
