@@ -7,6 +7,7 @@ import pytest
 
 import libramq.sync
 from libramq import Message, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
+from libramq.cli.servers.ports import free_port
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
 from libramq.codes import ResponseCode as C
@@ -81,6 +82,20 @@ async def test_messages_are_handled_once_and_acknowledged(one):
         await handled.wait(100)
     assert sorted(handled.bodies()) == sorted(NUMBERS)
     assert await left_over(one) == []
+
+
+async def test_a_master_without_its_slave_delivers_to_members_that_pop():
+    """Pops were answered with SLAVE_NOT_AVAILABLE: no handler saw the messages, which became dead letters."""
+    handled = Handled()
+    async with Broker(
+        broker_role="SYNC_MASTER", in_sync_replicas=2, ha_listen_port=free_port("127.0.0.1")
+    ) as one:
+        await fill(one, *NUMBERS[:20])
+        async with popping(one, handled.note):
+            await handled.wait(20)
+        assert sorted(handled.bodies()) == sorted(NUMBERS[:20])
+        assert {message.reconsume_times for message in handled.messages} == {0}
+        assert await left_over(one) == []
 
 
 async def test_a_handler_may_change_what_it_gets(one):

@@ -3,9 +3,11 @@
 import gc
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from libramq.broker.config import BrokerConfig
+from libramq.broker.messages.durability import SYNC_FLUSH_TIMEOUT_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
@@ -13,10 +15,12 @@ from libramq.message.names import TRANS_OP_HALF_TOPIC
 from libramq.message.properties import properties_to_text
 from libramq.message.sys_flag import TRANSACTION_ROLLBACK
 from libramq.remoting import headers as h
+from libramq.remoting import pop_headers
 from libramq.remoting.command import Command
 from libramq.replication.ha_connection import GAP_BYTES_MAX
 from libramq.rpc.responder import ParkedReplies
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
+from tests.broker.test_pop import Popper, popped
 from tests.fakes import FakePeer
 from tests.replication.slaves import Slave
 
@@ -112,7 +116,7 @@ def test_a_half_message_that_no_slave_confirmed_is_still_rolled_back(talk: Conve
     talk.give(producer, ended)
     talk.flush()
     talk.advance(3_000)
-    assert answer(producer, ended).code == C.FLUSH_SLAVE_TIMEOUT
+    assert answer(producer, ended).code == C.SUCCESS
     assert talk.broker.store.next_offset(TRANS_OP_HALF_TOPIC, 0) == 1
 
 
@@ -285,6 +289,117 @@ def test_replies_whose_time_was_up_are_not_kept_while_a_slave_lags(talk: Convers
 def waiting_replies() -> int:
     gc.collect()
     return sum(isinstance(each, ParkedReplies) for each in gc.get_objects())
+
+
+# Answers to who is no producer: a client takes 10, 11 and 12 for failures, and what was asked for is done.
+
+#: What happens while a request waits, and how long it may wait then.
+UNSAFE = {
+    "the slave is away": (SYNC, 0),
+    "the slave stands still": (SYNC, 3_000),
+    "the disk is slow": ({"flush_disk_type": "SYNC_FLUSH"}, SYNC_FLUSH_TIMEOUT_MS),
+}
+
+
+class Unsafe:
+    """A broker that cannot make safe in time what is stored from now on."""
+
+    def __init__(self, root: Path, what: str) -> None:
+        options, self.wait_ms = UNSAFE[what]
+        self.talk = Conversation(root, recall_message_enable=True, **options)
+        self.talk.create_topic("T", queues=1)
+        self.peer = FakePeer()
+        self.slave = follower(self.talk) if what == "the slave stands still" else None
+
+    def send(self, **fields: object) -> Command:
+        """Send a message that is not safe in time, but safe before the next request."""
+        sent = self.answer_to(self.talk.command(R.SEND_MESSAGE_V2, send_header("T", **fields), b"hello"))
+        assert sent.code != C.SUCCESS
+        self.catch_up()
+        return sent
+
+    def ask(self, code: int, header: h.Header) -> Command:
+        return self.answer_to(self.talk.command(code, header))
+
+    def answer_to(self, command: Command) -> Command:
+        """Make a request that waits in vain, and return its answer."""
+        self.talk.give(self.peer, command)
+        if self.wait_ms:
+            self.talk.advance(self.wait_ms - 1)
+            assert find_answer(self.peer, command) is None
+            self.talk.advance(1)
+        return answer(self.peer, command)
+
+    def catch_up(self) -> None:
+        self.talk.flush()
+        if self.slave is not None:
+            self.slave.report(self.slave.end)
+
+
+@pytest.fixture(params=UNSAFE)
+def unsafe(request: pytest.FixtureRequest, tmp_path: Path):
+    unsafe = Unsafe(tmp_path, request.param)
+    yield unsafe
+    unsafe.talk.close()
+
+
+def test_a_pop_whose_check_point_is_not_safe_yet_is_answered_with_its_messages(unsafe: Unsafe) -> None:
+    """Clients took 11 and 12 for failures and dropped the messages, and the broker counted an attempt."""
+    unsafe.send()
+    command = Popper(unsafe.talk).command(invisible_time=60_000)
+    assert [message.body for message in popped(unsafe.answer_to(command))] == [b"hello"]
+
+
+def test_an_acknowledgement_and_a_changed_time_that_hold_are_answered_so(unsafe: Unsafe) -> None:
+    for _ in range(2):
+        unsafe.send()
+    popper = Popper(unsafe.talk)
+    first, second = popped(unsafe.answer_to(popper.command(invisible_time=60_000)))
+    assert unsafe.ask(R.ACK_MESSAGE, popper.ack_header(first)).code == C.SUCCESS
+    change = pop_headers.ChangeInvisibleTimeHeader(
+        **msgspec.structs.asdict(popper.ack_header(second)), invisible_time=5_000
+    )
+    changed = unsafe.ask(R.CHANGE_MESSAGE_INVISIBLETIME, change)
+    assert (changed.code, changed.ext["invisibleTime"]) == (C.SUCCESS, "5000")
+    unsafe.talk.advance(5_000)
+    unsafe.catch_up()
+    assert len(popped(unsafe.answer_to(popper.command()))) == 1
+
+
+def test_a_message_that_is_sent_back_is_sent_back_once(unsafe: Unsafe) -> None:
+    """The client sent a copy as well."""
+    place = int(unsafe.send().ext["msgId"][16:], 16)
+    unsafe.talk.beat(FakePeer("127.0.0.1:2"), "c")
+    back = h.SendBackHeader(offset=place, group="G", delay_level=1, origin_topic="T")
+    assert unsafe.ask(R.CONSUMER_SEND_MSG_BACK, back).code == C.SUCCESS
+
+
+def test_a_transaction_that_has_ended_is_answered_so(unsafe: Unsafe) -> None:
+    half = unsafe.send(properties={"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": "K"}, sys_flag=4)
+    for _ in range(2):  # A repeated one waits, too.
+        assert unsafe.ask(R.END_TRANSACTION, rollback_of(half)).code == C.SUCCESS
+
+
+def test_a_timer_message_that_is_recalled_is_answered_so(unsafe: Unsafe) -> None:
+    due_ms = int(unsafe.talk.clock.wall_ms()) + 60_000
+    sent = unsafe.send(properties={"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": "K"})
+    header = h.RecallMessageHeader(topic="T", recall_handle=sent.ext["recallHandle"])
+    assert unsafe.ask(R.RECALL_MESSAGE, header).code == C.SUCCESS
+
+
+def test_a_pop_is_refused_when_the_disk_has_failed(tmp_path: Path) -> None:
+    """After a failed flush nothing can be promised; no message is handed out beside the refusal."""
+    talk, peer = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH"), FakePeer()
+    talk.create_topic("T", queues=1)
+    talk.give(peer, talk.command(R.SEND_MESSAGE_V2, send_header("T"), b"hello"))
+    talk.flush()
+    command = Popper(talk).command()
+    talk.give(peer, command)
+    talk.disk.fails_sync = True
+    talk.flush()
+    refused = answer(peer, command)
+    assert (refused.code, refused.body) == (C.FLUSH_DISK_TIMEOUT, b"")
+    talk.close()
 
 
 def test_with_one_copy_nobody_is_waited_for(tmp_path: Path) -> None:

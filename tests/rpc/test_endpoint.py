@@ -211,7 +211,7 @@ def test_notifications_go_to_open_connections_after_the_answer():
 
 @pytest.mark.parametrize(("is_durable", "code"), [(True, C.SUCCESS), (False, C.FLUSH_DISK_TIMEOUT)])
 def test_the_replies_of_a_batch_wait_for_the_disk_together(is_durable, code):
-    served = Served(ReplyWhenDurable(77, Reply(ext={"msgId": "A"})))
+    served = Served(ReplyWhenDurable(77, Reply(ext={"msgId": "A"}), is_send=True))
     assert served.give(S, S) == []
     ((offset, parked),) = served.durable
     assert offset == 77

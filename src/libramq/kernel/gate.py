@@ -11,6 +11,7 @@ class Missing(enum.Enum):
     """The reason why a gate did not open."""
 
     ANSWER = "answer"  # Of the party that was waited for: unknown.
+    DISK = "disk"  # It has failed, and the store accepts no more messages.
     SLAVE = "slave"  # No slave confirmed in time.
     NO_SLAVE = "no slave"  # There was none to wait for.
 

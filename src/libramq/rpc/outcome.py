@@ -63,10 +63,15 @@ class ReplyWhenAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class ReplyWhenDurable:
-    """Answer when the commit log is durable up to `physical_offset`, or wait for name servers as well."""
+    """Answer when the commit log is durable up to `physical_offset`, or wait for name servers as well.
+
+    is_send: a producer is told if disk or slaves have not confirmed its messages in time. Everybody else
+    gets the same reply late: what was requested is done.
+    """
 
     physical_offset: int
     reply: Reply | ReplyWhenAnnounced
+    is_send: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,8 @@ class Responder:
         elif outcome is HOLD:  # The outcome of every pull; its waiter is answered.
             return
         elif isinstance(outcome, ReplyWhenDurable):
-            self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, not_durable)
+            give_up = not_durable if outcome.is_send else done_anyway
+            self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, give_up)
         elif isinstance(outcome, ReplyWhenAnnounced):
             self._park(self._announcement, [(request, outcome.reply)], 0, _not_announced)
         elif isinstance(outcome, WaitForDisk):
@@ -141,7 +142,7 @@ class Responder:
         """Perform the outcomes of one connection's neighbours: at most one write, and one parked value."""
         frames: list[bytes] = []
         durable: list[tuple[Request, Later]] = []
-        physical_offset = 0
+        physical_offset, is_send = 0, False
         for request, outcome in zip(requests, outcomes, strict=True):
             if type(outcome) is Reply and not outcome.notify:
                 if not request.command.flag & FLAG_ONEWAY:
@@ -149,13 +150,14 @@ class Responder:
             elif type(outcome) is ReplyWhenDurable:
                 durable.append((request, outcome.reply))
                 physical_offset = max(physical_offset, outcome.physical_offset)
+                is_send = outcome.is_send  # They have one processor.
             else:
                 self.answer(request, outcome)
         if frames:
             data = frames[0] if len(frames) == 1 else b"".join(frames)
             self._effects.add(Send(requests[0].peer, data))
         if durable:
-            self._park(self._durability, durable, physical_offset, not_durable)
+            self._park(self._durability, durable, physical_offset, not_durable if is_send else done_anyway)
 
     def answer_many(self, replies: Sequence[tuple[Request, Later]]) -> None:
         """Answer requests of one connection."""
@@ -230,6 +232,15 @@ def not_durable(later: Later, missing: Missing) -> Reply:
     """Return the answer for a message stored, but not confirmed on the disk or at slaves."""
     code, remark = NOT_SAFE[missing]
     return msgspec.structs.replace(_reply(later), code=code, remark=remark)
+
+
+def done_anyway(later: Later, missing: Missing) -> Reply:
+    """Return the answer to a request that is no send: it has been done.
+
+    Clients take any other code for a failure: they would drop the messages that they have popped, and send a
+    copy of one that they have sent back.
+    """
+    return Reply(*NOT_SAFE[missing]) if missing is Missing.DISK else _reply(later)
 
 
 def _not_announced(later: Later, missing: Missing) -> Reply:

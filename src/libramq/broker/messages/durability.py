@@ -24,7 +24,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.kernel.effect import Thread
-from libramq.kernel.gate import Gated
+from libramq.kernel.gate import Gated, Missing
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.store.flush import FlushPlan, run_flush
@@ -170,7 +170,9 @@ class Durability:
         """Park replies until the log is on the disk up to an offset."""
         if physical_offset <= self._store.flushed_offset:
             parked.succeed()
-        elif self._is_broken or not self._purgatory.has_room(parked.connection, parked.cost_bytes):
+        elif self._is_broken:
+            parked.fail(Missing.DISK)
+        elif not self._purgatory.has_room(parked.connection, parked.cost_bytes):
             parked.fail()
         else:
             while self._waiting and not self._waiting[0][2].is_parked:  # Its connection has ended.
@@ -267,4 +269,4 @@ class Durability:
         while self._waiting:  # If one cannot be answered, the others are when their time is up.
             parked = self._waiting.popleft()[2]
             if self._purgatory.release(parked):
-                parked.fail()
+                parked.fail(Missing.DISK)

@@ -44,6 +44,7 @@ class AppendStatus(Enum):
 #: (SendMessageProcessor.handlePutMessageResult).
 NOT_SAFE: Final = {
     Missing.ANSWER: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it"),
+    Missing.DISK: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk has failed"),
     Missing.SLAVE: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but too few slaves confirmed it in time"),
     Missing.NO_SLAVE: (ResponseCode.SLAVE_NOT_AVAILABLE, "stored, but too few slaves are in sync"),
 }

@@ -101,7 +101,7 @@ class EndTransaction:
         is_commit = header.commit_or_rollback == TRANSACTION_COMMIT
         stored = self._transactions.end(message, is_commit=is_commit, now=request.now)
         if stored is not None:
-            return stored_reply(self._log, SUCCESS, stored, waits=True)
+            return stored_reply(self._log, SUCCESS, stored)
         # It is repeated, perhaps since its answer waits for the disk, or for a slave: so does this one.
         return ReplyWhenDurable(self._store.end, SUCCESS) if self._log.must_wait else SUCCESS
 

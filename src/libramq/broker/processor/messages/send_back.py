@@ -105,7 +105,7 @@ class SendBack:
         result = self._log.append([again])[0]
         if not result.is_ok:
             return refusal(self._log, result)
-        return stored_reply(self._log, SUCCESS, result, waits=True)
+        return stored_reply(self._log, SUCCESS, result)
 
 
 def _is_meant(message: MessageExt, origin_msg_id: str | None) -> bool:

@@ -363,4 +363,4 @@ class SendMessage:
             ext |= sent.added
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
-        return stored_reply(self._log, later, last, waits=sent.waits)
+        return stored_reply(self._log, later, last, is_send=True) if sent.waits else later

@@ -6,10 +6,10 @@ from libramq.store.log.append import AppendResult
 
 
 def stored_reply(
-    log: MessageLog, reply: Reply | ReplyWhenAnnounced, last: AppendResult, *, waits: bool
+    log: MessageLog, reply: Reply | ReplyWhenAnnounced, last: AppendResult, *, is_send: bool = False
 ) -> Outcome:
     """Return the answer for stored messages: at once, or when the last of them is safe."""
-    return ReplyWhenDurable(last.end, reply) if log.must_wait and waits else reply
+    return ReplyWhenDurable(last.end, reply, is_send) if log.must_wait else reply
 
 
 def refusal(log: MessageLog, result: AppendResult) -> Reply:

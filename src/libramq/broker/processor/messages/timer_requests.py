@@ -80,9 +80,7 @@ class TimerRequests:
         (result,) = self._log.append([message])
         if not result.is_ok:
             return refusal(self._log, result)
-        return stored_reply(
-            self._log, Reply(ext={"msgId": handle.unique_key}), result, waits=self._log.must_wait
-        )
+        return stored_reply(self._log, Reply(ext={"msgId": handle.unique_key}), result)
 
     def checkpoint(self, request: Request) -> Outcome:
         """Return how far the timers have come, as a slave keeps it."""
