@@ -1,6 +1,7 @@
 """Fake servers for tests of the client's shells, and a way to wait for what servers and handlers do."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -62,3 +63,25 @@ async def broker(start):
 async def namesrv(start, broker):
     """Return a name server that knows the broker; its address is `.address`."""
     return await start(FakeNameServer(broker))
+
+
+@pytest.fixture
+def cluster():
+    """Return a broker and a name server on a thread of their own, as a blocking program would meet them."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work):
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+    broker = FakeBroker("a", T=4)
+    namesrv = FakeNameServer(broker)
+    run(broker.start())
+    run(namesrv.start())
+    yield namesrv, broker
+    run(broker.close())
+    run(namesrv.close())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-import os
-import select
-import signal
 import sys
 import threading
-import warnings
 
 import pytest
 
@@ -24,29 +20,7 @@ from libramq.errors import (
 from libramq.message import Message
 from libramq.message.record import decode_records
 from libramq.sync import Admin, Consumer, Producer, PushConsumer
-from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
-
-
-@pytest.fixture
-def cluster():
-    """Return a broker and a name server on a thread of their own, as a blocking program would meet them."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    def run(work):
-        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
-
-    broker = FakeBroker("a", T=4)
-    namesrv = FakeNameServer(broker)
-    run(broker.start())
-    run(namesrv.start())
-    yield namesrv, broker
-    run(broker.close())
-    run(namesrv.close())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+from tests.client.fake_cluster import SENDS
 
 
 def test_messages_are_sent_and_consumed(cluster):
@@ -172,75 +146,11 @@ def test_a_client_that_cannot_start_leaves_no_thread():
     assert threading.active_count() <= before + 1  # The executor of asyncio.to_thread may be there.
 
 
-def start_in_child(function):
-    """Run a function in a forked child and return the text it returns."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # That threads run is what this is about.
-        child = os.fork()
-    if not child:
-        try:
-            os.write(writing, function().encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    readable = select.poll()  # `select` takes no descriptor above 1,023.
-    readable.register(reading, select.POLLIN)
-    if not readable.poll(10_000):
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as answers:
-        return answers.read()
-
-
 def refusal(function):
     """Return the text of the LocalProtocolError that a call raises."""
     with pytest.raises(LocalProtocolError) as caught:
         function()
     return str(caught.value)
-
-
-def test_every_call_is_refused_in_a_forked_child(cluster):
-    """The child has no threads, so each call would wait for ever. The parent's clients continue."""
-    namesrv, _ = cluster
-    consumer = PushConsumer(group="g", namesrv=namesrv.address)
-    consumer.subscribe("T", "*", print)
-    with Producer(namesrv=namesrv.address) as producer, consumer, Admin(namesrv=namesrv.address) as admin:
-        calls = [
-            lambda: producer.send(Message("T", b"x")),
-            lambda: producer.send_nowait(Message("T", b"x")),
-            producer.flush,
-            producer.start,
-            consumer.pause,
-            consumer.assignment,
-            admin.topics,
-        ]
-
-        def in_child():
-            texts = {refusal(call) for call in calls}
-            for client in (producer, consumer, admin):
-                client.stop()  # What `with` does on the way out of the child: nothing.
-            return "\n".join(texts)
-
-        text = start_in_child(in_child)
-        assert "before the process forked" in text
-        assert "\n" not in text
-        assert producer.send(Message("T", b"parent")).queue.topic == "T"
-        assert len(consumer.assignment()) > 0
-
-
-def test_a_new_client_works_in_a_forked_child(cluster):
-    """It has threads and connections of its own."""
-    namesrv, _ = cluster
-    with Producer(namesrv=namesrv.address) as producer:
-        producer.send(Message("T", b"parent"))
-
-        def in_child():
-            with Producer(namesrv=namesrv.address) as own:
-                return own.send(Message("T", b"child")).queue.topic
-
-        assert start_in_child(in_child) == "T"
-        producer.send(Message("T", b"parent"))
 
 
 @pytest.mark.parametrize("hook", ["on_assigned", "on_revoked"])

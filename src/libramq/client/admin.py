@@ -77,14 +77,15 @@ class Admin:
         self._timeout_ms = timeout_ms
         self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
-        self._random = randomness or random.Random()
+        self._random = randomness
         self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
         """Start; connections are made when they are needed."""
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
-        self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
+        randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        self._name_servers = NameServers(self._remotes, self._name_server_addresses, randomness)
 
     async def stop(self) -> None:
         """Close all connections."""

@@ -61,13 +61,50 @@ def local_address(towards: str) -> str:
         return "127.0.0.1"
 
 
-def named_client_id(ip: str, instance_name: str) -> str:
-    """Return the id of a client with an instance name; it survives a restart."""
-    if not isinstance(instance_name, str) or not _INSTANCE_NAME.fullmatch(instance_name):
-        raise ConfigError(
-            f"{instance_name!r} cannot be the name of an instance: 1 to 64 of A-Z a-z 0-9 _ . # -"
-        )
-    return f"{ip}@{instance_name}"
+class Identity:
+    """The identity of one client, made at its start or when it is first read, and anew in a child of a fork.
+
+    A module that a server imports before it forks makes one client for all of its workers. They would share
+    an id: brokers would pass the reply to one of them on to another.
+    """
+
+    def __init__(self, name_servers: Sequence[str], clock: Clock, instance_name: str | None = None) -> None:
+        if instance_name is not None and not (
+            isinstance(instance_name, str) and _INSTANCE_NAME.fullmatch(instance_name)
+        ):
+            raise ConfigError(
+                f"{instance_name!r} cannot be the name of an instance: 1 to 64 of A-Z a-z 0-9 _ . # -"
+            )
+        self._name_servers = name_servers
+        self._clock = clock
+        self._instance_name = instance_name
+        self._process_id = 0
+        self._ip = self._client_id = ""
+
+    @property
+    def ip(self) -> str:
+        """Return the address by which servers see this client."""
+        self._make_once()
+        return self._ip
+
+    @property
+    def client_id(self) -> str:
+        """Return the id of the client. One with an instance name survives a restart."""
+        self._make_once()
+        return self._client_id
+
+    def _make_once(self) -> None:
+        process_id = os.getpid()
+        if process_id == self._process_id:
+            return
+        from libramq.client.routing.lookup import first_server  # A Spark worker needs no log.
+
+        self._ip = local_address(first_server(self._name_servers))
+        if self._instance_name is None:
+            self._client_id = new_client_id(self._ip, self._clock)
+        else:
+            self._client_id = f"{self._ip}@{self._instance_name}"
+        self._process_id = process_id
 
 
 def new_client_id(ip: str, clock: Clock) -> str:

@@ -5,7 +5,7 @@ Its network side runs on its own thread, so that code of the user's that blocks 
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Generic, Self
 
@@ -17,9 +17,9 @@ from libramq.client.consuming.consumer_run import ConsumerRun, MakeReceiver, N, 
 from libramq.client.consuming.consumer_settings import GROUP_STRATEGY, ConsumerSettings
 from libramq.client.consuming.handling.queue_listener import ErrorHook, Hooks, QueueHook
 from libramq.client.consuming.member_network import Run, Seams
-from libramq.client.identity import local_address, name_server_addresses, named_client_id, new_client_id
+from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.options import Beginning, beginning, instance_of, whole_number
-from libramq.client.routing.lookup import first_server, look_up
+from libramq.client.routing.lookup import look_up
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem
@@ -72,22 +72,20 @@ class GroupConsumer(Generic[N]):
         self.group = group = validate_group(options.group)
         self._name_server_addresses = name_server_addresses(options.namesrv)
         self._clock = options.clock or SystemClock()
-        self._random = options.randomness or random.Random()
+        self._random = options.randomness
         self._access = Access(options.credentials, options.tls)
         self._hooks = _hooks(options.on_assigned, options.on_revoked, options.on_lost, options.on_error)
         instance_name = options.instance_name
         if options.broadcasting and instance_name is None:
             instance_name = BROADCASTING_INSTANCE
-        self.client_id = _client_id(first_server(self._name_server_addresses), instance_name, self._clock)
+        self._identity = Identity(self._name_server_addresses, self._clock, instance_name)
+        self._filesystem = options.filesystem or LocalFileSystem()
+        self._directory = _directory(options.local_offsets)
         self._local_offsets: LocalOffsetStore | None = None
-        if options.broadcasting:
-            filesystem = options.filesystem or LocalFileSystem()
-            directory = _directory(options.local_offsets)
-            self._local_offsets = LocalOffsetStore(directory, self.client_id, group, filesystem)
         strategy = options.strategy
         self._settings = ConsumerSettings(
             group=group,
-            client_id=self.client_id,
+            client_id="",  # Of the run: `Identity`.
             consume_from=beginning(options.consume_from),
             consume_timestamp_ms=_timestamp_ms(options.consume_timestamp_ms, self._clock),
             strategy=_rule(strategy),
@@ -100,6 +98,11 @@ class GroupConsumer(Generic[N]):
         self._filters: dict[str, Selector] = {}
         self._run: ConsumerRun[N] | None = None
 
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know this client; in a child of a fork another one, unless named."""
+        return self._identity.client_id
+
     def _refuse_subscribing(self) -> None:
         if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError("subscribe before the consumer is started")
@@ -109,6 +112,7 @@ class GroupConsumer(Generic[N]):
         await look_up(self._name_server_addresses)
         if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError(f"this consumer {self._run.stage.value}")
+        self._settings = replace(self._settings, client_id=self.client_id)
         self._run = ConsumerRun(
             self.group,
             self._hooks,
@@ -128,6 +132,10 @@ class GroupConsumer(Generic[N]):
 
     def _queue_network(self, run: Run, dialer: Dialer) -> ConsumerNetwork:
         """Return the network side of a consumer that owns queues."""
+        if self._settings.broadcasting:
+            self._local_offsets = LocalOffsetStore(
+                self._directory, self.client_id, self.group, self._filesystem
+            )
         seams = self._seams(run, dialer)
         return ConsumerNetwork(self._settings, self._filters, stored_offsets=self._local_offsets, **seams)
 
@@ -137,7 +145,7 @@ class GroupConsumer(Generic[N]):
             dialer=dialer,
             timers=LoopTimers(),
             clock=self._clock,
-            randomness=self._random,
+            randomness=self._random or random.Random(),  # Not sooner: `Identity`.
             run=run,
             access=self._access,
         )
@@ -187,11 +195,6 @@ class GroupConsumer(Generic[N]):
         if self._run is None or self._run.stage is Stage.ENDED:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
         return self._run
-
-
-def _client_id(towards: str, instance_name: str | None, clock: Clock) -> str:
-    address = local_address(towards)
-    return new_client_id(address, clock) if instance_name is None else named_client_id(address, instance_name)
 
 
 def _timestamp_ms(consume_timestamp_ms: int | None, clock: Clock) -> int:

@@ -1,15 +1,16 @@
 """The store in SQLite: for the processes of one machine, across their restarts."""
 
+import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, ClaimResult
 from libramq.clock import Clock, SystemClock, WallMs
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, LocalProtocolError
 
 #: Ours: how long to wait for another process's write.
 BUSY_SECONDS: Final = 10.0
@@ -60,26 +61,35 @@ class SqliteStore:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._claims = 0
+        self._path = path
+        self._process_id: int | None = None
         try:
-            # Transactions are explicit: BEGIN IMMEDIATE, so that two processes cannot both read first.
-            self._database = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.executescript(_TABLE)
+            self._open()
+            self.close()  # Each process opens it for itself: after a fork, its locks are not the child's.
         except sqlite3.Error as error:
             raise ConfigError(f"{path} cannot be used as a store of handled messages: {error}") from error
 
+    def _open(self) -> None:
+        # Transactions are explicit: BEGIN IMMEDIATE, so that two processes cannot both read first.
+        self._database = sqlite3.connect(
+            self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        self._process_id = os.getpid()
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        self._database.executescript(_TABLE)
+
     def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._database.close()
+        """Close the file. In the child of a fork this does nothing to the parent's."""
+        if self._process_id == os.getpid():
+            with self._lock:
+                self._database.close()
+                self._process_id = None
 
     def claim(self, keys: Sequence[str], owner: str) -> list[ClaimResult]:
         """Claim keys for an owner."""
         wall_ms = self._clock.wall_ms()
-        with self._lock, self._transaction():
+        with self._transaction():
             self._claims += len(keys)
             if self._claims >= PRUNE_EVERY:
                 self._claims = 0
@@ -104,19 +114,20 @@ class SqliteStore:
         return ClaimResult.DONE if holder is None else ClaimResult.BUSY
 
     def _write(self, statement: str, rows: Iterable[tuple[str | int, ...]]) -> None:
-        with self._lock, self._transaction():
+        with self._transaction():
             self._database.executemany(statement, rows)
 
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self._database)
-
-
-class _Transaction:
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._database.execute("COMMIT" if kind is None else "ROLLBACK")
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        if self._process_id not in (None, os.getpid()):
+            raise LocalProtocolError("this store was used before the process forked; make one in the child")
+        with self._lock:
+            if self._process_id is None:
+                self._open()
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")

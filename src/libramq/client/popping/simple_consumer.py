@@ -109,7 +109,7 @@ class SimpleConsumer:
         self._init_mode = 1 if from_end else 0
         self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
-        self._random = randomness or random.Random()
+        self._random = randomness
         self._selectors: dict[str, Selector] = {}
         self._routes: dict[str, tuple[MonotonicMs, TopicRouteData]] = {}
         self._turn = 0
@@ -129,7 +129,8 @@ class SimpleConsumer:
             raise LocalProtocolError("this consumer runs already")
         await look_up(self._name_server_addresses)
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
-        self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
+        randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        self._name_servers = NameServers(self._remotes, self._name_server_addresses, randomness)
 
     async def stop(self) -> None:
         """Close all connections. Messages that were not acknowledged are visible again after their time."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Self
 
 from libramq.client.awaiting import answer_of
-from libramq.client.identity import name_server_addresses
+from libramq.client.identity import Identity, name_server_addresses
 from libramq.client.producing.accumulator import split
 from libramq.client.producing.batch_content import unique_ids
 from libramq.client.producing.fault_strategy import BACK_OFF_TABLE, BackOff
@@ -27,7 +27,7 @@ from libramq.client.producing.producer_network import (
     ProducerSettings,
     wanted_queue,
 )
-from libramq.client.producing.producer_run import ProducerIdentity, ProducerRun
+from libramq.client.producing.producer_run import ProducerRun
 from libramq.client.producing.queue_selector import QueueSelector, check_queue
 from libramq.client.producing.replies import reply_topic
 from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
@@ -86,13 +86,10 @@ class Producer:
         self.group = validate_group(group)
         addresses = name_server_addresses(namesrv)
         self._clock = clock or SystemClock()
-        randomness = randomness or random.Random()
-        identity = ProducerIdentity(addresses, self._clock, randomness)
-        self.client_id = identity.client_id
-        self._ids = identity.message_ids
+        self._identity = Identity(addresses, self._clock)
         self._settings = ProducerSettings(
             group=group,
-            client_id=self.client_id,
+            client_id="",  # Of the run: `Identity`.
             send_timeout_ms=send_timeout_ms,
             retries=retries,
             retry_when_not_safe=retry_when_not_safe,
@@ -111,12 +108,17 @@ class Producer:
         self._run = ProducerRun(
             self._settings,
             name_server_addresses=addresses,
-            identity=identity,
+            identity=self._identity,
             access=Access(credentials, tls),
             clock=self._clock,
             randomness=randomness,
             checks=TransactionChecks(check_transaction) if check_transaction is not None else None,
         )
+
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know this client; in a child of a fork another one."""
+        return self._identity.client_id
 
     async def start(self) -> None:
         """Start; brokers are contacted when there is something to send."""
@@ -288,10 +290,11 @@ class Producer:
         topic = messages[0].topic
         with self._run.awaited:
             info = await self._run.publish_info(topic)
-            contents = [content_of(message, self._ids) for message in messages]
+            ids = self._run.message_ids
+            contents = [content_of(message, ids) for message in messages]
             results = []
             for run in split(contents):
-                prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], self._ids))
+                prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], ids))
                 left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
                 send = partial(self._run.network.sender.send, prepared, info, queue, timeout_ms=left_ms)
                 results += await answer_of(send)
@@ -304,7 +307,9 @@ class Producer:
         validate(message, self._settings.body_bytes_max)
         info = await self._run.publish_info(message.topic)
         queue = wanted_queue(message, info, queue, selector)
-        prepared = prepare_one(message, self._ids, compress_over_bytes=self._settings.compress_over_bytes)
+        prepared = prepare_one(
+            message, self._run.message_ids, compress_over_bytes=self._settings.compress_over_bytes
+        )
         self._run.network.sender.send_oneway(prepared, info, queue)
 
     def send_nowait(

@@ -4,17 +4,18 @@ import asyncio
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from libramq.client.awaiting import answer_of, to_the_end
-from libramq.client.identity import local_address, new_client_id
+from libramq.client.identity import Identity
 from libramq.client.options import whole_number
 from libramq.client.producing.awaited_sends import AwaitedSends
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
 from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.client.producing.transactions import Transactions
-from libramq.client.routing.lookup import first_server, look_up
+from libramq.client.routing.lookup import look_up
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import LocalProtocolError
@@ -26,19 +27,11 @@ from libramq.transport.asyncio_remotes import SocketDialer
 _NOT_RUNNING: Final = "this producer does not run; use `async with` or await start()"
 
 
-class ProducerIdentity:
-    """The identity of a process's producer: its client id, and the ids of its messages."""
-
-    def __init__(self, name_server_addresses: Sequence[str], clock: Clock, randomness: random.Random) -> None:
-        ip = local_address(first_server(name_server_addresses))
-        self.client_id = new_client_id(ip, clock)
-        self.message_ids = UniqueIdGenerator(ip, os.getpid(), clock, randomness)
-
-
 class ProducerRun:
     """Starts and stops a producer's network side, and refuses what is asked of it at another time or loop."""
 
     network: ProducerNetwork
+    message_ids: UniqueIdGenerator
     transactions: Transactions
 
     def __init__(
@@ -46,10 +39,10 @@ class ProducerRun:
         settings: ProducerSettings,
         *,
         name_server_addresses: Sequence[str],
-        identity: ProducerIdentity,
+        identity: Identity,
         access: Access,
         clock: Clock,
-        randomness: random.Random,
+        randomness: random.Random | None,
         checks: TransactionChecks | None,
     ) -> None:
         self._settings = settings
@@ -71,14 +64,16 @@ class ProducerRun:
             raise LocalProtocolError(f"this producer {state}")
         self._loop = asyncio.get_running_loop()
         self._dialer = SocketDialer(self._access.tls)
+        randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        self.message_ids = UniqueIdGenerator(self._identity.ip, os.getpid(), self._clock, randomness)
         self.network = ProducerNetwork(
-            self._settings,
+            replace(self._settings, client_id=self._identity.client_id),
             name_server_addresses=self._name_server_addresses,
             dialer=self._dialer,
             timers=LoopTimers(),
             clock=self._clock,
-            randomness=self._random,
-            ids=self._identity.message_ids,
+            randomness=randomness,
+            ids=self.message_ids,
             access=self._access,
             check=self._checks.ask if self._checks is not None else None,
         )
