@@ -70,6 +70,26 @@ def test_members_keep_their_partitions_and_get_a_later_epoch(restarts: Restarts)
     assert len(history(restarts.talk)) == 1, "the restart was no rebalance"
 
 
+def test_epochs_go_on_where_a_power_cut_took_the_groups_record_and_left_its_members(restarts: Restarts):
+    """A page of the journal was lost, and a later one was not: 101 was answered after 102."""
+    members = restarts.pair()
+    restarts.kill(*members)
+    for each in members:
+        each.hold_beat()
+        each.heard()
+    last = max(each.epoch for each in members)
+    journal = max((restarts.path / "config").glob("kafkaGroups.json.journal.*"))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    kept = [bytes(len(line) - 1) + b"\n" if line.startswith(b'{"name":"G"') else line for line in lines]
+    assert kept != lines
+    journal.write_bytes(b"".join(kept))
+    restarts.kill(*members)
+    for each in members:
+        each.hold_beat()
+        each.heard()
+        assert each.epoch > last
+
+
 def test_a_kill_amid_a_move_gives_a_partition_to_nobody_twice(restarts: Restarts):
     first = Member(restarts.endpoint, "a")
     restarts.talk.advance(INITIAL_DELAY_MS)

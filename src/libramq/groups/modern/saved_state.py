@@ -92,11 +92,15 @@ def saved_group(group: ModernGroup) -> SavedEntry:
 
 
 def restored(saved: SavedGroup, members: Mapping[str, SavedMember], now_ms: MonotonicMs) -> ModernGroup:
-    """Return a group as it continues after a restart."""
+    """Return a group as it continues after a restart.
+
+    A power cut may have taken the group's last record and left a member's: no epoch is used twice.
+    """
     group = ModernGroup()
     group.fitting = {pattern: frozenset(topics) for pattern, topics in saved.fitting.items()}
+    epochs = [each for member in members.values() for each in (member.epoch, member.previous_epoch)]
     found = _members(members, group.fitting)
-    group.restore(saved.epoch, saved.assignor, saved.counts, found, now_ms)
+    group.restore(max([saved.epoch, *epochs]), saved.assignor, saved.counts, found, now_ms)
     return group
 
 

@@ -86,7 +86,7 @@ class ModernGroupRecords(GroupRecords[ModernGroup]):
     def restored(self, now_ms: MonotonicMs) -> Iterator[tuple[str, ModernGroup]]:
         """Yield the groups that had members before the restart, as they continue."""
         for name, members in members_of(self._entries).items():
-            saved = self._former.pop(name, None) or SavedGroup(epoch=max(m.epoch for m in members.values()))
+            saved = self._former.pop(name, None) or SavedGroup(epoch=0)
             yield name, restored(saved, members, now_ms)
 
     def begin(self, name: str, group: ModernGroup) -> None:
