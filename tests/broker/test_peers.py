@@ -523,6 +523,24 @@ def test_groups_that_moved_to_another_coordinator_are_dropped(node):
     assert node.broker.coordination.group(HERE) is None
 
 
+def test_a_member_that_leaves_its_former_coordinator_is_not_awaited_by_the_next_one(node):
+    """It had not learned of the next one yet: its queues had no owner for a session (seed 4002143)."""
+    grant = settled_group(node)
+    node.live(1, B, C_, *MORE)
+    assert node.broker.coordination.group(HERE) is None
+    gather = bodies.PeerGatherBody(group=HERE)
+
+    def members() -> list[str] | None:
+        reply = node.ask(peer(B), R.PEER_GATHER, None, gather)
+        return decode_body(reply.body, bodies.PeerGathered).members
+
+    assert members() == [grant.member]
+    header = h.GroupMemberHeader(consumer_group=HERE, lb_member=grant.member)
+    told = node.ask(FakePeer(), R.GROUP_LEAVE, header, bodies.GroupLeaveBody())
+    assert told.code == C.NOT_COORDINATOR
+    assert members() == []
+
+
 def test_brokers_that_meet_take_no_queue_from_its_reader(node):
     """Until name servers have reported which queues the others have, those stay with their readers."""
     node.create_topic("T", 1)

@@ -144,7 +144,10 @@ class Coordination:
         self._perform(self._coordinator.release(ticket, waiter.connection, release, now_ms=now_ms))
 
     def leave(self, waiter: MemberWaiter, leave: rq.Leave, *, cost_bytes: int = 0) -> None:
-        """Remove a member that leaves."""
+        """Remove a member that leaves; of a group that was left to another broker, that need not await it."""
+        _, members = self._former.get(leave.group, (0, None))
+        if members is not None and leave.member in members:
+            members.remove(leave.member)
         ticket = self._park(waiter, leave.group, cost_bytes)
         self._perform(self._coordinator.leave(ticket, leave, now_ms=self._now_ms()))
 
