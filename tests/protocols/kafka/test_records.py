@@ -65,6 +65,16 @@ def test_every_version_of_fetch_is_answered(endpoint: KafkaEndpoint, version: in
     assert partition.high_watermark == 1
 
 
+def test_records_without_a_time_come_back_without_one(endpoint: KafkaEndpoint):
+    """Kafka's NO_TIMESTAMP is -1: mirrors and converters pass it on."""
+    peer, sent = endpoint.peer(), [record(timestamp_ms=-1), record(), record(timestamp_ms=-1)]
+    for each in (sent, sent[:1]):
+        assert peer.produce(*each).error_code == 0
+    assert [each.timestamp_ms for each in peer.records()] == [-1, record().timestamp_ms, -1, -1]
+    assert [each.body for each in endpoint.talk.messages("T")] == [b"v"] * 4
+    assert listed(peer, 0) == (0, 1, record().timestamp_ms)
+
+
 def test_offsets_continue_from_batch_to_batch(endpoint: KafkaEndpoint):
     peer = endpoint.peer()
     assert [peer.produce(record(), record()).base_offset for _ in range(3)] == [0, 2, 4]
@@ -272,7 +282,7 @@ def corrupt(data: bytes) -> bytes:
         (corrupt(batch(record())), ErrorCode.CORRUPT_MESSAGE),
         (batch(record()) * 2, ErrorCode.INVALID_RECORD),
         (batch(record(timestamp_ms=1_900_000_000_000)), ErrorCode.INVALID_TIMESTAMP),
-        (batch(record(timestamp_ms=-1)), ErrorCode.INVALID_TIMESTAMP),
+        (batch(record(timestamp_ms=-2)), ErrorCode.INVALID_TIMESTAMP),
         (batch(record(LARGE)), ErrorCode.MESSAGE_TOO_LARGE),
         (batch(record(), record(LARGE)), ErrorCode.MESSAGE_TOO_LARGE),
     ],

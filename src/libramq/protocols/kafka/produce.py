@@ -57,6 +57,8 @@ RECORDS_PER_STEP: Final = 500
 WHOLE_BYTES_PER_RECORD: Final = 8 * 1024
 #: message.timestamp.after.max.ms of Kafka 4: a clock that is further ahead is wrong.
 AHEAD_MS_MAX: Final = 3_600_000
+#: RecordBatch.NO_TIMESTAMP: the time of a record that its producer gave none.
+NO_TIMESTAMP_MS: Final = -1
 
 
 class Batch(NamedTuple):
@@ -281,14 +283,14 @@ def _decode(
 def _whole(queue_id: int, data: bytes, timestamp_ms_max: int) -> Whole:
     summary = check_batch(data)
     for timestamp_ms in (summary.first_ms, summary.latest_ms):
-        if not 0 <= timestamp_ms <= timestamp_ms_max:
+        if not NO_TIMESTAMP_MS <= timestamp_ms <= timestamp_ms_max:
             raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, f"a batch has the timestamp {timestamp_ms} ms")
     return Whole(queue_id, data, summary, stamp_of(data))
 
 
 def _drafts(topic: str, queue_id: int, records: Sequence[Record], timestamp_ms_max: int) -> Sequence[Draft]:
     for record in records:
-        if not 0 <= record.timestamp_ms <= timestamp_ms_max:
+        if not NO_TIMESTAMP_MS <= record.timestamp_ms <= timestamp_ms_max:
             raise InvalidBatch(
                 ErrorCode.INVALID_TIMESTAMP, f"a record has the timestamp {record.timestamp_ms} ms"
             )
