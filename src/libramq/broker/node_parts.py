@@ -43,7 +43,9 @@ class NodeParts:
             files.tables, committing.offsets, groups.coordination, removal, kernel.clock
         )
         others = OffsetExchanges(config.broker_name, peers, ask)
-        self.offsets = GroupOffsets(files.tables, committing, self.group_removal, kernel.clock, others)
+        self.offsets = GroupOffsets(
+            files.tables, committing, self.group_removal, groups.coordination, kernel.clock, others
+        )
         #: Before the services of Kafka's groups: these drop the groups that others coordinate now.
         self.copies = GroupCopies(peers.view, kernel.clock)
         self.successors = GroupSuccessors(config.broker_name, peers.view, kernel, ask)

@@ -264,17 +264,21 @@ class Fences:
             fence.unconfirmed = {key for key, claim in fence.openings.items() if claim.member}
             fence.recovered_ends = {key: end_of(*key) for key in fence.unconfirmed}
 
-    def close(self, group: str, topic: str, queue_id: int) -> None:
-        """Close a queue until it is granted under a later epoch: its offset is about to be set."""
+    def close(self, group: str, topic: str, queue_id: int) -> bool:
+        """Close a queue until it is granted under a later epoch: its offset is about to be set.
+
+        Return whether it was open or granted.
+        """
         fence, key = self._groups.get(group), (topic, queue_id)
         if fence is None:
-            return
+            return False
         granted, opened = fence.grants.get(key, NOBODY), fence.openings.get(key, NOBODY)
         closed = Claim("", max(granted.epoch, opened.epoch))
         if closed.epoch and opened != closed:
             self._record(entry_name(group, key), Opening(member="", epoch=closed.epoch))
             fence.openings[key] = closed
-        fence.grants.pop(key, None)
+        was_granted = fence.grants.pop(key, None) is not None
+        return was_granted or bool(opened.member)
 
     # Removals.
 

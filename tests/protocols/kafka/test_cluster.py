@@ -1,14 +1,18 @@
 """Kafka's clients on three broker processes, some of which are killed."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewPartitions
 
+from libramq.client import ConsumeFrom
+from libramq.message import MessageExt
+from libramq.sync import PushConsumer
 from tests.interop.process import PATIENCE_S
 from tests.protocols.kafka.clusters import NAMES, KafkaCluster, wait_until
 
@@ -254,6 +258,34 @@ def test_rocketmqs_tools_see_and_reset_what_a_kafka_group_committed(cluster: Kaf
     cluster.tool("resetOffsetByTime", "-g", group, "-t", "tools", "-s", "0")
     wait_until(lambda: committed(consumer, "tools", 3) == [0] * 3, "the offsets that were set")
     consumer.close()
+
+
+def test_kafkas_tools_set_the_offsets_of_a_group_of_our_consumers_once_it_has_no_members(
+    cluster: KafkaCluster,
+):
+    """Each broker has a fence from the members, and only the coordinator is asked."""
+    cluster.create("fenced", 3)
+    produce(cluster, "fenced", range(3), b"a", b"b")
+    handled: list[MessageExt] = []
+    ours = PushConsumer(group="ours", namesrv=cluster.servers.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+    ours.subscribe("fenced", "*", handled.extend)
+    admin = cluster.admin()
+    wanted = ConsumerGroupTopicPartitions("ours", [TopicPartition("fenced", each, 1) for each in range(3)])
+
+    def errors() -> list[Any]:
+        altered = admin.alter_consumer_group_offsets([wanted])["ours"].result(PATIENCE_S)
+        return [each.error and each.error.code() for each in altered.topic_partitions]
+
+    ours.start()
+    try:
+        wait_until(lambda: time.sleep(0.05) is None and len(handled) >= 6, "six messages")
+        assert errors() == [KafkaError.INCONSISTENT_GROUP_PROTOCOL] * 3
+    finally:
+        ours.stop()
+    # Brokers notice after one another that the member is gone.
+    wait_until(lambda: errors() == [None] * 3, "the offsets of a group without members")
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("ours")])["ours"]
+    assert [each.offset for each in found.result(PATIENCE_S).topic_partitions] == [1, 1, 1]
 
 
 def test_an_idempotent_producer_stores_nothing_twice_while_a_broker_is_killed(tmp_path: Path):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
 from libramq.groups.classic.state import INITIAL_DELAY_MS
 from libramq.protocols.kafka.groups import MEMBERS_RETURN_MS
 from libramq.remoting import headers as h
@@ -19,7 +20,7 @@ from libramq.wire.kafka.apis.sync_group import SyncGroupAssignment, SyncGroupReq
 from libramq.wire.kafka.error_code import ErrorCode
 from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation
-from tests.broker.test_coordinated_groups import alone
+from tests.broker.test_coordinated_groups import COLLECT_MS, alone
 from tests.fakes import FakePeer
 from tests.protocols.kafka.peers import NODE_ID, KafkaEndpoint, KafkaPeer, record
 
@@ -294,8 +295,7 @@ def test_rocketmqs_operators_see_a_commit_and_it_survives_a_restart(endpoint: Ka
 
 def test_nobodys_member_commits_to_a_group_without_members_only(endpoint: KafkaEndpoint):
     endpoint.peer().produce(record())
-    nobody = Member.__new__(Member)
-    nobody.peer, nobody.group, nobody.member_id, nobody.generation = endpoint.peer(), "G", "", -1
+    nobody = administrator(endpoint)
     assert nobody.commit(1) == 0
     pair(endpoint)
     assert nobody.commit(0) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -339,6 +339,51 @@ def test_a_coordinated_group_is_refused(tmp_path: Path):
     response = KafkaEndpoint(talk).peer().ask(join_request())
     assert response.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     talk.close()
+
+
+def administrator(endpoint: KafkaEndpoint) -> Member:
+    """Who sets offsets of groups, as Kafka's admin clients do: nobody's member."""
+    administrator = Member.__new__(Member)
+    administrator.peer, administrator.group = endpoint.peer(), "G"
+    administrator.member_id, administrator.generation = "", -1
+    return administrator
+
+
+def test_an_administrator_sets_offsets_of_a_coordinated_group_without_members(tmp_path: Path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T")
+    for _ in range(3):
+        talk.send(FakePeer(), queue_id=1)
+    alice = alone(talk)
+    assert alice.commit(1, 3) == ResponseCode.SUCCESS
+    admin = administrator(KafkaEndpoint(talk))
+    assert admin.commit(1, 1) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    held = dict(alice.held)
+    alice.leave()
+    alice.close()
+    assert admin.commit(1, 1) == 0
+    assert fetched(admin.peer, (1,)) == [1]
+    alice.peer, alice.held = FakePeer(), held
+    assert alice.commit(1, 2) == ResponseCode.FENCED, "she has left, and her late commit would undo it"
+    alice.held = {}
+    alice.join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    opened = {queue_id: alice.open(queue_id) for queue_id in list(alice.held)}
+    assert {queue_id: reply.code for queue_id, reply in opened.items()} == dict.fromkeys(range(4), 0)
+    assert opened[1].ext["offset"] == "1"
+    talk.close()
+
+
+def test_an_administrator_sets_offsets_of_a_stock_group_without_members(endpoint: KafkaEndpoint):
+    talk, stock = endpoint.talk, FakePeer()
+    endpoint.peer().produce(record())
+    talk.beat(stock, "stock")
+    admin = administrator(endpoint)
+    assert admin.commit(1) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    talk.performer.closed(stock)  # type: ignore[arg-type]
+    assert admin.commit(1) == 0
+    assert fetched(admin.peer) == [1]
 
 
 @pytest.mark.parametrize("group", ["", "a.b", "x" * 200])

@@ -111,6 +111,13 @@ class Coordination:
         """Return a view of a group; None if it is not coordinated here."""
         return self._coordinator.group(name)
 
+    def has_clients(self, name: str) -> bool:
+        """Return whether a group has members of RocketMQ's protocol, coordinated or not, known here."""
+        clients, view = self._consumers.group(name), self._coordinator.group(name)
+        return bool(clients is not None and self._consumers.client_ids(clients)) or bool(
+            view is not None and view.members
+        )
+
     def instances(self, group: str) -> dict[str, str]:
         """Return the names of a group's static members, by client id."""
         view = self._coordinator.group(group)

@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, Protocol
 
 from libramq.broker.files.tables import Tables
 from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.coordination import Coordination
 from libramq.broker.groups.group_removal import GroupRemoval
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, LibraError
+from libramq.errors import BrokerError, LibraError, broker_error
 from libramq.kernel.connection import Connection
 from libramq.message.queue import MessageQueue
 
@@ -79,6 +80,7 @@ class GroupOffsets:
         tables: Tables,
         committing: Committing,
         removal: GroupRemoval,
+        coordination: Coordination,
         clock: Clock,
         others: Exchanges,
     ) -> None:
@@ -86,7 +88,9 @@ class GroupOffsets:
         self.own = committing.offsets
         self._name = tables.topics.broker_name
         self._groups, self._topics = tables.groups, tables.topics
+        self._fences = tables.fences
         self._removal = removal
+        self._coordination = coordination
         self._clock = clock
         self._others = others
         self._copies: dict[str, dict[MessageQueue, _Copy]] = {}
@@ -201,7 +205,7 @@ class GroupOffsets:
                 self._keep(group, queue, offset, is_delivered=True)
                 continue
             try:
-                self.committing.commit(connection, group, queue.topic, queue.queue_id, offset)
+                self.commit_own(connection, group, queue, offset)
                 codes[queue] = ResponseCode.SUCCESS
             except BrokerError as refused:
                 codes[queue] = refused.response_code
@@ -215,6 +219,28 @@ class GroupOffsets:
         if codes or what.removed or what.is_deleted:
             self.committing.write()
         return Exchanged(codes, self._wanted(what))
+
+    def commit_own(self, connection: Connection, group: str, queue: MessageQueue, offset: int) -> None:
+        """Take a commit of another protocol to one of this broker's queues; acknowledge it after `write`.
+
+        Raises BrokerError if it is refused: a group that has members of RocketMQ's protocol commits by them.
+        """
+        topic, queue_id = queue.topic, queue.queue_id
+        if self._coordination.has_clients(group):
+            raise broker_error(ResponseCode.FENCED, f"group {group} has members of RocketMQ's protocol")
+        if not self._fences.goes_by_epochs(group):
+            self.committing.commit(connection, group, topic, queue_id, offset)
+            return
+        # Its last members are gone; one of them that stood still may not know, and would commit over this.
+        try:
+            was_open = self._fences.close(group, topic, queue_id)
+        except OSError as error:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"the fence cannot be journalled: {error}"
+            ) from error
+        self.committing.record(group, topic, queue_id, offset)
+        if was_open:
+            self._coordination.offsets_reset(group, topic)
 
     def _make_visible(self, group: str) -> None:
         """Make the group known here, with the retry topic by which tools find its brokers."""

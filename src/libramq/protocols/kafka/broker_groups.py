@@ -12,7 +12,6 @@ from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import Consume, Manage
 from libramq.auth.principal import ANONYMOUS
 from libramq.auth.resource import Action, group
-from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import TopicTable
 from libramq.catalog.group_table import GroupTable
@@ -37,7 +36,6 @@ class BrokerGroups:
         self,
         table: GroupTable,
         topics: TopicTable,
-        consumers: ConsumerClients,
         coordination: Coordination,
         nodes: KafkaNodes,
         authorizer: Authorizer,
@@ -46,7 +44,6 @@ class BrokerGroups:
         self.modern: Groups[ModernGroup] = Groups(ModernGroup)
         self._table = table
         self._topics = topics
-        self._consumers = consumers
         self._coordination = coordination
         self.nodes = nodes
         self._authorizer = authorizer
@@ -66,11 +63,7 @@ class BrokerGroups:
 
     def has_foreign_members(self, name: str) -> bool:
         """Return whether a group has members of RocketMQ's protocol: they divide queues by other rules."""
-        group = self._consumers.group(name)
-        view = self._coordination.group(name)
-        return bool(group is not None and self._consumers.client_ids(group)) or bool(
-            view is not None and view.members
-        )
+        return self._coordination.has_clients(name)
 
     def has_members(self, name: str) -> bool:
         """Return whether a group has members, of whichever protocol."""

@@ -154,7 +154,7 @@ class OffsetRequests:
             self._groups.require_may_read(group, topic)
             if self._nodes.is_own(queue):
                 offset = max(partition.committed_offset, 0)
-                self._committing.commit(slot.connection, group, topic, queue.queue_id, offset)
+                self._group_offsets.commit_own(slot.connection, group, queue, offset)
         except BrokerError as refused:
             return _refused(refused.response_code)
         return ErrorCode.NONE
@@ -283,7 +283,7 @@ class OffsetRequests:
 
 def _refused(response_code: int) -> ErrorCode:
     if response_code in (ResponseCode.FENCED, ResponseCode.NOT_YET_GRANTED):
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # Members of ours have the queues.
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # The group has members of RocketMQ's protocol.
     return code_for(response_code)
 
 

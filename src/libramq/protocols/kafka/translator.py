@@ -115,9 +115,7 @@ class KafkaTranslator:
         """Build the services of groups, their members and their offsets."""
         kernel, record, grace_ms = broker.kernel, broker.events.record, broker.config.kafka_member_grace_ms
         offsets, removal = broker.other_nodes.offsets, broker.other_nodes.group_removal
-        groups = BrokerGroups(
-            broker.groups, broker.topics, broker.consumers, broker.coordination, nodes, broker.authorizer
-        )
+        groups = BrokerGroups(broker.groups, broker.topics, broker.coordination, nodes, broker.authorizer)
         rebalances = Rebalances(groups.classic, nodes, broker.foreign, kernel, record)
         passed_on = broker.other_nodes.successors, broker.other_nodes.copies
         classic_records = ClassicGroupRecords(groups, *passed_on)
