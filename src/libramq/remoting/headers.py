@@ -97,7 +97,7 @@ class SendMessageHeaderV2(SendMessageHeader):
 
 
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: redeliver this message later."""
+    """CONSUMER_SEND_MSG_BACK: redeliver this message later. lb_uncounted: it was no attempt."""
 
     offset: Long
     group: str
@@ -105,6 +105,7 @@ class SendBackHeader(Header):
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     max_reconsume_times: Int | None = None
+    lb_uncounted: bool | None = None
 
 
 class EndTransactionHeader(Header):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from libramq.client import Reject, Retry
+from libramq.client.consuming.handling.handler_result import Busy
 from libramq.client.idempotence import ClaimResult, MemoryStore, SqliteStore, idempotent
 from libramq.errors import ConfigError, InvalidResult
 from tests.client.consuming.examples import message
@@ -90,10 +91,20 @@ async def test_a_message_in_another_handler_is_retried(store, wrapped):
     handler = Handler()
     call = wrapped(handler)
     assert store.claim([":T:id-1"], "another") == [ClaimResult.NEW]
-    assert await call(message(1), message(2)) == [Retry(messages=[message(1)])]
+    assert await call(message(1), message(2)) == [Busy(messages=[message(1)], within=30)]
     store.release([":T:id-1"], "another")
     assert await call(message(1), message(2)) is True
     assert handler.offsets == [[2], [1]]
+
+
+async def test_a_failure_concerns_only_the_messages_that_were_handled(store, wrapped):
+    """A message that another handler has counts no attempt, however this call ends."""
+    assert store.claim([":T:id-1"], "another") == [ClaimResult.NEW]
+    call = wrapped(Handler(False, ZeroDivisionError()))
+    for _ in range(2):
+        assert await call(message(1), message(2)) == [
+            Retry(messages=[message(2)]), Busy(messages=[message(1)], within=30),
+        ]  # fmt: skip
 
 
 async def test_only_unfinished_messages_of_a_batch_are_handled_again(store, wrapped):

@@ -121,12 +121,16 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """Have a message redelivered later → `sent_back`. delay_level: see handling/send_back.py."""
+    """Have a message redelivered later → `sent_back`. delay_level: see handling/send_back.py.
+
+    is_counted: as an attempt; only our brokers know how not to.
+    """
 
     delivery: Delivery
     message: MessageExt
     address: str
     delay_level: int = 0
+    is_counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

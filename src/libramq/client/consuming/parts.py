@@ -95,7 +95,7 @@ class Parts:
         locking, claims = QueueLocking(own), Claims(own)
         membership = Membership(settings, subscriptions, timers, contacts.addresses_to_query)
         consumption = _consumption_of(settings)(
-            settings, routes, offsets, timers, table, delivering, duplicates, own, pulling
+            settings, routes, offsets, timers, table, delivering, duplicates, own, pulling, contacts
         )
         rebalancing = Rebalancing(settings, subscriptions, routes, contacts, timers, own)
         coordination = MemberCoordination(

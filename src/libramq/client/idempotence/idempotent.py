@@ -2,7 +2,7 @@
 
 claimed by us        ─► handled ─► success: done · retried, rejected or failed: released
 done already         ─► skipped
-claimed by another   ─► skipped, and redelivered: the other may fail
+claimed by another   ─► skipped, and comes again, uncounted, when its claim may be over: the other may fail
 """
 
 import asyncio
@@ -13,16 +13,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 from libramq.client.awaiting import awaited
+from libramq.client.consuming.handling.handler_call import log_failure
 from libramq.client.consuming.handling.handler_result import (
+    Busy,
     Ending,
     HandlerOutcome,
     HandlerResult,
     NotDone,
+    Reject,
     Retry,
     ending_of,
 )
 from libramq.client.consuming.handling.handlers import Handler, is_async
-from libramq.client.idempotence.store import ClaimResult, Store
+from libramq.client.idempotence.store import BUSY_MS_MAX, ClaimResult, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
@@ -44,6 +47,8 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
     if key_of is None:
         raise ConfigError(f'key is "unique_id", "key" or a function, not {key!r}')
 
+    within_ms = min(getattr(store, "lease_ms", BUSY_MS_MAX), BUSY_MS_MAX)
+
     def keyed(messages: Sequence[MessageExt]) -> dict[str, MessageExt]:
         found: dict[str, MessageExt] = {}
         for message in messages:
@@ -53,6 +58,9 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
     async def finish(attempt: _Attempt, returned: object) -> HandlerResult:
         try:
             attempt.judge(await awaited(returned))
+        except Exception:
+            if not attempt.failed():
+                raise
         finally:  # Also if the task is cancelled.
             for method, keys in attempt.endings(store):
                 await _call(store, method, keys, attempt.owner)
@@ -62,12 +70,12 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
         async def start() -> object:
             return handler(attempt.messages)
 
-        attempt = _Attempt(keyed(messages))
+        attempt = _Attempt(keyed(messages), within_ms)
         attempt.take(await _call(store, store.claim, attempt.keys, attempt.owner))
         return await finish(attempt, start()) if attempt.messages else attempt.result
 
     def handle(messages: list[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
-        attempt = _Attempt(keyed(messages))
+        attempt = _Attempt(keyed(messages), within_ms)
         attempt.take(store.claim(attempt.keys, attempt.owner))
         if not attempt.messages:
             return attempt.result
@@ -76,6 +84,9 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
             returned = handler(attempt.messages)
             if not inspect.isawaitable(returned):
                 attempt.judge(returned)
+        except Exception:
+            if not attempt.failed():
+                raise
         finally:
             if not inspect.isawaitable(returned):
                 for method, keys in attempt.endings(store):
@@ -88,10 +99,11 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
 class _Attempt:
     """One call: which messages it has claimed, and their results.
 
-    Until `judge`, all of them count as failed.
+    Until `judge`, all of them count as failed. within_ms: when messages of another's come again.
     """
 
-    def __init__(self, by_key: dict[str, MessageExt]) -> None:
+    def __init__(self, by_key: dict[str, MessageExt], within_ms: int) -> None:
+        self._within_ms = within_ms
         self.owner = uuid.uuid4().hex
         self._ours = by_key
         self._done: set[str] = set()
@@ -129,12 +141,26 @@ class _Attempt:
     @property
     def result(self) -> HandlerResult:
         """Return the result for the consumer: messages unfinished, or claimed by another, are redelivered."""
-        if self._ending is HandlerOutcome.LATER:
+        if self._ending is HandlerOutcome.LATER and not self._busy:
             return False
-        results = self._ending.results() if isinstance(self._ending, NotDone) else []
+        results: list[Retry | Reject | Busy] = []
+        if isinstance(self._ending, NotDone):
+            results = self._ending.results()
+        elif self._ending is HandlerOutcome.LATER:
+            results.append(Retry(messages=self.messages))
         if self._busy:
-            results.append(Retry(messages=self._busy))
+            results.append(Busy(messages=self._busy, within=self._within_ms / 1000))
         return results or True
+
+    def failed(self) -> bool:
+        """Handle an exception of the handler; return whether the result says so.
+
+        Messages of another's are not part of the failure, so it must not reach the consumer as one of all.
+        """
+        if self._busy:
+            self._ending = HandlerOutcome.LATER
+            log_failure(self.messages, self.messages[0].topic)
+        return bool(self._busy)
 
     def endings(self, store: Store) -> list[tuple[Callable[[Sequence[str], str], None], list[str]]]:
         """Return the methods of the store to call, with their keys."""

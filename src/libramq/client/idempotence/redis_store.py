@@ -34,7 +34,7 @@ class RedisStore:
     ) -> None:
         self._client: Any = _connected(client) if isinstance(client, str) else client
         self._prefix = prefix
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._keep_ms = keep_ms
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class RedisStore:
         """Claim keys for an owner."""
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
-                pipeline.set(self._prefix + key, owner, nx=True, px=self._lease_ms)
+                pipeline.set(self._prefix + key, owner, nx=True, px=self.lease_ms)
                 pipeline.get(self._prefix + key)
             answers = pipeline.execute()
         return [

@@ -56,7 +56,7 @@ class SqliteStore:
         keep_ms: int = KEEP_MS,
         clock: Clock | None = None,
     ) -> None:
-        self._lease_ms = lease_ms
+        self.lease_ms = lease_ms
         self._keep_ms = keep_ms
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ class SqliteStore:
         self._write("DELETE FROM handled WHERE key = ? AND owner = ?", ((key, owner) for key in keys))
 
     def _claim(self, key: str, owner: str, wall_ms: WallMs) -> ClaimResult:
-        row = (key, owner, int(wall_ms) + self._lease_ms, int(wall_ms))
+        row = (key, owner, int(wall_ms) + self.lease_ms, int(wall_ms))
         if self._database.execute(_CLAIM, row).rowcount == 1:
             return ClaimResult.NEW
         with closing(self._database.execute("SELECT owner FROM handled WHERE key = ?", (key,))) as cursor:

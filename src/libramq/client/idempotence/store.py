@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Protocol
 
+#: Ours: how soon a message that another handler has claimed is looked at again, at the latest.
+BUSY_MS_MAX: Final = 30_000
 #: Ours: longer than most handlers take. A dead process's claim blocks its message for this long.
 LEASE_MS: Final = 30_000
 #: BrokerConfig.fileReservedTime: brokers keep messages 72 hours, after which none can be redelivered.
@@ -24,7 +26,11 @@ class ClaimResult(Enum):
 
 
 class Store(Protocol):
-    """A store, called from any thread. If it raises, the handler fails and its messages are redelivered."""
+    """A store, called from any thread. If it raises, the handler fails and its messages are redelivered.
+
+    It may have `lease_ms: int`: for how long a claim holds. A message that is BUSY comes again after that
+    time, or BUSY_MS_MAX if that is less.
+    """
 
     #: Whether calls may wait for a disk or another machine; coroutines then make them on a thread.
     is_blocking: bool

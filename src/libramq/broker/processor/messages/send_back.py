@@ -53,7 +53,10 @@ class SendBack:
         }
 
     def handle(self, request: Request) -> Outcome:
-        """Store a copy for another attempt, or as a dead letter."""
+        """Store a copy for another attempt, or as a dead letter.
+
+        One that was no attempt (`lbUncounted`, of our members) comes again whatever the number of attempts.
+        """
         header = decode_header(request.command, SendBackHeader)
         if any(mark in (header.origin_msg_id or "") for mark in _UNSTORABLE):
             raise broker_error(
@@ -77,6 +80,8 @@ class SendBack:
         times_max = group.retry_max_times
         if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
             times_max = header.max_reconsume_times
+        if header.lb_uncounted:
+            times_max = message.reconsume_times + 1
         target = self._redelivery.target(
             group,
             reconsume_times=message.reconsume_times,
@@ -98,7 +103,7 @@ class SendBack:
             target.config.topic_name,
             target.queue_id,
             properties,
-            reconsume_times=message.reconsume_times + 1,
+            reconsume_times=message.reconsume_times + (not header.lb_uncounted),
         )
         if target.delay_level:
             self._schedule.delay(again, str(target.delay_level))

@@ -1,6 +1,8 @@
 """The consumption: what happens after a handler has returned.
 
         done               ─► removed, offset advances
+        busy               ─► sent back uncounted ─► removed
+          at Apache's      ─► kept, and passed to a handler again, after a while
         retried, rejected  ─► sent back to the broker ─► removed
           if that fails    ─► a copy sent to the retry topic ─► removed
             if that fails  ─► passed to a handler again, after a while
@@ -20,6 +22,7 @@ from libramq.client.consuming.handling.delivering import Delivering
 from libramq.client.consuming.handling.duplicates import Duplicates
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DEAD_LETTER, delay_level
+from libramq.client.consuming.membership.broker_contacts import BrokerContacts
 from libramq.client.consuming.ownership import event as ev
 from libramq.client.consuming.ownership.owned_queue import Delivery
 from libramq.client.consuming.ownership.ownership import Ownership
@@ -54,6 +57,7 @@ class Consumption:
         duplicates: Duplicates,
         own: Ownership,
         pulling: Pulling,
+        contacts: BrokerContacts,
     ) -> None:
         self._settings = settings
         self._retry_topic = retry_topic(settings.group)
@@ -65,6 +69,7 @@ class Consumption:
         self._duplicates = duplicates
         self._own = own
         self._pulling = pulling
+        self._contacts = contacts
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Steps:
         """Handle the results of handlers."""
@@ -90,6 +95,10 @@ class Consumption:
 
     def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Steps:
         """Handle the result of a send-back."""
+        if not ok and not sent.is_counted:
+            sent.delivery.owned.work.sending_back -= 1
+            self._again(sent.delivery, sent.message, REDELIVER_MS, now_ms)
+            return self._go_on(sent.delivery, now_ms)
         if not ok:
             return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
         return self._returned(sent.delivery, sent.message, now_ms)
@@ -100,7 +109,7 @@ class Consumption:
         return what_follows(sent.delivery, sent.message, now_ms)
 
     def redeliver(self, delivery: Delivery) -> Steps:
-        """Deliver messages again after their send-back failed and their pause is over."""
+        """Deliver messages again that were kept here, when their pause is over."""
         owned = delivery.owned
         if not owned.is_ours:
             return []
@@ -109,17 +118,17 @@ class Consumption:
 
     def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> Steps:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
-        if self._settings.broadcasting:
+        if self._settings.broadcasting and messages:
             # As upstream: the retry topic belongs to the whole group, so broadcasting has no redelivery.
             log.warning(
                 "messages of a failed handler are dropped: a broadcasting group has no redelivery",
                 messages=len(messages),
             )
             self._done(delivery, messages)
-            return []
-        return self._retry(delivery, not_done.retries, now_ms) + self._reject(
-            delivery, not_done.rejects, now_ms
-        )
+            not_done = NotDone(busy=not_done.busy)
+        steps = self._retry(delivery, not_done.retries, now_ms)
+        steps += self._reject(delivery, not_done.rejects, now_ms)
+        return steps + (self._wait(delivery, not_done.busy, now_ms) if not_done.busy else [])
 
     def _retry(
         self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
@@ -138,6 +147,19 @@ class Consumption:
                 message_id=message.message_id,
             )
             found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
+        return found
+
+    def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> Steps:
+        """Have messages come again without an attempt; Apache's brokers count all, so they stay here."""
+        found: Steps = []
+        for message, within_ms in busy:
+            address = self._routes.master(message.broker_name or delivery.owned.queue.broker_name)
+            if address in self._contacts.offering and not self._settings.broadcasting:
+                delivery.owned.work.sending_back += 1
+                level = delay_level(within_ms)
+                found.append(fx.SendBack(delivery, message, address, level, is_counted=False))
+            else:
+                self._again(delivery, message, min(within_ms, REDELIVER_MS), now_ms)
         return found
 
     def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs) -> Steps:
@@ -168,8 +190,11 @@ class Consumption:
         log.warning("message could not be sent back; it is redelivered locally", queue=str(owned.queue))
         owned.work.sending_back -= 1
         message.reconsume_times += 1
-        self._timers.at(now_ms + REDELIVER_MS, RedeliverDue(Delivery(owned, (message,))))
+        self._again(delivery, message, REDELIVER_MS, now_ms)
         return self._go_on(delivery, now_ms)
+
+    def _again(self, delivery: Delivery, message: MessageExt, after_ms: int, now_ms: MonotonicMs) -> None:
+        self._timers.at(now_ms + after_ms, RedeliverDue(Delivery(delivery.owned, (message,))))
 
     def _done(self, delivery: Delivery, messages: Sequence[MessageExt]) -> None:
         owned = delivery.owned

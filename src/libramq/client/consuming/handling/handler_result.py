@@ -4,7 +4,8 @@
         False                   all of them are redelivered later
         Retry(messages, after)  these are redelivered, the others are done
         Reject(messages)        these become dead letters, the others are done
-        a list of these two     as each of them says; messages that none of them names are done
+        Busy(messages, within)  these come again within that time, uncounted; the others are done
+        a list of these         as each of them says; messages that none of them names are done
         anything else           an error: InvalidResult
 
 Upstream: listener/ConsumeConcurrentlyStatus.java, ConsumeConcurrentlyContext.java (ackIndex,
@@ -70,8 +71,24 @@ class Reject:
         object.__setattr__(self, "messages", _messages(self.messages, "Reject"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Busy:
+    """Deliver messages again without counting an attempt: another handler is at work on them.
+
+    messages: which ones; None: all of the call. within: after how many seconds at the latest.
+    """
+
+    messages: Sequence[MessageExt] | None = None
+    within: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", _messages(self.messages, "Busy"))
+        if not (math.isfinite(self.within) and 0 <= self.within * 1000 <= AFTER_MS_MAX):
+            raise ConfigError(f"Busy: within is between 0 seconds and 2 hours, not {self.within} seconds")
+
+
 #: What a handler may return, or an awaitable of it.
-HandlerResult = None | bool | Retry | Reject | Sequence[Retry | Reject]
+HandlerResult = None | bool | Retry | Reject | Busy | Sequence[Retry | Reject | Busy]
 
 
 class HandlerOutcome(Enum):
@@ -86,24 +103,27 @@ class HandlerOutcome(Enum):
 class NotDone:
     """The messages of a delivery that are not done; the others are.
 
-    retries: each with the requested delay in milliseconds, if any.
+    retries: each with the requested delay in milliseconds, if any. busy: each with the milliseconds within
+    which it is to come again.
     """
 
     retries: tuple[tuple[MessageExt, int | None], ...] = ()
     rejects: tuple[MessageExt, ...] = ()
+    busy: tuple[tuple[MessageExt, int], ...] = ()
 
     def done(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
         """Return the messages of the delivery that are done."""
-        left = {message.queue_offset for message, _ in self.retries}
+        left = {message.queue_offset for message, _ in (*self.retries, *self.busy)}
         left.update(message.queue_offset for message in self.rejects)
         return [message for message in messages if message.queue_offset not in left]
 
-    def results(self) -> "list[Retry | Reject]":
+    def results(self) -> "list[Retry | Reject | Busy]":
         """Return it in the form of a handler's result."""
-        found: list[Retry | Reject] = [
+        found: list[Retry | Reject | Busy] = [
             Retry(messages=[message], after=None if after_ms is None else after_ms / 1000)
             for message, after_ms in self.retries
         ]
+        found += [Busy(messages=[message], within=within_ms / 1000) for message, within_ms in self.busy]
         return [*found, Reject(messages=self.rejects)] if self.rejects else found
 
 
@@ -117,10 +137,10 @@ def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
         return HandlerOutcome.SUCCESS
     if returned is False:
         return HandlerOutcome.LATER
-    if isinstance(returned, Retry | Reject):
+    if isinstance(returned, Retry | Reject | Busy):
         return _not_done((returned,), messages)
     if isinstance(returned, list | tuple):
-        results = [each for each in returned if isinstance(each, Retry | Reject)]
+        results = [each for each in returned if isinstance(each, Retry | Reject | Busy)]
         if len(results) == len(returned):
             return _not_done(results, messages)
     raise InvalidResult(
@@ -129,11 +149,12 @@ def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
     )
 
 
-def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt]) -> Ending:
+def _not_done(results: Iterable[Retry | Reject | Busy], messages: Sequence[MessageExt]) -> Ending:
     # By offset, not by identity: a handler may use another process, and return copies.
     left = {_place(message): message for message in messages}
     retries: list[tuple[MessageExt, int | None]] = []
     rejects: list[MessageExt] = []
+    busy: list[tuple[MessageExt, int]] = []
     for result in results:
         for named in messages if result.messages is None else result.messages:
             message = left.pop(_place(named), None)
@@ -144,11 +165,13 @@ def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt])
                 )
             if isinstance(result, Retry):
                 retries.append((message, result.after_ms))
+            elif isinstance(result, Busy):
+                busy.append((message, math.ceil(result.within * 1000)))
             else:
                 rejects.append(message)
-    if not retries and not rejects:
+    if not retries and not rejects and not busy:
         return HandlerOutcome.SUCCESS
-    return NotDone(retries=tuple(retries), rejects=tuple(rejects))
+    return NotDone(retries=tuple(retries), rejects=tuple(rejects), busy=tuple(busy))
 
 
 def _place(message: MessageExt) -> tuple[str, int, int, int]:

@@ -3,6 +3,7 @@
         done              ─► removed, offset advances, next portion
         retried           ─► put back, counted; the whole queue waits, then the same messages again
           too often       ─► sent to the retry topic, from which the broker makes it a dead letter ─► removed
+        busy              ─► put back, uncounted; the whole queue waits
         rejected          ─► sent back to the broker as a dead letter ─► removed
 
 Upstream: ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMessageBack.
@@ -50,18 +51,27 @@ class OrderlyConsumption(Consumption):
                 again.append(message)
                 delays_ms.append(self._settings.suspend_ms if after_ms is None else after_ms)
         if again:
-            owned.work.waiting.extendleft(sorted(again, key=_offset, reverse=True))
+            self._put_back(owned, again)
             self._suspend(owned, max(delays_ms), now_ms)
         return found
+
+    def _wait(self, delivery: Delivery, busy: Iterable[tuple[MessageExt, int]], now_ms: MonotonicMs) -> Steps:
+        delay_ms = min(within_ms for _, within_ms in busy)
+        self._put_back(delivery.owned, [message for message, _ in busy])
+        self._suspend(delivery.owned, min(delay_ms, self._settings.suspend_ms), now_ms)
+        return []
 
     def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> Steps:
         owned = delivery.owned
         log.warning("message could not be sent to the retry topic; its queue waits", queue=str(owned.queue))
         owned.work.sending_back -= 1
         message.reconsume_times += 1
-        owned.work.waiting = deque(sorted([message, *owned.work.waiting], key=_offset))
+        self._put_back(owned, [message])
         self._suspend(owned, self._settings.suspend_ms, now_ms)
         return self._go_on(delivery, now_ms)
+
+    def _put_back(self, owned: OwnedQueue, messages: Iterable[MessageExt]) -> None:
+        owned.work.waiting = deque(sorted([*messages, *owned.work.waiting], key=_offset))
 
     def _suspend(self, owned: OwnedQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
         if not owned.work.is_suspended:

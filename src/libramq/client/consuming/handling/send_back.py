@@ -38,7 +38,9 @@ def delay_level(after_ms: int | None) -> int:
     return min(bisect_left(DELAY_LEVELS_MS, after_ms), len(DELAY_LEVELS_MS) - 1) + 1
 
 
-def send_back_header(message: MessageExt, settings: ConsumerSettings, delay_level: int) -> SendBackHeader:
+def send_back_header(
+    message: MessageExt, settings: ConsumerSettings, delay_level: int, *, is_counted: bool = True
+) -> SendBackHeader:
     """Return the request by which the broker redelivers its stored message, or makes it a dead letter."""
     return SendBackHeader(
         offset=message.physical_offset,
@@ -47,6 +49,7 @@ def send_back_header(message: MessageExt, settings: ConsumerSettings, delay_leve
         origin_msg_id=message.message_id,
         origin_topic=message.topic,
         max_reconsume_times=settings.retries_max,
+        lb_uncounted=None if is_counted else True,
     )
 
 

@@ -1,7 +1,8 @@
 """The holding: what handlers have, and for how long nobody else gets it.
 
     waiting ─► a handler runs ─► outcomes ─► settling
-      │             └► runs beyond consume_timeout_ms: abandoned, as if it had failed
+      │             ├► runs beyond consume_timeout_ms: abandoned, as if it had failed
+      │             └► busy: kept, and delivered again after a while
       └► paused: kept, and delivered afterwards unless others have them
 
 While a delivery waits or its handler runs, its messages are postponed at half their invisible time, for
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.client.consuming.consumer_settings import ConsumerSettings
+from libramq.client.consuming.handling.consumption import REDELIVER_MS
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.consuming.handling.send_back import DELAY_LEVELS_MS, FIRST_RETRY_LEVEL
 from libramq.client.consuming.ownership.owned_queue import Delivery
@@ -55,6 +57,8 @@ class Holding:
         self._monotonic_ms = monotonic_ms
         self._deliveries: set[PopDelivery] = set()
         self._kept: list[PopDelivery] = []
+        #: What is delivered again, and when: brokers would count each pop of it as an attempt.
+        self._busy: list[tuple[MonotonicMs, PopDelivery]] = []
         self._unused: list[HeldMessage] = []  # While closing: what no handler gets.
         self._abandoned: set[PopDelivery] = set()
         self._check_ms: MonotonicMs | None = None
@@ -63,8 +67,9 @@ class Holding:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """Return when `check` is due."""
-        return self._check_ms
+        """Return when `check` or `take_due` is due."""
+        busy_ms = min((due_ms for due_ms, _ in self._busy), default=None)
+        return min((each for each in (self._check_ms, busy_ms) if each is not None), default=None)
 
     @property
     def runs(self) -> bool:
@@ -79,22 +84,20 @@ class Holding:
             self._unused += held
             return []
         size = self._settings.batch_size
-        deliveries = [
-            PopDelivery(
-                held[at : at + size],
-                popped_ms=popped_ms,
-                may_begin=not self.is_paused,
-                monotonic_ms=self._monotonic_ms,
-            )
-            for at in range(0, len(held), size)
-        ]
-        self._deliveries.update(deliveries)
+        deliveries = [self._new(held[at : at + size], popped_ms) for at in range(0, len(held), size)]
         if self._check_ms is None and deliveries:
             self._schedule(now_ms)
         if self.is_paused:
             self._kept += deliveries
             return []
         return deliveries
+
+    def _new(self, held: Sequence[HeldMessage], popped_ms: MonotonicMs) -> PopDelivery:
+        delivery = PopDelivery(
+            held, popped_ms=popped_ms, may_begin=not self.is_paused, monotonic_ms=self._monotonic_ms
+        )
+        self._deliveries.add(delivery)
+        return delivery
 
     def handled(self, delivery: Delivery, ending: Ending, now_ms: MonotonicMs) -> list[PopDelivery]:
         """Handle an ending; return what handlers get again."""
@@ -125,7 +128,8 @@ class Holding:
         """Begin no more handlers."""
         self._is_closing = True
         self._forbid()
-        kept, self._kept = self._kept, []
+        kept, self._kept = [*self._kept, *(delivery for _, delivery in self._busy)], []
+        self._busy.clear()
         for delivery in kept:
             self._deliveries.discard(delivery)
             self._unused += delivery.held
@@ -139,8 +143,19 @@ class Holding:
         for held in unused:
             self._settling.settle(held, Outcome.POSTPONE, now_ms, delay_ms=GIVE_BACK_MS)
 
+    def take_due(self, now_ms: MonotonicMs) -> list[PopDelivery]:
+        """Return what handlers get again after others were at work on it."""
+        taken = [delivery for due_ms, delivery in self._busy if due_ms <= now_ms]
+        self._busy = [each for each in self._busy if each[0] > now_ms]
+        if not self.is_paused:
+            return taken
+        self._kept += taken
+        return []
+
     def check(self, now_ms: MonotonicMs) -> tuple[list[Postpone], list[PopDelivery]]:
         """Return what to postpone, and the deliveries whose handlers are abandoned."""
+        if self._check_ms is None or now_ms < self._check_ms:
+            return [], []
         self._check_ms = None
         if not self._deliveries:
             return [], []
@@ -195,6 +210,8 @@ class Holding:
         retries: Sequence[tuple[MessageExt, int | None]] = ()
         if isinstance(ending, NotDone):
             retries = ending.retries
+            for message, within_ms in ending.busy:
+                self._wait(left.pop(id(message)), within_ms, now_ms)
             for message in ending.rejects:
                 log.warning(
                     "a handler rejected a message; it becomes a dead letter",
@@ -208,6 +225,13 @@ class Holding:
             self._retry(left.pop(id(message)), after_ms, now_ms)
         for held in left.values():
             self._settling.settle(held, Outcome.DONE, now_ms)
+
+    def _wait(self, held: HeldMessage, within_ms: int, now_ms: MonotonicMs) -> None:
+        if self._is_closing:
+            self._unused.append(held)
+        else:
+            due_ms = now_ms + min(within_ms, REDELIVER_MS)
+            self._busy.append((due_ms, self._new([held], now_ms)))
 
     def _retry(self, held: HeldMessage, after_ms: int | None, now_ms: MonotonicMs) -> None:
         attempts = held.message.reconsume_times

@@ -84,12 +84,12 @@ class PopConsumerCore:
         found: list[PopEffect] = []
         while (item := self._timers.take_due(now_ms)) is not None:
             found += self._do(item, now_ms)
-        check_ms = self._holding.next_due_ms
-        if check_ms is not None and now_ms >= check_ms:
-            postponed, abandoned = self._holding.check(now_ms)
-            found += postponed
-            if abandoned:
-                found.append(fx.Abandon(tuple(abandoned)))
+        postponed, abandoned = self._holding.check(now_ms)
+        found += postponed
+        if abandoned:
+            found.append(fx.Abandon(tuple(abandoned)))
+        if again := self._holding.take_due(now_ms):
+            found.append(fx.Deliver(again))
         return found + self._settled(now_ms)
 
     def _do(self, item: due.Due, now_ms: MonotonicMs) -> list[PopEffect]:

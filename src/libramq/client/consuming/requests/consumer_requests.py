@@ -200,7 +200,9 @@ class ConsumerRequests:
                 log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
             return self._core.sent_back(effect, now_ms, ok=outcome is None)
 
-        header = send_back_header(effect.message, self._settings, effect.delay_level)
+        header = send_back_header(
+            effect.message, self._settings, effect.delay_level, is_counted=effect.is_counted
+        )
         self._ask(effect.address, calls.send_back(header), answered, SEND_BACK_TIMEOUT_MS)
 
     def _send_copy(self, effect: fx.SendCopy) -> None:
