@@ -1,10 +1,14 @@
 """Tests of broadcasting: each member gets every message, and resumes where its own file says."""
 
+import asyncio
+import multiprocessing
 import random
 
 import pytest
 
-from libramq.client import ConsumeFrom, PushConsumer
+from libramq import sync
+from libramq.client import ConsumeFrom, Consumer, PushConsumer
+from libramq.clock import SystemClock
 from libramq.codes import RequestCode
 from libramq.errors import ConfigError
 
@@ -83,3 +87,82 @@ def test_an_instance_name_must_be_a_valid_file_name(namesrv, tmp_path):
     """It becomes the name of a directory."""
     with pytest.raises(ConfigError, match="cannot be the name"):
         member(namesrv, tmp_path, print, instance_name="../x")
+
+
+class HastyClock(SystemClock):
+    """A clock that jumps with each look: a member loses patience at once."""
+
+    def __init__(self):
+        self.ahead_ms = 0
+
+    def monotonic_ms(self):
+        self.ahead_ms += 3_000
+        return super().monotonic_ms() + self.ahead_ms
+
+
+async def test_a_second_member_with_the_same_file_is_refused(namesrv, broker, watch, tmp_path):
+    """Each would go on where the other was, and never get what that one had handled."""
+    options = {"broadcasting": True, "local_offsets": tmp_path, "clock": HastyClock()}
+    fetching = Consumer(group="g", namesrv=namesrv.address, **options)
+    fetching.subscribe("T")
+    blocking = sync.Consumer(group="g", namesrv=namesrv.address, **options)
+    blocking.subscribe("T")
+    async with member(namesrv, tmp_path, Inbox(watch)):
+        with pytest.raises(ConfigError, match="instance_name of its own"):
+            await member(namesrv, tmp_path, Inbox(watch), clock=HastyClock()).start()
+        with pytest.raises(ConfigError, match="instance_name of its own"):
+            await fetching.start()
+        with pytest.raises(ConfigError, match="instance_name of its own"):
+            await asyncio.to_thread(blocking.start)
+    async with fetching:  # It is refused no longer.
+        pass
+
+
+async def test_a_member_that_starts_while_the_one_before_it_stops_waits_for_it(
+    namesrv, broker, watch, tmp_path
+):
+    """As a service manager restarts a program; it begins where the one before it ended."""
+    one, two = Inbox(watch), Inbox(watch)
+    first, second = member(namesrv, tmp_path, one), member(namesrv, tmp_path, two)
+    await first.start()
+    starting = asyncio.create_task(second.start())
+    for number in range(8):
+        broker.put("T", number % 4, b"%d" % number)
+    await watch.until(lambda: len(one.bodies) == 8)
+    assert not starting.done()
+    await first.stop()
+    await starting
+    broker.put("T", 0, b"8")
+    await watch.until(lambda: two.bodies)
+    await second.stop()
+    assert two.bodies == [b"8"]
+
+
+async def test_a_start_that_is_given_up_leaves_the_file_to_the_next_one(namesrv, watch, tmp_path):
+    first, second = (member(namesrv, tmp_path, Inbox(watch)) for _ in range(2))
+    async with first:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await second.start()
+    for consumer in (first, second):
+        async with consumer:
+            pass
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+async def test_a_forked_child_does_not_keep_its_parents_file(namesrv, watch, tmp_path):
+    """A member forks a worker, ends, and is started again while the worker lives."""
+    context = multiprocessing.get_context("fork")
+    is_over = context.Event()
+    first = member(namesrv, tmp_path, Inbox(watch))
+    await first.start()
+    worker = context.Process(target=is_over.wait, args=(60,))
+    worker.start()
+    try:
+        await first.stop()
+        async with member(namesrv, tmp_path, Inbox(watch), clock=HastyClock()):
+            pass
+    finally:
+        is_over.set()
+        await asyncio.to_thread(worker.join, 60)
+    assert worker.exitcode == 0

@@ -4,7 +4,8 @@ Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.j
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar, Unpack, get_args
+from functools import partial
+from typing import Final, TypeVar, Unpack, get_args
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.committing.local_offset_store import LocalOffsetStore
@@ -16,16 +17,22 @@ from libramq.client.consuming.requests.consumer_requests import ConsumerRequests
 from libramq.client.consuming.requests.member_requests import MemberRequests
 from libramq.client.routing.publish_info import subscribe_queues
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError, NameServerUnavailable, RouteNotFound
+from libramq.errors import ConfigError, LibraError, NameServerUnavailable, RouteNotFound
 from libramq.filter.selector import Selector
 from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
+from libramq.runtime.seams import Timer
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")
+
+#: Ours: a member that is restarted waits for the one before it to stop (STOP_TIMEOUT_MS), and how often it
+#: looks.
+OWNER_WAIT_MS: Final = 10_000
+OWNER_LOOK_MS: Final = 100
 
 
 class ConsumerNetwork(MemberNetwork[fx.Effect]):
@@ -43,6 +50,7 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
         self.core = core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms, failed)
         super().__init__(settings, subscriptions, core, **seams)
         self._local_offsets = stored_offsets
+        self._owner_timer: Timer | None = None
         self._performers |= {
             **ConsumerRequests(settings, subscriptions, core, clock, self.ask).performers(),
             **MemberRequests(settings.group, core, self.ask).performers(),
@@ -56,10 +64,43 @@ class ConsumerNetwork(MemberNetwork[fx.Effect]):
         assert self._performers.keys() == set(get_args(fx.Effect)), "each effect has a performer"
 
     def start(self, started: Callable[[LibraError | None], None]) -> None:
-        """Fetch the routes and start; after NameServerUnavailable everything is closed."""
-        if self._local_offsets is not None:
-            self._local_offsets.load()
+        """Fetch the routes and start; after NameServerUnavailable everything is closed.
+
+        A broadcasting member first waits until its file has no other owner.
+        """
+        if self._local_offsets is None:
+            super().start(started)
+        else:
+            self._start_as_owner(self._local_offsets, self._clock.monotonic_ms() + OWNER_WAIT_MS, started)
+
+    def _start_as_owner(
+        self, store: LocalOffsetStore, until_ms: MonotonicMs, started: Callable[[LibraError | None], None]
+    ) -> None:
+        if not store.lock():
+            if self._clock.monotonic_ms() < until_ms:
+                look_again = partial(self._start_as_owner, store, until_ms, started)
+                self._owner_timer = self._timers.after(OWNER_LOOK_MS, look_again)
+                return
+            started(
+                ConfigError(
+                    f"another member of group {self._settings.group} on this machine keeps its offsets in "
+                    f"{store.path}; give each member an instance_name of its own"
+                )
+            )
+            return
+        try:
+            store.load()
+        except LibraError as error:
+            started(error)
+            return
         super().start(started)
+
+    def _close(self) -> None:
+        super()._close()
+        if self._owner_timer is not None:
+            self._owner_timer.cancel()
+        if self._local_offsets is not None:
+            self._local_offsets.release()
 
     def assignment(self) -> list[MessageQueue]:
         """Return the queues that are this member's, sorted."""

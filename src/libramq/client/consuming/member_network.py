@@ -202,7 +202,7 @@ class MemberNetwork(ABC, Generic[E]):
             routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
         ) -> None:
             if unavailable is not None:
-                self._remotes.close()
+                self._close()
                 started(unavailable)
                 return
             self._is_running = True
@@ -214,7 +214,7 @@ class MemberNetwork(ABC, Generic[E]):
     def stop(self, timeout_ms: int, stopped: Callable[[None], None]) -> None:
         """Let handlers finish, commit, and unregister."""
         if not self._is_running:
-            self._remotes.close()
+            self._close()
             stopped(None)
             return
         self._stopped = stopped
@@ -231,10 +231,13 @@ class MemberNetwork(ABC, Generic[E]):
         for timer in (self._timer, self._stop_timer):
             if timer is not None:
                 timer.cancel()
-        self._remotes.close()
+        self._close()
         stopped, self._stopped = self._stopped, None
         if stopped is not None:
             stopped(None)
+
+    def _close(self) -> None:
+        self._remotes.close()
 
     # Events.
 

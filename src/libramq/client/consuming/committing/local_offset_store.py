@@ -1,11 +1,15 @@
 """The local offset store: the offsets of a broadcasting consumer, in a file of this machine.
 
         <directory>/<client id>/<group>/offsets.json, the version before it as offsets.json.bak
+                                        offsets.json.lock, which its owner has locked
 
-Path and format are Apache's, so that either client continues where the other stopped.
+Path and format are Apache's, so that either client continues where the other stopped; the lock is ours. Two
+members with one file would each go on where the other was: what that one had handled is not delivered again.
 Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
 """
 
+import os
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +25,7 @@ log = get_logger(__name__)
 #: LocalFileOffsetStore.LOCAL_OFFSET_STORE_DIR, below the home directory.
 DIRECTORY: Final = ".rocketmq_offsets"
 FILE: Final = "offsets.json"
+LOCK_SUFFIX: Final = ".lock"
 #: Ours: enough for a million queues.
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -32,6 +37,36 @@ class LocalOffsetStore:
         self.path = safe_child(safe_child(directory, client_id), group) / FILE
         self._filesystem = filesystem
         self._offsets: dict[MessageQueue, int] = {}
+        self._lock: int | None = None
+
+    def lock(self) -> bool:
+        """Become the file's owner until `release`; return False while another member of this machine is.
+
+        Where nothing can be locked (a full disk, a network's file system) the member runs without.
+        """
+        if self._lock is not None:
+            return True
+        try:
+            self._filesystem.makedirs(self.path.parent)
+            self._lock = self._filesystem.lock(self.path.with_name(FILE + LOCK_SUFFIX))
+        except OSError as error:
+            log.warning(
+                "local offsets cannot be locked; a second member with this file would go unnoticed",
+                path=str(self.path),
+                reason=str(error),
+            )
+            return True
+        if self._lock is None:
+            return False
+        _owned.add(self)
+        return True
+
+    def release(self) -> None:
+        """Own the file no longer."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            _owned.discard(self)
+            self._filesystem.close(lock)
 
     def load(self) -> None:
         """Read the file, or its backup; raises ConfigError if neither of those present can be read."""
@@ -80,3 +115,16 @@ def _offsets(text: str) -> dict[MessageQueue, int]:
         if not isinstance(queue, MessageQueue) or not isinstance(offset, int) or offset < 0:
             raise ValueError(f"{queue!r}: {offset!r} is not the offset of a queue")
     return table
+
+
+_owned: Final[weakref.WeakSet[LocalOffsetStore]] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Close the child's descriptors: with one of them open, its parent's lock would outlast the parent."""
+    for store in list(_owned):
+        store.release()
+
+
+if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
+    os.register_at_fork(after_in_child=_forked)
