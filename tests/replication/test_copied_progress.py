@@ -15,6 +15,8 @@ from libramq.replication.ha_client import RETRY_MS
 from tests.broker.brokers import Conversation
 from tests.broker.test_pop import Popper
 from tests.fakes import FakePeer
+from tests.protocols.kafka.peers import KafkaEndpoint
+from tests.protocols.kafka.test_groups import administrator, fetched
 from tests.replication.pairs import Pair, log_of
 
 #: A round of the tables, and some time for threads.
@@ -102,6 +104,26 @@ def test_offsets_of_a_topic_that_was_deleted_and_made_again_are_gone_at_the_slav
     assert pair.slave.broker.offsets.query("G", "T", 0) is None
     promoted = pair.promote()
     assert promoted.broker.offsets.query("G", "T", 0) is None
+
+
+def test_a_commit_of_kafkas_clients_beyond_the_end_is_copied(pair: Pair) -> None:
+    admin = administrator(KafkaEndpoint(pair.master))
+    send(pair, "one")
+    assert admin.commit(5) == 0
+    pair.run(ROUND_MS)
+    assert admin.commit(7) == 0
+    pair.run(ROUND_MS)
+    assert fetched(KafkaEndpoint(pair.promote()).peer()) == [7]
+
+
+def test_a_commit_beyond_the_end_that_was_replaced_is_gone_at_the_slave(pair: Pair) -> None:
+    admin = administrator(KafkaEndpoint(pair.master))
+    send(pair, "one")
+    assert admin.commit(5) == 0
+    pair.run(ROUND_MS)
+    assert admin.commit(1) == 0
+    pair.run(ROUND_MS)
+    assert fetched(KafkaEndpoint(pair.promote()).peer()) == [1]
 
 
 def test_a_reset_that_waits_at_the_master_waits_at_the_slave(pair: Pair) -> None:

@@ -371,7 +371,7 @@ class Broker:
             stalled.append(self.cluster.stalled)
             settle_changed.append(self.cluster.settle)
         timed = (self._delivery, self._timer_delivery, self.transactions.checking)
-        arrivals = Arrivals(self.store, (self.reading, self.fetching, self.pop.popping), timed)
+        arrivals = Arrivals(self.store, (self.offsets, self.reading, self.fetching, self.pop.popping), timed)
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,

@@ -4,7 +4,8 @@
 
 A committed offset is that of the next message to read. None is negative, and none lies beyond the durable end
 of its queue, which the caller passes: a broker that lost its newest messages must not skip later ones. A
-pending reset overrides commits until the consumers' next pull has been answered with it.
+pending reset overrides commits until the consumers' next pull has been answered with it. What Kafka's clients
+commit beyond the end is kept beside the table (`ahead`).
 
 Changes are returned as records for the journal; nothing here writes.
 
@@ -13,6 +14,7 @@ Upstream: broker/offset/ConsumerOffsetManager.java.
 
 from collections.abc import Callable, Mapping, Set
 
+from libramq.offsets.commits_ahead import CommitsAhead
 from libramq.offsets.journal import OffsetRecord, RecordKind
 
 SEPARATOR = "@"
@@ -21,7 +23,8 @@ SEPARATOR = "@"
 class ConsumerOffset:
     """The table of committed offsets."""
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: CommitsAhead | None = None) -> None:
+        self.ahead = CommitsAhead() if ahead is None else ahead
         self._offsets: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
         #: Keys whose offsets are in no table that was returned; others are copied when they change.
@@ -35,6 +38,8 @@ class ConsumerOffset:
         resets = self._resets.get(key)
         if resets is not None and queue_id in resets:
             return None
+        if self.ahead:
+            self.ahead.drop(group, topic, queue_id)
         offset = max(0, min(offset, durable_end))
         offsets = self._offsets.get(key)
         if offsets is None or key not in self._own:
@@ -57,9 +62,16 @@ class ConsumerOffset:
         """Set an offset, whatever consumers commit; their next pull is to be answered with it."""
         key = topic + SEPARATOR + group
         offset = max(0, min(offset, durable_end))
+        self.ahead.drop(group, topic, queue_id)
         self._resets.setdefault(key, {})[queue_id] = offset
         self._writable(key)[queue_id] = offset
         return OffsetRecord(RecordKind.RESET, key, queue_id, offset)
+
+    def reached(self, topic: str, queue_id: int, durable_end: int) -> list[OffsetRecord]:
+        """Make commits beyond the end the groups' offsets once their queue has reached them."""
+        found = self.ahead.reached(topic, queue_id, durable_end)
+        changes = [self.commit(group, topic, queue_id, offset, durable_end) for group, offset in found]
+        return [change for change in changes if change is not None]
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Return whether a reset waits for the next pull."""
@@ -100,11 +112,14 @@ class ConsumerOffset:
 
     def remove_group(self, group: str) -> list[OffsetRecord]:
         """Remove a group."""
+        self.ahead.drop_all(group=group)
         return self._remove([key for key in self._offsets if _parts(key)[1] == group])
 
     def remove_queues(self, group: str, topic: str, queue_ids: Set[int]) -> list[OffsetRecord]:
         """Remove a group's offsets in some queues of a topic."""
         key = topic + SEPARATOR + group
+        for queue_id in queue_ids:
+            self.ahead.drop(group, topic, queue_id)
         offsets, resets = dict(self._offsets.get(key, {})), dict(self._resets.get(key, {}))
         if not offsets.keys() & queue_ids:
             return []
@@ -118,6 +133,7 @@ class ConsumerOffset:
 
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
         """Remove a topic's offsets."""
+        self.ahead.drop_all(topic=topic)
         return self._remove([key for key in self._offsets if _parts(key)[0] == topic])
 
     def copy(

@@ -22,6 +22,7 @@ from libramq.filesystem import BACKUP_SUFFIX, FileSystem
 from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.names import is_light
+from libramq.offsets.commits_ahead import CommitsAhead
 from libramq.offsets.consumer_offset import SEPARATOR, ConsumerOffset
 from libramq.offsets.journal import OffsetJournal, OffsetRecord
 
@@ -89,8 +90,15 @@ class OffsetLedger:
     Whichever of the two files is newer is read, so that no group begins again after a change of the option.
     """
 
-    def __init__(self, filesystem: FileSystem, config_directory: Path, *, has_light: bool = False) -> None:
-        self.offsets = ConsumerOffset()
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        config_directory: Path,
+        ahead: CommitsAhead | None = None,
+        *,
+        has_light: bool = False,
+    ) -> None:
+        self.offsets = ConsumerOffset(ahead)
         self._filesystem = filesystem
         self._path = config_directory / (LIGHT_FILE_NAME if has_light else FILE_NAME)
         self._other_path = config_directory / (FILE_NAME if has_light else LIGHT_FILE_NAME)
@@ -117,6 +125,8 @@ class OffsetLedger:
         for record in self._journal.replay():
             self.offsets.apply(record)
             self.has_changes = True
+        ahead = self.offsets.ahead
+        ahead.drop_outdated(self.offsets.query)  # By what was committed, not by what is left of the queue.
         changes = self.offsets.clamp(durable_end)
         if changes:
             self.has_changes = True
@@ -127,6 +137,10 @@ class OffsetLedger:
                     of=key,
                     now=queues,
                 )
+        for topic, queue_id in ahead.queues():
+            end = durable_end(topic, queue_id)
+            if end is not None and self.offsets.reached(topic, queue_id, end):
+                self.has_changes = True
         try:
             self.persist(wall_ms)
         except OSError as error:  # A full disk can still be read; the next fold makes up for it.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOPartition
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from libramq.broker.config import BrokerConfig
@@ -140,6 +140,26 @@ def test_librdkafka_finds_the_ends_and_times_of_partitions(kafka: Kafka):
     wanted = TopicPartition("orders", last.partition(), last.timestamp()[1])
     (found,) = consumer.offsets_for_times([wanted], timeout=TIMEOUT_S)
     assert 0 <= found.offset <= last.offset()
+    consumer.close()
+
+
+@BOTH
+def test_librdkafkas_commits_stay_as_they_were_sent(kafka: Kafka):
+    create(kafka, "orders")
+    produced(kafka, 6)
+    group = ConsumerGroupTopicPartitions(
+        "g", [TopicPartition("orders", 0, 5), TopicPartition("orders", 1, 2)]
+    )
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    admin.alter_consumer_group_offsets([group])["g"].result(TIMEOUT_S)
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "g", "enable.auto.commit": False})
+    wanted = [TopicPartition("orders", partition) for partition in (0, 1)]
+    assert [each.offset for each in consumer.committed(wanted, TIMEOUT_S)] == [5, 2]
+    produced(kafka, 6)
+    consumer.assign([TopicPartition("orders", 0)])
+    message = consumer.poll(TIMEOUT_S)
+    assert message is not None
+    assert (message.partition(), message.offset()) == (0, 5)
     consumer.close()
 
 

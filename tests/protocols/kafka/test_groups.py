@@ -1,5 +1,6 @@
 """Groups and their offsets over Kafka's wire, beside RocketMQ's groups."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from libramq.wire.kafka.apis.heartbeat import HeartbeatRequest
 from libramq.wire.kafka.apis.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse
 from libramq.wire.kafka.apis.leave_group import LeaveGroupRequest, LeavingMember
 from libramq.wire.kafka.apis.offset_commit import CommittedPartition, CommittedTopic, OffsetCommitRequest
+from libramq.wire.kafka.apis.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
 from libramq.wire.kafka.apis.offset_fetch import OffsetFetchRequest, WantedGroup, WantedTopic
 from libramq.wire.kafka.apis.sync_group import SyncGroupAssignment, SyncGroupRequest
 from libramq.wire.kafka.error_code import ErrorCode
@@ -263,6 +269,146 @@ def test_all_of_a_groups_offsets_are_found(endpoint: KafkaEndpoint):
     response = first.peer.ask(OffsetFetchRequest(groups=(WantedGroup(group_id="G"),)))
     (topic,) = response.groups[0].topics
     assert {each.partition_index: each.committed_offset for each in topic.partitions} == {0: 1, 1: 0}
+
+
+def committed(talk: Conversation, queue_id: int = 0) -> int | None:
+    """Return what RocketMQ's clients find committed."""
+    header = h.QueryConsumerOffsetHeader(
+        consumer_group="G", topic="T", queue_id=queue_id, set_zero_if_not_found=False
+    )
+    reply = talk.ask(FakePeer(), R.QUERY_CONSUMER_OFFSET, header)
+    return int(reply.ext["offset"]) if reply.code == ResponseCode.SUCCESS else None
+
+
+def test_a_commit_beyond_the_end_stays_as_it_was_sent(endpoint: KafkaEndpoint):
+    """Mirrors commit what their source had; the group goes on there once the queue has come so far."""
+    admin, talk = administrator(endpoint), endpoint.talk
+    admin.peer.produce(record(), record(), record())
+    assert admin.commit(5) == 0
+    assert (fetched(admin.peer), committed(talk)) == ([5], 3)
+    admin.peer.produce(record())
+    assert (fetched(admin.peer), committed(talk)) == ([5], 3)
+    admin.peer.produce(record(), record(), record())
+    assert (fetched(admin.peer), committed(talk)) == ([5], 5)
+
+
+@pytest.mark.parametrize("offset", [1, 3])
+def test_the_last_commit_counts_wherever_it_lies(endpoint: KafkaEndpoint, offset: int):
+    admin, talk = administrator(endpoint), endpoint.talk
+    admin.peer.produce(record(), record(), record())
+    for ahead in (5, 9, 7):
+        assert admin.commit(ahead) == 0
+        assert fetched(admin.peer) == [ahead]
+    assert admin.commit(offset) == 0
+    admin.peer.produce(*(record() for _ in range(7)))
+    assert (fetched(admin.peer), committed(talk)) == ([offset], offset)
+
+
+def test_an_operators_reset_ends_a_commit_beyond_the_end(endpoint: KafkaEndpoint):
+    admin, talk = administrator(endpoint), endpoint.talk
+    admin.peer.produce(record(), record(), record())
+    assert admin.commit(5) == 0
+    header = h.ResetOffsetHeader(topic="T", group="G", queue_id=0, offset=3, timestamp=-1, is_force=True)
+    assert talk.ask(FakePeer(), R.INVOKE_BROKER_TO_RESET_OFFSET, header).code == ResponseCode.SUCCESS
+    admin.peer.produce(record(), record(), record())
+    assert (fetched(admin.peer), committed(talk)) == ([3], 3)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_commit_beyond_the_end_survives_a_restart(endpoint: KafkaEndpoint, tmp_path: Path, is_clean: bool):
+    admin, talk = administrator(endpoint), endpoint.talk
+    admin.peer.produce(record(), record(), record())
+    assert (admin.commit(9), admin.commit(5), admin.commit(4, 1), admin.commit(0, 1)) == (0, 0, 0, 0)
+    if is_clean:
+        talk.close()
+    else:
+        talk.kill()
+    again = Conversation(tmp_path)
+    peer = KafkaEndpoint(again).peer()
+    assert (fetched(peer, (0, 1)), committed(again)) == ([5, 0], 3)
+    for partition in (0, 1):
+        peer.produce(*(record() for _ in range(5)), partition=partition)
+    assert (fetched(peer, (0, 1)), committed(again), committed(again, 1)) == ([5, 0], 5, 0)
+    again.kill()
+    talk.is_killed = True  # Its files are another's now.
+
+
+def test_after_a_loss_only_what_was_committed_beyond_the_end_is_kept(endpoint: KafkaEndpoint, tmp_path: Path):
+    """What lay within its queue is cut: later messages get the numbers of the lost ones."""
+    admin, talk = administrator(endpoint), endpoint.talk
+    for partition in (0, 1):
+        admin.peer.produce(record(), record(), record(), partition=partition)
+    assert (admin.commit(3), admin.commit(2, 1), admin.commit(5, 1)) == (0, 0, 0)
+    talk.close()
+    for lost in ("commitlog", "consumequeue"):
+        shutil.rmtree(tmp_path / lost)
+    again = Conversation(tmp_path, damaged="cut")
+    peer = KafkaEndpoint(again).peer()
+    assert (fetched(peer, (0, 1)), committed(again), committed(again, 1)) == ([0, 5], 0, 0)
+    again.kill()
+    talk.is_killed = True
+
+
+def test_a_commit_beyond_the_end_is_void_where_the_group_went_on_without_it(
+    endpoint: KafkaEndpoint, tmp_path: Path
+):
+    """Another version does not know it: its groups commit, and the file with it is left as it was."""
+    admin, talk = administrator(endpoint), endpoint.talk
+    admin.peer.produce(record(), record(), record())
+    assert admin.commit(5) == 0
+    talk.close()
+    kept = {path: path.read_bytes() for path in (tmp_path / "config").glob("kafkaCommitsAhead.json*")}
+    assert kept
+    between = Conversation(tmp_path)
+    other = KafkaEndpoint(between).peer()
+    other.produce(*(record() for _ in range(5)))
+    assert fetched(other) == [5]
+    between.close()
+    for path, content in kept.items():
+        path.write_bytes(content)
+    again = Conversation(tmp_path)
+    peer = KafkaEndpoint(again).peer()
+    nobody = administrator(KafkaEndpoint(again))
+    assert fetched(peer) == [5]
+    assert nobody.commit(4) == 0
+    assert (fetched(peer), committed(again)) == ([4], 4)
+    again.kill()
+    talk.is_killed = True
+
+
+@pytest.mark.parametrize("before", [None, 2, 5])
+def test_a_negative_commit_is_none(endpoint: KafkaEndpoint, before: int | None):
+    admin = administrator(endpoint)
+    admin.peer.produce(record(), record(), record())
+    if before is not None:
+        assert admin.commit(before) == 0
+    assert (admin.commit(3, 1), admin.commit(-1)) == (0, 0)
+    assert (fetched(admin.peer, (0, 1)), committed(endpoint.talk)) == ([-1, 3], None)
+
+
+def test_deleted_offsets_do_not_return_when_the_queue_reaches_them(endpoint: KafkaEndpoint):
+    admin, peer = administrator(endpoint), endpoint.peer()
+    peer.produce(record())
+    assert (admin.commit(3), admin.commit(3, 1)) == (0, 0)
+    deleted = OffsetDeleteRequestTopic(
+        name="T", partitions=(OffsetDeleteRequestPartition(partition_index=0),)
+    )
+    assert peer.ask(OffsetDeleteRequest(group_id="G", topics=(deleted,))).error_code == 0
+    peer.produce(record(), record(), record())
+    assert (fetched(peer, (0, 1)), committed(endpoint.talk)) == ([-1, 3], None)
+
+
+def test_a_commit_of_rocketmqs_clients_beyond_the_end_is_cut_and_logged_once(
+    endpoint: KafkaEndpoint, caplog: pytest.LogCaptureFixture
+):
+    talk, peer = endpoint.talk, FakePeer()
+    endpoint.peer().produce(record(), record(), record())
+    talk.beat(peer, "stock")
+    header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=5)
+    for _ in range(3):
+        assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == ResponseCode.SUCCESS
+    assert committed(talk) == 3
+    assert caplog.text.count("beyond the end") == 1
 
 
 def test_who_chooses_its_partitions_commits_under_an_id_of_its_own(endpoint: KafkaEndpoint):

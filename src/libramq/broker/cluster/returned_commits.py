@@ -25,6 +25,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.offsets.commits_ahead import CommitsAheadFile
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.rpc.broker_calls import update_consumer_offset
 from libramq.rpc.call import Call
@@ -39,10 +40,11 @@ AskMaster = Callable[[Call[Any], Callable[[Any], None]], None]
 
 
 class OffsetTables(NamedTuple):
-    """Committed offsets and pending resets, by key and queue id."""
+    """Committed offsets and pending resets, by key and queue id; commits beyond the ends of queues."""
 
     offsets: dict[str, dict[int, int]]
     resets: dict[str, dict[int, int]]
+    ahead: CommitsAheadFile = CommitsAheadFile()
 
 
 class ReturnedCommits:

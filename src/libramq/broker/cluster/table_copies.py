@@ -24,11 +24,12 @@ from libramq.catalog.request_modes import RequestModesFile
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteProtocolError
 from libramq.formats import fastjson
-from libramq.formats.document import decode_body
+from libramq.formats.document import decode_body, from_value
 from libramq.formats.tables import DataVersion, SubscriptionGroupWrapper, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.offsets.commits_ahead import COMMITS_AHEAD, CommitsAheadFile
 from libramq.offsets.ledger import offset_table
 from libramq.rpc import slave_calls
 from libramq.rpc.call import Call
@@ -304,6 +305,7 @@ class TableCopies:
             self._offsets.copy(key, content.offsets.get(key, {}), content.resets.get(key, {}))
             if count % STEP_ENTRIES == 0:
                 yield
+        self._offsets.copy_ahead(content.ahead)
 
     def _apply_delays(self, content: DelayAnswer) -> Iterator[None]:
         if not self._slave.is_ahead_of_master:
@@ -329,7 +331,11 @@ def _decode_offsets(body: bytes) -> OffsetTables:
     document = fastjson.loads(body)
     if not isinstance(document, dict) or "offsetTable" not in document:
         raise RemoteProtocolError("the answer has no offsetTable")
-    return OffsetTables(offset_table(document["offsetTable"]), offset_table(document.get("resetOffsetTable")))
+    return OffsetTables(
+        offset_table(document["offsetTable"]),
+        offset_table(document.get("resetOffsetTable")),
+        from_value({"commits": document.get(COMMITS_AHEAD) or {}}, CommitsAheadFile),
+    )
 
 
 def _copy_entries(

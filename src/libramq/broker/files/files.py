@@ -108,11 +108,16 @@ class BrokerFiles:
             self.store.close()
             raise
 
+    def _opened_ledger(self, config_directory: Path) -> OffsetLedger:
+        ahead, has_light = self.tables.commits_ahead, self._config.has_light_queues
+        ledger = OffsetLedger(self.filesystem, config_directory, ahead, has_light=has_light)
+        ledger.open(self._clock.wall_ms(), self._durable_end)
+        return ledger
+
     def _open(self) -> None:
         config_directory = Path(self._config.store_path) / "config"
-        self.ledger = OffsetLedger(self.filesystem, config_directory, has_light=self._config.has_light_queues)
-        self.ledger.open(self._clock.wall_ms(), self._durable_end)
         self.tables = Tables(self._config, self.filesystem, clock=self._clock)
+        self.ledger = self._opened_ledger(config_directory)
         for topic in self.tables.topics:
             self._topic_changed(topic.topic_name)
         self.tables.topics.observe(self._topic_changed)

@@ -1,5 +1,5 @@
-"""The tables of a broker that are kept in files: topics, groups, fences, coordinated groups, groups of
-KIP-848, filters.
+"""The tables of a broker that are kept in files: topics, groups, fences, commits ahead, coordinated groups,
+groups of KIP-848, filters.
 
 Each but the last has a ledger: a change is in its journal before it takes effect, and the whole table is
 written soon after, by a thread (`plan_folds`). Members' heartbeats bring the filters again.
@@ -33,6 +33,7 @@ from libramq.groups.coordinator.group.saved_state import GroupState, GroupStates
 from libramq.groups.modern.saved_state import ModernGroupsFile, SavedEntry
 from libramq.logs import get_logger
 from libramq.offsets import Fences
+from libramq.offsets.commits_ahead import CommitAhead, CommitsAhead, CommitsAheadFile
 from libramq.offsets.fence_file import FencesFile, Opening
 from libramq.pop.order_table import OrderFile, OrderTable
 from libramq.pop.ordered import OrderEntry
@@ -64,6 +65,7 @@ class Tables:
         self.topics = self._load_topics()
         self.groups = self._load_groups()
         self.fences = self._load_fences()
+        self.commits_ahead = self._load_commits_ahead()
         self.filters_file = ConfigFile(filesystem, Path(config.store_path) / "config" / "consumerFilter.json")
         self.filters = ConsumerFilters(self._load_filters(), wall_ms=clock.wall_ms())
         self.request_modes = self._load_request_modes()
@@ -177,6 +179,16 @@ class Tables:
         ledger.replay(lambda change: fences.apply(change.name, change.config))
         self._folded.append((ledger, fences.file))
         return fences
+
+    def _load_commits_ahead(self) -> CommitsAhead:
+        ledger = self._ledger("kafkaCommitsAhead.json", CommitAhead)
+        commits = CommitsAhead(record=ledger.append)
+        file = ledger.load(CommitsAheadFile)
+        for name, commit in file.commits.items() if file is not None else ():
+            commits.apply(name, commit)
+        ledger.replay(lambda change: commits.apply(change.name, change.config))
+        self._folded.append((ledger, commits.file))
+        return commits
 
     def _load_group_states(self) -> ConfigLedger[GroupState]:
         ledger = self._ledger("groups.json", GroupState)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import BrokerError, broker_error
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.offsets import Fences
@@ -48,12 +48,14 @@ class Committing:
         member: str | None = None,
         epoch: int | None = None,
         is_returned: bool = False,
+        is_as_sent: bool = False,
     ) -> None:
         """Take a commit; acknowledge it after `write`. Raises BrokerError if it is refused.
 
         member, epoch: of a coordinated group: the member that has the queue open, under that epoch. A member
         commits to a broker over one connection at a time: a commit over an earlier connection than its last
         one's is acknowledged, and changes nothing. is_returned: by a slave; it moves nothing back.
+        is_as_sent: by a client of Kafka's, whose commit may lie beyond the end.
         """
         if self._is_slave and member is not None:
             raise broker_error(ResponseCode.SYSTEM_BUSY, "this is a slave: only its master takes commits")
@@ -65,25 +67,38 @@ class Committing:
                 "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
             )
             return
-        commit = self.offsets.commit_forwards if is_returned else self.offsets.commit
-        commit(group, topic, queue_id, offset)
+        if is_as_sent:
+            self._commit_as_sent(group, topic, queue_id, offset)
+        elif is_returned:
+            self.offsets.commit_forwards(group, topic, queue_id, offset)
+        else:
+            self.offsets.commit(group, topic, queue_id, offset)
         self._committed(connection, group)
 
-    def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def record(self, group: str, topic: str, queue_id: int, offset: int, *, is_as_sent: bool = False) -> None:
         """Set an operator's offset regardless of the queue's reader, whose next commit replaces it."""
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
-        self.offsets.commit(group, topic, queue_id, offset)
+        commit = self._commit_as_sent if is_as_sent else self.offsets.commit
+        commit(group, topic, queue_id, offset)
+
+    def _commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        try:
+            self.offsets.commit_as_sent(group, topic, queue_id, offset)
+        except OSError as error:
+            raise _not_journalled(error) from error
 
     def write(self) -> None:
         """Journal the commits by one write; raises BrokerError if the disk refuses."""
         try:
             self.offsets.write()
         except OSError as error:
-            raise broker_error(
-                ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}"
-            ) from error
+            raise _not_journalled(error) from error
 
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
         """Return where a group continues; None if it has committed nothing and may choose."""
         return self.offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)
+
+
+def _not_journalled(error: OSError) -> BrokerError:
+    return broker_error(ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}")

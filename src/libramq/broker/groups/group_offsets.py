@@ -229,7 +229,7 @@ class GroupOffsets:
         if self._coordination.has_clients(group):
             raise broker_error(ResponseCode.FENCED, f"group {group} has members of RocketMQ's protocol")
         if not self._fences.goes_by_epochs(group):
-            self.committing.commit(connection, group, topic, queue_id, offset)
+            self.committing.commit(connection, group, topic, queue_id, offset, is_as_sent=True)
             return
         # Its last members are gone; one of them that stood still may not know, and would commit over this.
         try:
@@ -238,7 +238,7 @@ class GroupOffsets:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR, f"the fence cannot be journalled: {error}"
             ) from error
-        self.committing.record(group, topic, queue_id, offset)
+        self.committing.record(group, topic, queue_id, offset, is_as_sent=True)
         if was_open:
             self._coordination.offsets_reset(group, topic)
 
@@ -257,10 +257,12 @@ class GroupOffsets:
         offsets: dict[MessageQueue, int] = {}
         if what.is_all:
             for topic in self.own.topics_of_group(what.group):
-                for queue_id, offset in self.own.offsets(what.group, topic).items():
-                    offsets[MessageQueue(topic, self._name, queue_id)] = offset
+                for queue_id in self.own.offsets(what.group, topic):
+                    offset = self.own.committed(what.group, topic, queue_id)
+                    if offset is not None:
+                        offsets[MessageQueue(topic, self._name, queue_id)] = offset
         for queue in what.queues:
-            found = self.own.query(what.group, queue.topic, queue.queue_id)
+            found = self.own.committed(what.group, queue.topic, queue.queue_id)
             if found is not None and queue.broker_name == self._name:
                 offsets[queue] = found
         return offsets

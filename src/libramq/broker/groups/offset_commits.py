@@ -5,10 +5,13 @@ from itertools import islice
 from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.logs import get_logger
 from libramq.message.names import is_light
 from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
+from libramq.offsets.commits_ahead import CommitAhead, CommitsAheadFile
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.offsets.pull_offset import PullOffsets
 from libramq.store.message_store import MessageStore
@@ -17,6 +20,8 @@ log = get_logger(__name__)
 
 #: Ours: how many changes wait for a disk that refuses writes before only the last of each queue is kept.
 UNWRITTEN_MAX: Final = 10_000
+#: Ours: queues and groups whose last commit beyond the end is known, so that it is logged once.
+CUT_MAX: Final = 1_000
 
 
 class OffsetCommits:
@@ -33,19 +38,53 @@ class OffsetCommits:
         self._return_observers: list[Callable[[tuple[str, str, int], int | None], None]] = []
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
+        #: The last commits beyond the ends of queues that were logged.
+        self._cut: dict[tuple[str, str, int], int] = {}
         #: At a slave: what was committed here and not at its master, by key and queue id.
         self._at_slave: dict[str, dict[int, int]] | None = {} if store.config.is_copy else None
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Set a group's offset in a queue; at most the queue's end."""
+        """Set a group's offset in a queue; at most the queue's end, as messages may have been lost."""
         if is_light(topic) and not self._store.has_queue(topic, queue_id):
             return  # Light topics are created by messages; offsets may not fill the table with others.
         end = self._store.max_offset(topic, queue_id)
+        if offset > end:
+            self._note_cut(group, topic, queue_id, offset, end)
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:
             self._unwritten.append(change)
             if self._at_slave is not None:
                 self._at_slave.setdefault(change.key, {})[queue_id] = change.offset
+
+    def commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a group's offset as Kafka does: a negative one is none, and one beyond the end stays as it is.
+
+        Raises OSError if the disk refuses, BrokerError if too many are beyond the ends of their queues.
+        """
+        if offset < 0:
+            self.remove_queues(group, topic, {queue_id})
+            return
+        end, ahead = self._store.max_offset(topic, queue_id), self._ledger.offsets.ahead
+        is_ahead = offset > end and not self._ledger.offsets.has_reset(group, topic, queue_id)
+        if is_ahead and not ahead.has_room():
+            raise broker_error(ResponseCode.SYSTEM_BUSY, "too many offsets lie beyond the ends of queues")
+        self.commit(group, topic, queue_id, min(offset, end))
+        if is_ahead:
+            ahead.put(group, topic, queue_id, CommitAhead(offset, end))
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return what a group has committed, as it was sent; None if it has committed nothing."""
+        ahead = self._ledger.offsets.ahead.get(group, topic, queue_id)
+        return self.query(group, topic, queue_id) if ahead is None else ahead
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Take the commits that a queue has reached for the groups' offsets; a slave's master does so."""
+        if self._ledger.offsets.ahead and self._at_slave is None:
+            self._unwritten += self._ledger.offsets.reached(topic, queue_id, end)
+
+    def copy_ahead(self, file: CommitsAheadFile) -> None:
+        """Make the commits beyond the ends of queues those of a slave's master."""
+        self._ledger.offsets.ahead.copy(file)
 
     def commit_forwards(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset to one that an acting slave returns, unless the group is further here."""
@@ -218,6 +257,7 @@ class OffsetCommits:
             if self._must_sync:
                 self._journals.sync_with_log(self._ledger.journal_path)
                 self._must_sync = False
+        self._ledger.offsets.ahead.write()
 
     def write_or_keep(self) -> None:
         """Write commits without a pending reply: a disk failure is logged once."""
@@ -231,6 +271,17 @@ class OffsetCommits:
             self._is_refused = True
         else:
             self._is_refused = False
+
+    def _note_cut(self, group: str, topic: str, queue_id: int, offset: int, end: int) -> None:
+        """Log a commit beyond the end, once: clients repeat theirs every few seconds."""
+        if self._cut.get((group, topic, queue_id)) != offset:
+            if len(self._cut) >= CUT_MAX:
+                self._cut.clear()
+            self._cut[group, topic, queue_id] = offset
+            log.warning(
+                "a commit beyond the end of its queue was lowered to the end",
+                group=group, topic=topic, queue_id=queue_id, offset=offset, end=end,
+            )  # fmt: skip
 
     def _keep_the_last(self) -> None:
         last: dict[tuple[str, int, int], OffsetRecord] = {}

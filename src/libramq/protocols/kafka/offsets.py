@@ -128,7 +128,7 @@ class OffsetRequests:
             None if code is not ErrorCode.NONE else self._nodes.place(topic, partition.partition_index)
             for code, (topic, partition) in zip(codes, wanted, strict=True)
         ]
-        offsets = (max(each.committed_offset, 0) for topic in request.topics for each in topic.partitions)
+        offsets = (each.committed_offset for topic in request.topics for each in topic.partitions)
         commits = {queue: offset for queue, offset in zip(queues, offsets, strict=True) if queue is not None}
 
         def answer(others: Mapping[MessageQueue, int]) -> None:
@@ -153,8 +153,7 @@ class OffsetRequests:
         try:
             self._groups.require_may_read(group, topic)
             if self._nodes.is_own(queue):
-                offset = max(partition.committed_offset, 0)
-                self._group_offsets.commit_own(slot.connection, group, queue, offset)
+                self._group_offsets.commit_own(slot.connection, group, queue, partition.committed_offset)
         except BrokerError as refused:
             return _refused(refused.response_code)
         return ErrorCode.NONE
@@ -268,7 +267,7 @@ class OffsetRequests:
             queue = self._nodes.place(topic, index) if is_known else None
             offset, code = None, ErrorCode.NONE
             if queue is not None and self._nodes.is_own(queue):
-                offset = self._offsets.query(group, topic, queue.queue_id)
+                offset = self._offsets.committed(group, topic, queue.queue_id)
             elif queue is not None:
                 offset = elsewhere[group].offsets.get(queue)
                 # Its broker is away, and it may have an offset: clients try again.

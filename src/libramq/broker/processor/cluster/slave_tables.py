@@ -13,6 +13,7 @@ from libramq.codes import RequestCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
+from libramq.offsets.commits_ahead import COMMITS_AHEAD
 from libramq.pop.passed_on import PassedOn
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -43,7 +44,8 @@ class SlaveTables:
 
     def consumer_offsets(self, request: Request) -> Outcome:
         """Return all committed offsets; encoded on a thread, as 400,000 take more than a second."""
-        document = self._ledger.document()
+        ahead = self._ledger.offsets.ahead.file().commits
+        document = {**self._ledger.document(), **({COMMITS_AHEAD: ahead} if ahead else {})}
         return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
 
     def delay_offsets(self, request: Request) -> Outcome:

@@ -1,0 +1,148 @@
+"""Commits ahead: offsets beyond the ends of queues, which Kafka's clients commit for records to come.
+
+    "topic@group@queue id" → offset, end     kafkaCommitsAhead.json
+
+The table of committed offsets has the queue's end then, and a Kafka client that asks gets the offset. When
+the queue reaches it, it becomes the group's. Any other commit of the group ends it.
+
+A broker that does not know this file may have had the table in between: a commit ahead counts only if the
+group's offset is not beyond the end at which it was committed. Changes are passed to `record`; nothing here
+writes.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+SEPARATOR: Final = "@"
+#: Where slaves find them beside the table of committed offsets; Apache's ignore it.
+COMMITS_AHEAD: Final = "libraCommitsAhead"
+#: Ours: commits ahead of all groups and queues, some 20 MB.
+COMMITS_AHEAD_MAX: Final = 100_000
+
+
+class CommitAhead(msgspec.Struct, frozen=True):
+    """A group's offset in a queue, and the queue's end when it was committed."""
+
+    offset: int
+    end: int
+
+
+class CommitsAheadFile(msgspec.Struct, frozen=True):
+    """The content of kafkaCommitsAhead.json."""
+
+    commits: dict[str, CommitAhead] = {}
+
+
+class CommitsAhead:
+    """The commits ahead of all groups. record: called with a change of an entry, None: it has ended."""
+
+    def __init__(self, *, record: Callable[[str, CommitAhead | None], None] = lambda *_: None) -> None:
+        self._record = record
+        #: By topic and queue id, so that a queue finds its own when messages arrive; then by group.
+        self._queues: dict[tuple[str, int], dict[str, CommitAhead]] = {}
+        self._count = 0
+        #: Entries that have ended: recorded once the commits that ended them are.
+        self._ended: dict[str, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset that a group has committed beyond a queue's end, if any."""
+        commit = self._queues.get((topic, queue_id), {}).get(group)
+        return None if commit is None else commit.offset
+
+    def queues(self) -> list[tuple[str, int]]:
+        """Return the topics and queue ids that have commits ahead."""
+        return list(self._queues)
+
+    def has_room(self) -> bool:
+        """Return whether another one may be kept."""
+        return self._count < COMMITS_AHEAD_MAX
+
+    def put(self, group: str, topic: str, queue_id: int, commit: CommitAhead) -> None:
+        """Keep a commit; raises what `record` raises."""
+        self._put(_name(group, topic, queue_id), commit)
+
+    def reached(self, topic: str, queue_id: int, end: int) -> list[tuple[str, int]]:
+        """Return the groups whose commits a queue has reached, and their offsets."""
+        commits = self._queues.get((topic, queue_id), {})
+        return [(group, commit.offset) for group, commit in commits.items() if commit.offset <= end]
+
+    def drop(self, group: str, topic: str, queue_id: int) -> None:
+        """End a group's commit; it is recorded by `write`."""
+        if group in self._queues.get((topic, queue_id), {}):
+            self._end(_name(group, topic, queue_id))
+
+    def drop_all(self, *, group: str | None = None, topic: str | None = None) -> None:
+        """End the commits of a group, or in a topic."""
+        for of_topic, queue_id in list(self._queues):
+            if topic in (None, of_topic):
+                for of_group in list(self._queues[of_topic, queue_id]):
+                    if group in (None, of_group):
+                        self.drop(of_group, of_topic, queue_id)
+
+    def drop_outdated(self, query: Callable[[str, str, int], int | None]) -> None:
+        """End those whose group has gone on without this file. query: the table of committed offsets."""
+        for (topic, queue_id), commits in list(self._queues.items()):
+            for group, commit in list(commits.items()):
+                committed = query(group, topic, queue_id)
+                if committed is None or committed > commit.end:
+                    self.drop(group, topic, queue_id)
+
+    def copy(self, file: CommitsAheadFile) -> None:
+        """Make the commits those of a slave's master; raises what `record` raises."""
+        own = self.file().commits
+        for name in own.keys() - file.commits.keys():
+            self._end(name)
+        for name, commit in file.commits.items():
+            if own.get(name) != commit:
+                self._put(name, commit)
+
+    def write(self) -> None:
+        """Record what has ended; raises what `record` raises."""
+        while self._ended:
+            name = next(iter(self._ended))
+            self._record(name, None)
+            del self._ended[name]
+
+    def apply(self, name: str, commit: CommitAhead | None) -> None:
+        """Apply an entry of the file or a change from its journal."""
+        topic, _, rest = name.partition(SEPARATOR)
+        group, _, number = rest.partition(SEPARATOR)
+        if not number.isdecimal():
+            return  # The file was edited.
+        queue_id = int(number)
+        commits = self._queues.setdefault((topic, queue_id), {})
+        self._count -= group in commits
+        commits.pop(group, None)
+        if commit is not None:
+            commits[group] = commit
+            self._count += 1
+        elif not commits:
+            del self._queues[topic, queue_id]
+
+    def file(self) -> CommitsAheadFile:
+        """Return the content of the file."""
+        return CommitsAheadFile(
+            commits={
+                _name(group, topic, queue_id): commit
+                for (topic, queue_id), commits in self._queues.items()
+                for group, commit in commits.items()
+            }
+        )
+
+    def _put(self, name: str, commit: CommitAhead) -> None:
+        self._record(name, commit)
+        self._ended.pop(name, None)
+        self.apply(name, commit)
+
+    def _end(self, name: str) -> None:
+        self.apply(name, None)
+        self._ended[name] = None
+
+
+def _name(group: str, topic: str, queue_id: int) -> str:
+    return SEPARATOR.join((topic, group, str(queue_id)))
