@@ -1,12 +1,15 @@
 """Tests of our producer's transactions at our broker: what is delivered, and how open ones are checked."""
 
 import asyncio
+import contextlib
+import threading
 
 import pytest
 
 import libramq.sync
 from libramq import LocalProtocolError, Message, MessageExt, Producer, PushConsumer
 from libramq.client import TransactionState
+from libramq.client.producing import transaction_checks
 from libramq.errors import BrokerError, ConfigError
 from libramq.testing import Broker
 
@@ -214,3 +217,78 @@ def test_a_producer_that_is_stopped_in_a_block_hides_no_error_of_the_block():
         stop_in_a_block(None)
         with pytest.raises(ZeroDivisionError):
             stop_in_a_block(ZeroDivisionError())
+
+
+class HangingCheck:
+    """A check function that does not return for some messages, cancelled or not, until it is over."""
+
+    def __init__(self, hangs: bytes) -> None:
+        self.over = threading.Event()
+        self._hangs = hangs
+
+    async def coroutine(self, message: MessageExt) -> TransactionState:
+        while message.body.startswith(self._hangs) and not self.over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.02)
+        return TransactionState.COMMIT
+
+    def function(self, message: MessageExt) -> TransactionState:
+        if message.body.startswith(self._hangs):
+            self.over.wait(60)
+        return TransactionState.COMMIT
+
+
+async def leave_open(producer: Producer, *bodies: bytes) -> None:
+    for body in bodies:
+        async with producer.transaction(Message(TOPIC, body)) as transaction:
+            transaction.leave_open()
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "function"])
+async def test_a_check_that_hangs_stops_neither_the_others_nor_the_stop(kind):
+    """One after the other they would wait for it until the broker gives them up."""
+    check = HangingCheck(b"hangs")
+    others = [b"%d" % number for number in range(9)]
+    async with broker(**SOON) as one:
+        producer = Producer(namesrv=one.namesrv, check_transaction=getattr(check, kind))
+        await producer.start()
+        await leave_open(producer, b"hangs", *others)
+        await until_visible(one, len(others))
+        async with asyncio.timeout(30):
+            await producer.stop()
+        check.over.set()
+        assert await delivered(one) == others
+
+
+async def test_checks_that_hang_make_room_for_others_and_still_count(monkeypatch, caplog):
+    """A database may answer late, for many transactions at once."""
+    monkeypatch.setattr(transaction_checks, "CHECK_SECONDS", 0.05)
+    check = HangingCheck(b"hangs")
+    hanging = [b"hangs %02d" % number for number in range(transaction_checks.CHECKS_AT_ONCE + 1)]
+    async with (
+        broker(**SOON) as one,
+        Producer(namesrv=one.namesrv, check_transaction=check.coroutine) as producer,
+    ):
+        await leave_open(producer, *hanging, b"quick")
+        await until_visible(one, 1)
+        assert "check_transaction has not returned in time" in caplog.text
+        check.over.set()
+        await until_visible(one, len(hanging) + 1)
+        assert await delivered(one) == [*hanging, b"quick"]
+
+
+def test_a_check_that_hangs_does_not_stop_a_blocking_producer_from_stopping():
+    check = HangingCheck(b"hangs")
+    with broker(**SOON) as one:
+        producer = libramq.sync.Producer(namesrv=one.namesrv, check_transaction=check.function)
+        producer.start()
+        for body in (b"hangs", b"quick"):
+            with producer.transaction(Message(TOPIC, body)) as transaction:
+                transaction.leave_open()
+        asyncio.run(until_visible(one, 1))
+        stopping = threading.Thread(target=producer.stop, daemon=True)
+        stopping.start()
+        stopping.join(30)
+        check.over.set()
+        assert not stopping.is_alive()
+        assert asyncio.run(delivered(one)) == [b"quick"]

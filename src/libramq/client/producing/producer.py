@@ -34,7 +34,6 @@ from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback
 from libramq.client.producing.send_request import check_batch, content_of, prepare_batch, prepare_one
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.transaction import CheckTransaction, Transaction, deciding
-from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BufferFull, ConfigError
 from libramq.message.message import BODY_BYTES_MAX, Message, MessageExt
@@ -112,7 +111,7 @@ class Producer:
             access=Access(credentials, tls),
             clock=self._clock,
             randomness=randomness,
-            checks=TransactionChecks(check_transaction) if check_transaction is not None else None,
+            check=check_transaction,
         )
 
     @property

@@ -13,6 +13,7 @@ from libramq.client.identity import Identity
 from libramq.client.options import whole_number
 from libramq.client.producing.awaited_sends import AwaitedSends
 from libramq.client.producing.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.producing.transaction import CheckTransaction
 from libramq.client.producing.transaction_checks import TransactionChecks
 from libramq.client.producing.transactions import Transactions
 from libramq.client.routing.lookup import look_up
@@ -43,7 +44,7 @@ class ProducerRun:
         access: Access,
         clock: Clock,
         randomness: random.Random | None,
-        checks: TransactionChecks | None,
+        check: CheckTransaction | None,
     ) -> None:
         self._settings = settings
         self._name_server_addresses = name_server_addresses
@@ -51,7 +52,8 @@ class ProducerRun:
         self._access = access
         self._clock = clock
         self._random = randomness
-        self._checks = checks
+        self._check = check
+        self._checks: TransactionChecks | None = None
         #: Whether it was started and not stopped yet.
         self.is_running = self._stopping = False
         self.awaited = AwaitedSends()
@@ -65,6 +67,7 @@ class ProducerRun:
         self._loop = asyncio.get_running_loop()
         self._dialer = SocketDialer(self._access.tls)
         randomness = self._random or random.Random()  # Not sooner: children of a fork would have copies.
+        self._checks = None if self._check is None else TransactionChecks(self._check)
         self.message_ids = UniqueIdGenerator(self._identity.ip, os.getpid(), self._clock, randomness)
         self.network = ProducerNetwork(
             replace(self._settings, client_id=self._identity.client_id),

@@ -1,20 +1,37 @@
-"""The checks of transactions: brokers' questions, answered one after the other by the user's function."""
+"""The checks of transactions: brokers' questions, answered by the user's function, several beside each other.
+
+asked ─► waiting ─► running ─► answered, for the copy that was asked about last
+                      └► overdue after CHECK_SECONDS: another one runs in its place
+
+A check that hangs delays no others, and none is cancelled before the producer stops: its answer counts
+whenever it comes.
+"""
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from libramq.client.awaiting import awaited, is_from_outside
-from libramq.client.network_thread import run_on_thread
+from libramq.client.network_thread import CANCEL_SECONDS, run_on_thread
 from libramq.client.producing.transaction import CheckTransaction, TransactionState
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 
 log = get_logger(__name__)
 
+Done = Callable[[TransactionState], None]
+
 #: TransactionMQProducer.checkRequestHoldMax: what waits for the function. Brokers ask again.
 CHECKS_MAX: Final = 2_000
+#: Ours: how many run at once; Java's client runs one (checkThreadPoolMaxSize).
+CHECKS_AT_ONCE: Final = 10
+#: Ours: half of Apache's transactionCheckInterval, after which a broker asks again.
+CHECK_SECONDS: Final = 15.0
+#: Ours: how many may be overdue; each may hold a thread. More are checked when one of them ends.
+OVERDUE_MAX: Final = 100
 
 
 class TransactionChecks:
@@ -22,36 +39,66 @@ class TransactionChecks:
 
     def __init__(self, check: CheckTransaction) -> None:
         self._check = check
-        self._waiting: dict[str, tuple[MessageExt, Callable[[TransactionState], None]]] = {}
-        self._task: asyncio.Task[None] | None = None
+        #: Of what waits or runs. A half message changes its place with each question: the last one counts.
+        self._done: dict[str, Done] = {}
+        self._waiting: deque[MessageExt] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._overdue: set[asyncio.Task[None]] = set()
 
-    def ask(self, message: MessageExt, done: Callable[[TransactionState], None]) -> None:
-        """Check a message, unless it waits already."""
-        key = message.offset_id
-        if key in self._waiting or len(self._waiting) >= CHECKS_MAX:
+    def ask(self, message: MessageExt, done: Done) -> None:
+        """Check a message, unless its check waits or runs already."""
+        is_new = message.message_id not in self._done
+        if is_new and len(self._done) >= CHECKS_MAX:
             return
-        self._waiting[key] = (message, done)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
+        self._done[message.message_id] = done
+        if is_new:
+            self._waiting.append(message)
+            self._begin()
 
     async def stop(self) -> None:
-        """Cancel the check under way and drop the others."""
+        """Cancel the checks under way and drop the others."""
         self._waiting.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        self._done.clear()
+        tasks = [*self._running, *self._overdue]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
+            if left:
+                log.warning("check_transaction ignores its cancellation and is abandoned", checks=len(left))
 
-    async def _run(self) -> None:
+    def _begin(self) -> None:
+        while self._waiting and len(self._running) < CHECKS_AT_ONCE and len(self._overdue) < OVERDUE_MAX:
+            message = self._waiting.popleft()
+            task = asyncio.create_task(self._run(message))
+            self._running.add(task)
+            timer = asyncio.get_running_loop().call_later(CHECK_SECONDS, self._time_is_over, task, message)
+            task.add_done_callback(partial(self._ended, timer))
+
+    def _time_is_over(self, task: asyncio.Task[None], message: MessageExt) -> None:
+        log.warning(
+            "check_transaction has not returned in time; other transactions are checked meanwhile",
+            seconds=CHECK_SECONDS,
+            topic=message.topic,
+            message_id=message.message_id,
+        )
+        self._running.discard(task)
+        self._overdue.add(task)
+        self._begin()
+
+    def _ended(self, timer: asyncio.TimerHandle, task: asyncio.Task[None]) -> None:
+        timer.cancel()
+        self._running.discard(task)
+        self._overdue.discard(task)
+        self._begin()
+
+    async def _run(self, message: MessageExt) -> None:
         try:
-            while self._waiting:
-                key = next(iter(self._waiting))
-                message, done = self._waiting[key]
-                try:
-                    done(await self._state(message))
-                finally:
-                    self._waiting.pop(key, None)
+            state = await self._state(message)
         finally:
-            self._task = None
+            done = self._done.pop(message.message_id, None)
+        if done is not None:  # The producer runs.
+            done(state)
 
     async def _state(self, message: MessageExt) -> TransactionState:
         about = {"topic": message.topic, "message_id": message.message_id}
