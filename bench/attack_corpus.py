@@ -339,7 +339,7 @@ def _topic_list(number: int) -> bytes:
 def _mutated(seed: int) -> Callable[[int], bytes]:
     """Return requests that Apache's and our programs sent, with a few bytes changed, 50 a round."""
     captured: list[bytes] = []
-    for name in ("remoting-json.json", "remoting-rocketmq.json", "libramq-0.1.0-frames.json"):
+    for name in ("remoting-json.json", "remoting-rocketmq.json", "libramq-ddc5400c-frames.json"):
         exchanges = json.loads((VECTORS / name).read_text())["exchanges"]
         captured += [bytes.fromhex(exchange["request"]) for exchange in exchanges if exchange.get("request")]
 

@@ -9,7 +9,7 @@ from tests.compat.release import ReleaseUnavailable, old_release, this_tree
 
 @pytest.fixture(scope="session")
 def old() -> Path:
-    """The directory to import libramq 0.1.0 from; if it cannot be built, the tests fail with the reason."""
+    """The directory to import the earlier libramq from; if it cannot be built, the tests fail with the reason."""
     try:
         return old_release()
     except ReleaseUnavailable as error:

@@ -3,13 +3,14 @@
     python -m tests.compat.program member '{"namesrv": …, "group": …, "topic": …}'
     python -m tests.compat.program producer '{"namesrv": …, "topic": …}'
 
-It uses only names that 0.1.0 has, too.
+It uses only names that the earlier LibraMQ has, too.
 """
 
 import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import libramq
@@ -17,6 +18,8 @@ from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
 from libramq.errors import LibraError
 from libramq.message import Message, MessageExt, MessageQueue
 
+#: The directory that libramq is imported from: which version this process runs.
+SITE = str(Path(libramq.__file__).parent.parent)
 #: The pause between two messages of a producer.
 PAUSE_S = 0.005
 READY_S = 30.0
@@ -56,7 +59,7 @@ async def member(options: dict[str, Any], stopped: asyncio.Event) -> None:
     )
     consumer.subscribe(topic, "*", handle)
     async with consumer:
-        output("started", version=libramq.__version__, clientId=consumer.client_id)
+        output("started", site=SITE, clientId=consumer.client_id)
         await stopped.wait()
 
 
@@ -65,7 +68,7 @@ async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
     topic, number = options["topic"], options.get("first", 0)
     async with Producer(group="compat_producers", namesrv=options["namesrv"]) as sender:
         queues = await sender.publish_queues(topic)
-        output("started", version=libramq.__version__)
+        output("started", site=SITE)
         while not stopped.is_set():
             try:
                 result = await sender.send(Message(topic, b"%d" % number), queue=queues[number % len(queues)])
@@ -79,7 +82,7 @@ async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
 async def create(options: dict[str, Any], stopped: asyncio.Event) -> None:
     """Create a topic at every broker of the cluster, then wait: a program may end only after "stop"."""
     async with Admin(namesrv=options["namesrv"]) as admin:
-        output("started", version=libramq.__version__)
+        output("started", site=SITE)
         await admin.create_topic(options["topic"], queues=options["queues"])
         await stopped.wait()
 

@@ -1,6 +1,6 @@
-"""The recorder: keeps what 0.1.0 wrote to its disk and its connections as test data.
+"""The recorder: keeps what the earlier LibraMQ wrote to its disk and its connections as test data.
 
-    python -m tests.compat.record       # writes tests/vectors/libramq-0.1.0.json, -frames.json and .tar.xz
+    python -m tests.compat.record       # writes tests/vectors/libramq-ddc5400c.json, -frames.json and .tar.xz
 
 The broker whose directory is kept is killed while members are connected, so that recovery has work to do.
 """
@@ -15,15 +15,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.compat.release import OLD_COMMIT, OLD_VERSION, environment, extract, old_release
+from tests.compat.release import OLD_COMMIT, environment, extract, old_release
 
 VECTORS = Path(__file__).parent.parent / "vectors"
-DIRECTORY = VECTORS / f"libramq-{OLD_VERSION}.tar.xz"
-CONTENT = VECTORS / f"libramq-{OLD_VERSION}.json"
-FRAMES = VECTORS / f"libramq-{OLD_VERSION}-frames.json"
+NAME = f"libramq-{OLD_COMMIT[:8]}"
+DIRECTORY = VECTORS / f"{NAME}.tar.xz"
+CONTENT = VECTORS / f"{NAME}.json"
+FRAMES = VECTORS / f"{NAME}-frames.json"
 PROVENANCE = {
     "program": "LibraMQ: broker, name server and clients in one process",
-    "version": OLD_VERSION,
     "commit": OLD_COMMIT,
     "command": "python -m tests.compat.record",
 }

@@ -1,6 +1,7 @@
-"""LibraMQ 0.1.0 as its users have it: a wheel of its commit, unpacked, for the import path of child programs.
+"""An earlier LibraMQ as its users have it: a wheel of its commit, unpacked, for the import path of child programs.
 
-It is built once into .cache/releases from the history of this checkout, with pip.
+No version has been released yet, so the commit is one before changes to files and requests of LibraMQ's own. The
+wheel is built once into .cache/releases from the history of this checkout, with pip.
 """
 
 import os
@@ -16,9 +17,7 @@ import libramq
 
 ROOT = Path(__file__).parent.parent.parent
 CACHE = ROOT / ".cache" / "releases"
-OLD_VERSION = "0.1.0"
-#: The commit that CHANGELOG.md names.
-OLD_COMMIT = "13aeef2e928fcf92837fd410007e6c83c973a7d9"
+OLD_COMMIT = "ddc5400c765b4d201463b8530456f873ff049dcc"
 BUILD_TIMEOUT_S = 300
 PIP_WHEEL = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps")
 
@@ -28,8 +27,8 @@ class ReleaseUnavailable(Exception):
 
 
 def old_release() -> Path:
-    """Return the directory to import libramq 0.1.0 from; raises ReleaseUnavailable."""
-    site = CACHE / f"{OLD_VERSION}-{OLD_COMMIT[:12]}"
+    """Return the directory to import the earlier libramq from; raises ReleaseUnavailable."""
+    site = CACHE / OLD_COMMIT[:12]
     if not (site / "libramq" / "__init__.py").is_file():
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="building-") as directory:
@@ -72,7 +71,7 @@ def _build_old_wheel(directory: Path) -> Path:
     archive, sources = directory / "sources.tar", directory / "sources"
     _run(
         ["git", "-C", str(ROOT), "archive", "--output", str(archive), OLD_COMMIT],
-        f"LibraMQ {OLD_VERSION} is commit {OLD_COMMIT}, which this clone lacks; fetch the whole history:"
+        f"the earlier LibraMQ is commit {OLD_COMMIT}, which this clone lacks; fetch the whole history:"
         " git fetch --unshallow, or git fetch origin main",
     )
     with tarfile.open(archive) as tar:

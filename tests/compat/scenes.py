@@ -1,9 +1,9 @@
-"""The scenes that 0.1.0 is recorded in: a broker writes a directory, brokers and clients exchange frames.
+"""The scenes that the earlier LibraMQ is recorded in: a broker writes a directory, brokers and clients exchange frames.
 
     python -m tests.compat.scenes directory '{"data": …}'     # prints its contents, then waits to be killed
     python -m tests.compat.scenes frames '{"data": …}'        # prints the exchanges
 
-`tests.compat.record` and tests run this module with 0.1.0 on the import path: it uses 0.1.0's own modules.
+`tests.compat.record` and tests run this module with the earlier LibraMQ on the import path: it uses that one's modules.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ COORDINATED, STOCK, FAILING = "coordinated", "stock", "failing"
 SESSION_MS = 2_000
 POLL_S, POLLS_MAX = 0.02, 1_500
 QUERY_OFFSET, COMMIT, HEARTBEAT, QUERY_ASSIGNMENT, OPEN_QUEUE = 14, 15, 34, 400, 31005
-PEERS_TELL = {31015, 31016}  # PEER_ASSIGN, PEER_GIVEN (PEER_ASSIGNMENTS today)
+PEERS_TELL = {31015, 31016}  # PEER_ASSIGN, PEER_ASSIGNMENTS
 RESPONSE_FLAG, ONEWAY_FLAG = 1, 2
 NOT_FOUND = 22
 
@@ -156,7 +156,7 @@ async def directory(options: dict[str, Any], tap: Tap) -> None:
     await wait_committed(connection, offsets[COORDINATED])
     claims = {
         ext["queueId"]: [ext["lbMember"], int(ext["lbQueueEpoch"])]
-        for ext in tap.requests(OPEN_QUEUE)
+        for ext in tap.requests(COMMIT)
         if ext["consumerGroup"] == COORDINATED and ext["topic"] == TOPIC
     }
     messages = [
