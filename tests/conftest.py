@@ -4,6 +4,7 @@ import faulthandler
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -15,11 +16,13 @@ import pytest
 from hypothesis import settings
 
 from tests.fakes import OPENED
+from tests.times import Times
 
-# How long one example takes says more about the machine's other work than about the code. The examples are
-# the same in every run; LIBRA_EXPLORE=1 looks for new ones.
-settings.register_profile("ours", deadline=None, derandomize="LIBRA_EXPLORE" not in os.environ)
-settings.load_profile("ours")
+# How long one example takes says more about the machine's other work than about the code. A quick run has the
+# same examples every time; LIBRA_EXPLORE=1 (scripts/search sets it) looks for more and for new ones.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("thorough", deadline=None, max_examples=1_000)
+settings.load_profile("thorough" if "LIBRA_EXPLORE" in os.environ else "quick")
 
 
 #: The descriptors of this process, where the system lists them.
@@ -37,6 +40,7 @@ _sharing = pytest.StashKey[set[Path]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Times())
     config.stash[_stderr] = os.fdopen(os.dup(sys.__stderr__.fileno()), "w")
     # A shell starts what it runs in the background with SIGINT ignored, and children inherit that: the
     # programs that tests interrupt would never hear of it.
@@ -48,6 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--interop", action="store_true", help="also run the tests that start Apache RocketMQ (Java, Maven)"
     )
+    parser.addoption("--thorough", action="store_true", help="also run the long searches (marked thorough)")
+    parser.addoption("--seed", type=int, default=0, help="where the long searches begin")
     parser.addoption(
         "--spark",
         choices=("all", "only", "none"),
@@ -65,11 +71,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_sharing] = {item.path for item in items if any(map(item.get_closest_marker, SHARING))}
     wanted = config.getoption("--interop")
     for item in items:
+        if item.get_closest_marker("thorough") and not config.getoption("--thorough"):
+            item.add_marker(pytest.mark.skip(reason="scripts/test --thorough runs it"))
         if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.
             continue
         # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
         mark = pytest.mark.timeout(900) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
         item.add_marker(mark)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the line that runs each failed test again."""
+    reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
+    if failed := dict.fromkeys(report.nodeid for report in reports):
+        terminalreporter.section("to run again")
+        for nodeid in failed:
+            interop = " --interop" if nodeid.startswith("tests/interop/") else ""
+            terminalreporter.write_line(f"scripts/test{interop} {shlex.quote(nodeid)}")
+
+
+@pytest.fixture(scope="session")
+def search_seed(request: pytest.FixtureRequest) -> int:
+    """Return where a long search begins: the day's seed in a thorough run."""
+    return int(request.config.getoption("--seed"))
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from tests.compat.release import ReleaseUnavailable, old_release, this_tree
 
 @pytest.fixture(scope="session")
 def old() -> Path:
-    """The directory to import the earlier libramq from; if it cannot be built, the tests fail with the reason."""
+    """Directory to import the earlier libramq from; tests fail with the reason where it cannot be built."""
     try:
         return old_release()
     except ReleaseUnavailable as error:

@@ -1,7 +1,7 @@
-"""An earlier LibraMQ as its users have it: a wheel of its commit, unpacked, for the import path of child programs.
+"""An earlier LibraMQ as its users have it: a wheel of its commit, unpacked, to be imported by child programs.
 
-No version has been released yet, so the commit is one before changes to files and requests of LibraMQ's own. The
-wheel is built once into .cache/releases from the history of this checkout, with pip.
+No version has been released yet, so the commit is one before changes to files and requests of LibraMQ's own.
+The wheel is built once into .cache/releases from the history of this checkout, with pip.
 """
 
 import os

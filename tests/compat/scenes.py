@@ -1,9 +1,10 @@
-"""The scenes that the earlier LibraMQ is recorded in: a broker writes a directory, brokers and clients exchange frames.
+"""The scenes in which the earlier LibraMQ is recorded: a broker writes a directory; frames are exchanged.
 
     python -m tests.compat.scenes directory '{"data": …}'     # prints its contents, then waits to be killed
     python -m tests.compat.scenes frames '{"data": …}'        # prints the exchanges
 
-`tests.compat.record` and tests run this module with the earlier LibraMQ on the import path: it uses that one's modules.
+`tests.compat.record` and tests run this module with the earlier LibraMQ on the import path: it uses the
+modules of that one.
 """
 
 import asyncio

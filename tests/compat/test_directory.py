@@ -1,4 +1,4 @@
-"""This tree opens directories of the earlier LibraMQ: a recorded one, one of a killed broker, one of a stopped broker."""
+"""This tree opens directories of the earlier LibraMQ: recorded, of a killed and of a stopped broker."""
 
 import asyncio
 import hashlib
@@ -50,8 +50,8 @@ async def ask(broker: Broker, code: int, language: str = "JAVA", **ext: object) 
 async def commit(broker: Broker, queue: str, **claim: object) -> int:
     """Commit the coordinated group's current offset once more; return the response code.
 
-    The request is marked as Python's, like those of LibraMQ's clients: Java's programs that are not members set
-    offsets as operators do.
+    The request is marked as Python's, like those of LibraMQ's clients: Java's programs that are not members
+    set offsets as operators do.
     """
     fields = {"consumerGroup": COORDINATED, "topic": TOPIC, "queueId": queue}
     offset = (await ask(broker, QUERY_OFFSET, **fields)).header["extFields"]["offset"]

@@ -1,4 +1,4 @@
-"""Servers and members of the earlier LibraMQ and of this tree in one cluster, replaced one by one while messages flow."""
+"""The earlier LibraMQ and this tree in one cluster: processes are replaced one by one while messages flow."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -147,7 +147,9 @@ def test_a_cluster_is_upgraded_process_by_process(
     group.finish()
 
 
-def test_a_killed_broker_of_the_earlier_version_continues_as_this_version(cluster: Cluster, old: Path, new: Path):
+def test_a_killed_broker_of_the_earlier_version_continues_as_this_version(
+    cluster: Cluster, old: Path, new: Path
+):
     """The members keep their queues: the broker recovers the assignment from its files."""
     cluster.start_name_server(old)
     cluster.start_broker("broker-a", old)
