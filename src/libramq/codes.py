@@ -140,6 +140,7 @@ class RequestCode(IntEnum):
     PEER_TOPIC = 31021
     PEER_OFFSETS = 31022
     PEER_GROUPS = 31023
+    SLAVE_PROGRESS = 31024
 
 
 class ResponseCode(IntEnum):

@@ -20,6 +20,7 @@ MASTER = "127.0.0.1:10911"
 HA = "127.0.0.1:10912"
 SLAVE = "127.0.0.1:10921"
 OTHER = "127.0.0.1:10931"
+SECOND = "127.0.0.1:10941"
 FILE_BYTES = 1 << 20
 
 
@@ -92,6 +93,12 @@ class Pair:
         self.clusters = {"DefaultCluster": ["broker-a"]}
         #: Another master of the cluster, which has the topics that it was sent; none unless a test opens it.
         self.other: Conversation | None = None
+        #: Another slave of the master, with a higher id; none unless a test opens it.
+        self.second: Conversation | None = None
+        #: Addresses that answer nobody, and that nobody has found out about.
+        self.silent: set[str] = set()
+        #: Whether the master's process stands still.
+        self.is_frozen = False
         self.loses_answers = False
         #: How many more requests the other master gets, before it is out of reach; None: any number.
         self.other_takes: int | None = None
@@ -102,6 +109,7 @@ class Pair:
         #: The most bytes of bodies that a broker sent to other processes at once.
         self.asked_bytes_max = 0
         self.wire: Wire | None = None
+        self.wires: list[Wire] = []
         self.clock = ManualClock()
         defaults: dict[str, object] = {"ha_listen_port": 10912, "max_message_size": 600_000}
         self.of_master = defaults | of_master
@@ -125,6 +133,14 @@ class Pair:
         self.slave.broker.registration.begin(lambda: None)
         return self.slave
 
+    def open_second(self, **options: object) -> Conversation:
+        """Open a second slave, which follows the master as well."""
+        first = self.slave
+        named = {"broker_id": 2, "listen_port": 10941} | options
+        self.second = self.open_slave("second", **named)
+        self.slave = first
+        return self.second
+
     def open_other(self, **options: object) -> Conversation:
         named = {"broker_name": "broker-b"} | options
         self.other = Conversation(self._root / "other", clock=self.clock, **named)
@@ -135,6 +151,16 @@ class Pair:
         self.of_master |= options
         self.open_master()
         self.is_reachable = True
+
+    def freeze_master(self) -> None:
+        """Stop the master's process: it does nothing, and hears nothing."""
+        self.part()
+        self.run()
+        self.is_frozen = True
+
+    def thaw_master(self) -> None:
+        """Let the master go on."""
+        self.is_frozen, self.is_reachable = False, True
 
     def promote(self, *, is_killed: bool = False, **options: object) -> Conversation:
         """Lose the master, and restart the slave as the master."""
@@ -157,6 +183,7 @@ class Pair:
             self.soon(lambda: dialed.refused(ConnectFailed(f"cannot connect to {address}")))
             return
         self.wire = Wire(self, dialed)
+        self.wires.append(self.wire)
         link = self.wire.link
         self.soon(lambda: dialed.opened(link))
 
@@ -178,12 +205,17 @@ class Pair:
 
     @property
     def _talks(self) -> list[Conversation]:
-        open_ones = [self.slave, self.master, *([self.other] if self.other is not None else [])]
-        return [talk for talk in open_ones if not talk.is_killed]
+        open_ones = [self.slave, self.master, self.second, self.other]
+        running = [talk for talk in open_ones if talk is not None and not talk.is_killed]
+        return [talk for talk in running if talk is not self.master or not self.is_frozen]
+
+    @property
+    def _askers(self) -> list[Conversation]:
+        return [talk for talk in self._talks if talk is not self.other]
 
     def _settle(self) -> None:
         while self._soon or self._is_asking() or self._has_work():
-            for talk in (self.slave, self.master):
+            for talk in self._askers:
                 asked, talk.performer.asked = talk.performer.asked, []
                 size = sum(len(question.command().body) for question in asked)
                 self.asked_bytes_max = max(self.asked_bytes_max, size)
@@ -204,7 +236,7 @@ class Pair:
         return any(talk.threads.work for talk in self._talks)
 
     def _is_asking(self) -> bool:
-        return any(talk.performer.asked for talk in (self.slave, self.master))
+        return any(talk.performer.asked for talk in self._askers)
 
     def _answer(self, question: Question) -> None:
         command = question.command()
@@ -226,8 +258,11 @@ class Pair:
             if not self.is_reachable:
                 return ConnectionLost(f"{MASTER} is gone")
             return self.master.ask(FakePeer(), command.code, command.ext, command.body)
-        if address == SLAVE:
-            return self.slave.ask(FakePeer(), command.code, command.ext, command.body)
+        slave = {SLAVE: self.slave, SECOND: self.second}.get(address)
+        if slave is not None:
+            if slave.is_killed or address in self.silent:
+                return ConnectionLost(f"{address} is gone")
+            return slave.ask(FakePeer(), command.code, command.ext, command.body)
         if address == OTHER:
             assert self.other is not None
             if self.other_takes is not None:
@@ -243,7 +278,11 @@ class Pair:
             return Command(code=ResponseCode.SUCCESS, ext=ext)
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             masters = {0: MASTER} if self.is_reachable else {}
-            broker = BrokerData(broker_name="broker-a", broker_addrs=masters | {1: SLAVE})
+            slaves = {1: SLAVE}
+            if self.second is not None:
+                slaves = {} if self.slave.is_killed and SLAVE not in self.silent else slaves
+                slaves |= {} if self.second.is_killed else {2: SECOND}
+            broker = BrokerData(broker_name="broker-a", broker_addrs=masters | slaves)
             info = ClusterInfo(broker_addr_table={"broker-a": broker}, cluster_addr_table=self.clusters)
             return Command(code=ResponseCode.SUCCESS, body=encode_body(info))
         return Command(code=ResponseCode.SUCCESS)
@@ -261,8 +300,8 @@ class Pair:
     def part(self) -> None:
         """Make the master unreachable."""
         self.is_reachable = False
-        if self.wire is not None:
-            self.wire.cut()
+        for wire in self.wires:
+            wire.cut()
 
     def close(self) -> None:
         for talk in self._talks:

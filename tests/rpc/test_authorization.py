@@ -209,6 +209,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.SET_MESSAGE_REQUEST_MODE: (
         None, MessageRequestModeBody(topic="T", consumer_group="G"), "Group:G Update, Topic:T Update",
     ),
+    R.SLAVE_PROGRESS: (h.SlaveProgressHeader(broker_id=1), None, _CLUSTER_LIST),
     R.PEER_GRANT: (None, None, _CLUSTER_UPDATE),
     R.PEER_MEMBERS: (None, None, _CLUSTER_UPDATE),
     R.PEER_LIST: (None, None, _CLUSTER_UPDATE),

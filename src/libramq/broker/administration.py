@@ -97,7 +97,7 @@ def administration_services(
 def replication_services(config: BrokerConfig, files: BrokerFiles, replication: Replication) -> Sequence[Any]:
     """Build what answers slaves, and questions about them."""
     return [
-        SlaveTables(files.ledger, files.tables.request_modes, files.schedule, files.pop_passed_on),
+        SlaveTables(files.ledger, files.tables.request_modes, files.delay_answer),
         HAStatusRequests(files.store, replication.service),
         HAInfoRequests(config, files.store, replication.slave),
     ]

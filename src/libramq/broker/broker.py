@@ -68,6 +68,7 @@ from libramq.broker.producing_parts import ProducingParts
 from libramq.broker.start_up import StartUp
 from libramq.broker.transaction_parts import TransactionParts
 from libramq.catalog.requirements import Requirements
+from libramq.codes import RequestCode
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks
@@ -147,7 +148,7 @@ class Broker:
         self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
         self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
         self.fences, self.progress = files.tables.fences, files.progress
-        self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals)
+        self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals, files.at_slave)
         self.events = EventLog(self.store, self.kernel, recorded)
 
     def _build_gates(self, fetch: Fetch | None) -> None:
@@ -186,11 +187,6 @@ class Broker:
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
-    def _deliver(self) -> None:
-        self._delivery.begin()
-        self._timer_delivery.begin()
-        self.pop.reviving.begin()
-
     def _build_services(self, machine: Machine) -> Sequence[Any]:
         randomness = machine.randomness
         unique_id = UniqueIdGenerator(
@@ -203,8 +199,6 @@ class Broker:
         self.transactions = TransactionParts(
             self.config, files, self.offsets, self.producers, kernel, self._responder, self.authorizer
         )
-        if self.config.asks_slaves:
-            SlavesProgress(self.config, files, kernel, self._name_servers, self.transactions, self._deliver)
         producing = ProducingParts(
             self.config,
             self._files,
@@ -231,6 +225,12 @@ class Broker:
             self.filters,
             self.replication.slave,
         )
+        self._slaves: SlavesProgress | None = None
+        if self.config.asks_slaves:
+            self._slaves = SlavesProgress(
+                self.config, files, kernel, self.registration, self.transactions, self.offsets
+            )
+            self._slaves.start((self._delivery, self._timer_delivery, self.pop.reviving))
         return [
             *self.pop.services,
             *producing.services,
@@ -347,6 +347,9 @@ class Broker:
         for late in (self._calls, replies(self.config, self._sends, self.producers, self._calls)):
             self._processors.update(late.processors())
         self.replication.refuse(self._processors, self._batch_processors, self.pop.at_slave)
+        if self._slaves is not None:
+            code = RequestCode.END_TRANSACTION
+            self._processors[code] = self._slaves.after_stalls(self._processors[code])
         self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
         self._processors.update(recorded.waiting(self._processors))
@@ -365,6 +368,8 @@ class Broker:
     def _hooks(self) -> Hooks:
         lost = [self.registration.lost]
         stalled = [self.coordination.stalled, self.replication.stalled]
+        if self._slaves is not None:
+            stalled.append(self._slaves.stalled)
         settle_changed = [self._watch.settle, self._persistence.settle_changed]
         if self.cluster is not None:
             lost.append(self.cluster.lost)

@@ -23,7 +23,8 @@ class PassedOn(Document, frozen=True, kw_only=True):
     place: where the journal's first check point in flight was; -1: unknown, as the master is Apache's.
     until: the journal's end, when the slave read it. visible_ms, origin: the mark, the last check point
     that was passed on. waiting: the origins of those before it that were not. acknowledged: the bits of
-    messages that were acknowledged at the slave, by the origins of their check points.
+    messages that were acknowledged at the slave, by the origins of their check points. is_ahead: whether the
+    slave has delivered, of POP or other messages, what its master may not have asked about.
     """
 
     place: int = -1
@@ -32,6 +33,7 @@ class PassedOn(Document, frozen=True, kw_only=True):
     origin: int = -1
     waiting: tuple[int, ...] = ()
     acknowledged: tuple[tuple[int, int], ...] = ()
+    is_ahead: bool = False
 
     def reaches(self, check_point: CheckPoint) -> bool:
         """Return whether a check point is not behind the mark."""

@@ -330,6 +330,12 @@ class BrokerHeartbeatHeader(Header):
     broker_name: str
 
 
+class SlaveProgressHeader(Header):
+    """SLAVE_PROGRESS: a slave asks another one of its master what that has done. Ours."""
+
+    broker_id: int
+
+
 class RouteHeader(Header):
     """GET_ROUTEINFO_BY_TOPIC."""
 

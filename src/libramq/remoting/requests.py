@@ -139,6 +139,7 @@ _SPECS: Final = (
     RequestSpec(R.PEER_TOPIC, h.NoHeader, _CONTROL, has_version=True),
     RequestSpec(R.PEER_OFFSETS, h.NoHeader, _TABLE, has_version=True),
     RequestSpec(R.PEER_GROUPS, h.NoHeader, _TABLE, has_version=True),
+    RequestSpec(R.SLAVE_PROGRESS, h.SlaveProgressHeader),
     # Name server.
     RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _TABLE),
     RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader),

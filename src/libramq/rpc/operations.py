@@ -281,6 +281,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.OPEN_QUEUE: Reading(_consume),
     R.QUERY_ASSIGNMENT: Reading(_query_assignment, QueryAssignmentBody),
     R.SET_MESSAGE_REQUEST_MODE: _managed(Action.UPDATE, _mode_of, MessageRequestModeBody),
+    R.SLAVE_PROGRESS: _cluster_wide(Action.LIST),
     R.PEER_GRANT: _cluster_wide(Action.UPDATE),
     R.PEER_MEMBERS: _cluster_wide(Action.UPDATE),
     R.PEER_LIST: _cluster_wide(Action.UPDATE),

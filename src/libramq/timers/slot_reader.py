@@ -140,6 +140,11 @@ class SlotReader:
             self._units, self._deletions, self._walked = [], [], set()
             self._is_walked, self.broken_at = False, None
 
+    def forget_prepared(self) -> None:
+        """Read again what was prepared: more of it may be delivered than was known."""
+        self._prepared.clear()
+        self._prepared_bytes = self._prepared_units = 0
+
     def next_messages(self, cost_max: int) -> list[DueMessage]:
         """Return the next messages; none if more units have to be walked. They count as read with `taken`.
 

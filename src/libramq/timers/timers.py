@@ -185,6 +185,9 @@ class TimerMessages:
         )
         if is_known:
             self.copy(again)
+            self._ahead = None  # What was read before has not been compared with that.
+            if self._slot is not None:
+                self._slot.forget_prepared()
 
     def copy_metrics(self, content: TimerMetricsFile) -> None:
         """Take over, at a slave, how many messages wait at its master."""

@@ -1,13 +1,13 @@
 """Escaping: an acting slave sends messages whose delay is over to other masters that have their topic.
 
-    acting? ─► confirmed by a name server, every 3 s ─► delay levels       `escaping_levels.py`
-                                                        open transactions  `escaping_transactions.py`
-                                                        timer messages     `escaping_timers.py`
-                                                        what was popped    `escaping_pops.py`
+    acts? (`PeersProgress`) ─┬─► delay levels       `escaping_levels.py`
+                             ├─► open transactions  `escaping_transactions.py`
+                             ├─► timer messages     `escaping_timers.py`
+                             └─► what was popped    `escaping_pops.py`
 
 Nothing is stored here: a slave has the log of its master and nothing else. What no other master has accepted
 waits, so nothing is lost; a send without an answer is repeated, and may then be stored twice. The slave with
-the lowest id sends, while the name server knows no master.
+the lowest id sends, while the name server knows no master, and the others copy its progress each second.
 
 A master that returns asks for the offsets of the levels before it delivers (`slaves_progress.py`). From then
 on nothing more is sent. Until then its own offsets, which are older, are not copied (`table_copies.py`).
@@ -22,21 +22,16 @@ from libramq.broker.cluster.escaping_levels import SOON_MS, EscapingLevels
 from libramq.broker.cluster.escaping_pops import EscapingPops
 from libramq.broker.cluster.escaping_timers import EscapingTimers
 from libramq.broker.cluster.escaping_transactions import EscapingTransactions
-from libramq.broker.cluster.other_masters import AGAIN_MS, ANSWER_MS_MAX, OtherMasters
+from libramq.broker.cluster.other_masters import AGAIN_MS, OtherMasters
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.rounds import Rounds
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError
 from libramq.kernel.parts import Kernel
 from libramq.pop.check_point import Key
-from libramq.remoting.body.route import ClusterInfo
-from libramq.rpc.name_server_calls import cluster_info
-from libramq.rpc.question import Ask, Question
+from libramq.rpc.question import Ask
 
-#: Ours: for how long a name server's answer counts.
-CONFIRMED_MS: Final = 3_000
 #: Ours: how long nothing is sent after a master has asked for the offsets, if it does not register.
 PAUSE_MS: Final = 60_000
 #: Ours: how soon a master that awaits its slave asks again: SlavesProgress.AGAIN_MS, and an answer.
@@ -55,8 +50,13 @@ class ActingSlave(Protocol):
         ...
 
     @property
-    def is_acting(self) -> bool:
-        """Return whether the slave acts for a master that is gone."""
+    def acts(self) -> bool:
+        """Return whether the slave acts for a master that is gone, and no other one does."""
+        ...
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether a name server has said so within seconds."""
         ...
 
     @property
@@ -80,13 +80,13 @@ class Escaping:
         self._schedule = files.schedule
         self._clock = kernel.clock
         self._name, self._id = config.broker_name, config.broker_id
-        self._ask = ask
+        self._passed_on = files.passed_on
         self._slave = slave
         self._rounds = Rounds(files.store, kernel, self._act, again_ms=AGAIN_MS)
         self._rounds.by(self._clock.monotonic_ms() + AGAIN_MS)
-        self._confirmed_until_ms = self._paused_until_ms = self._clock.monotonic_ms()
+        self._paused_until_ms = self._clock.monotonic_ms()
         self._asked_until_ms = self._kept_until_ms = self._paused_until_ms
-        self._is_asking = self._was_acting = self._has_sent = False
+        self._was_acting = False
         self._masters = OtherMasters(
             kernel, ask, name=self._name, name_server=lambda: slave.answered_last, ready=self._soon
         )
@@ -106,9 +106,12 @@ class Escaping:
         """Send nothing more for a while: a master is back. Return whether answers are still awaited."""
         now_ms = self._clock.monotonic_ms()
         self._paused_until_ms, self._asked_until_ms = now_ms + PAUSE_MS, now_ms + ASKED_MS
-        is_awaiting = self._transactions.is_awaiting or self._is_midway
-        self._has_sent = is_awaiting or self._levels.is_awaiting
-        return self._has_sent
+        return self.is_awaiting
+
+    @property
+    def is_awaiting(self) -> bool:
+        """Return whether answers are awaited, or something was sent in part."""
+        return self._transactions.is_awaiting or self._is_midway or self._levels.is_awaiting
 
     def acknowledge(self, done: Iterable[tuple[Key, bytes]]) -> bool:
         """Have popped messages not passed on; return whether this slave acts, and knows what was popped."""
@@ -123,18 +126,13 @@ class Escaping:
     def _is_active(self) -> bool:
         return self._was_acting and self._clock.monotonic_ms() >= self._paused_until_ms
 
-    @property
-    def is_ahead_of_master(self) -> bool:
-        """Return whether a master that is back has yet to ask what was sent; an Apache one does not."""
-        return self._has_sent and self._clock.monotonic_ms() < self._kept_until_ms
-
     def forget(self) -> None:
         """Forget what is sent, as the log is about to be cut: its numbers may soon mean other messages."""
         self._levels.begin()
         self._transactions.begin()
         self._timers.end()
         self._pops.end()
-        self._was_acting = self._has_sent = False
+        self._was_acting = self._passed_on.is_ahead = False
 
     @property
     def _is_midway(self) -> bool:
@@ -148,7 +146,7 @@ class Escaping:
         self._rounds.by(now_ms + AGAIN_MS)
         if self._slave.is_copying:
             self._paused_until_ms = now_ms  # The master that asked has registered.
-        if not self._slave.is_acting or now_ms < self._paused_until_ms:
+        if not self._slave.acts or now_ms < self._paused_until_ms:
             if self._is_midway and self._is_being_ended(now_ms):
                 self._was_acting = self._was_acting and not self._slave.is_copying
                 return
@@ -166,9 +164,8 @@ class Escaping:
             self._timers.begin()
             self._pops.begin()
             self._levels.begin()
-            self._was_acting = self._has_sent = True
-        if now_ms >= self._confirmed_until_ms:
-            self._confirm()
+            self._was_acting = self._passed_on.is_ahead = True
+        if not self._slave.is_confirmed:
             return
         next_ms = self._levels.act(now_ms)
         if next_ms is not None:
@@ -192,21 +189,3 @@ class Escaping:
                     self._rounds.by(now_ms + SOON_MS)
             return True
         return now_ms < self._kept_until_ms
-
-    # Whether to act.
-
-    def _confirm(self) -> None:
-        """Ask whether the master is gone still, and no slave has a lower id."""
-        if not self._is_asking:
-            self._is_asking = True
-            self._ask(Question(self._slave.answered_last, cluster_info(), self._confirmed, ANSWER_MS_MAX))
-
-    def _confirmed(self, info: ClusterInfo | LibraError) -> None:
-        self._is_asking = False
-        if isinstance(info, LibraError):
-            return
-        broker = info.broker_addr_table.get(self._name)
-        now_ms = self._clock.monotonic_ms()
-        if broker is not None and min(broker.broker_addrs, default=None) == self._id:
-            self._confirmed_until_ms = now_ms + CONFIRMED_MS
-            self._rounds.by(now_ms)

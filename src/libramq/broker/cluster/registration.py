@@ -46,6 +46,9 @@ PERIOD_MS_MAX: Final = 60_000
 #: before 5.0 know neither.
 HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_TIMEOUT_MS: Final = 10_000
+#: Ours: a name server that was silent for that long may have forgotten this broker when it answers again. It
+#: does so after HEARTBEAT_TIMEOUT_MS.
+SILENT_MS: Final = HEARTBEAT_TIMEOUT_MS // 2
 #: Ours: several topics created in one turn, or soon after one another, cause one registration. It begins at
 #: once where a reply waits for it.
 CHANGE_DELAY_MS: Final = 2
@@ -90,11 +93,13 @@ class _NameServer:
     """A name server, and how much of our state it has.
 
     requested_ms: when the registration under way began. is_linked: it has answered, and the connection is
-    still open. known: how many changes of the topics it has received on that connection.
+    still open. known: how many changes of the topics it has received on that connection. answered_ms: when it
+    answered last.
     """
 
     __slots__ = (
         "address",
+        "answered_ms",
         "beat",
         "has_changed",
         "has_failed",
@@ -110,6 +115,7 @@ class _NameServer:
         self.register = deadlines.new(lambda _: registration._register(self))
         self.beat = deadlines.new(lambda now_ms: registration._beat(self, now_ms))
         self.requested_ms: MonotonicMs | None = None
+        self.answered_ms: MonotonicMs | None = None
         self.known = -1
         self.is_linked = self.has_changed = self.has_failed = self.tried = False
 
@@ -134,6 +140,8 @@ class Registration:
         kernel: Kernel,
     ) -> None:
         self._observers: list[Callable[[str, Master | None], None]] = []
+        self._return_observers: list[Callable[[], None]] = []
+        self.name_servers: Sequence[str] = name_servers
         self._config = config
         self._topics = topics
         self._clock = kernel.clock
@@ -152,6 +160,10 @@ class Registration:
     def observe(self, registered: Callable[[str, Master | None], None]) -> None:
         """Call a function with each name server that answers, and a slave's master, if there is one."""
         self._observers.append(registered)
+
+    def observe_return(self, returned: Callable[[], None]) -> None:
+        """Call a function when a name server answers that may have forgotten this broker meanwhile."""
+        self._return_observers.append(returned)
 
     def begin(self, when_tried: Callable[[], None]) -> None:
         """Register, and continue to. when_tried: called once all name servers answered or failed."""
@@ -289,6 +301,7 @@ class Registration:
             name_server.register.at(now_ms + (CHANGE_DELAY_MS if name_server.has_changed else period_ms))
             if name_server.beat.due_ms is None:
                 name_server.beat.at(now_ms + HEARTBEAT_MS)
+            self._note_answer(name_server)
             master = outcome if isinstance(outcome, Master) else None
             for registered in self._observers:
                 registered(name_server.address, master)
@@ -323,10 +336,18 @@ class Registration:
             broker_addr=self._config.address,
             cluster_name=self._config.cluster_name,
         )
-        # A failure is detected by registrations.
-        question = Question(name_server.address, broker_heartbeat(header), _ignored, HEARTBEAT_MS)
-        self._ask_signed(question)
 
+        def answered(outcome: object) -> None:
+            if not isinstance(outcome, BaseException):  # A failure is detected by registrations.
+                self._note_answer(name_server)
 
-def _ignored(_: object) -> None:
-    """Ignore an answer."""
+        self._ask_signed(Question(name_server.address, broker_heartbeat(header), answered, HEARTBEAT_MS))
+
+    def _note_answer(self, name_server: _NameServer) -> None:
+        """Note an answer; register again after a silence, since the name server may have forgotten us."""
+        now_ms, answered_ms = self._clock.monotonic_ms(), name_server.answered_ms
+        name_server.answered_ms = now_ms
+        if answered_ms is not None and now_ms - answered_ms >= SILENT_MS and self._is_wanted(name_server):
+            self._register_again(name_server)
+            for returned in self._return_observers:
+                returned()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from libramq.broker.cluster.escaping import Escaping
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.slave import Slave
 from libramq.broker.cluster.slaves_progress import ESCAPING_FIELD
@@ -25,6 +24,7 @@ from libramq.codes import RequestCode
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
+from libramq.remoting.headers import SlaveProgressHeader, decode_header
 from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
 from libramq.rpc.outcome import Outcome, Reply
@@ -99,9 +99,10 @@ class Replication:
         processors[code] = partial(acks.handle, processors[code])
         code = RequestCode.BATCH_ACK_MESSAGE
         processors[code] = partial(acks.handle_batch, processors[code])
-        if slave.escaping is not None:
-            code = RequestCode.GET_ALL_DELAY_OFFSET
-            processors[code] = _pausing(processors[code], slave.escaping)
+        code = RequestCode.GET_ALL_DELAY_OFFSET
+        processors[code] = _awaiting(processors[code], lambda _: slave.answer_master())
+        code = RequestCode.SLAVE_PROGRESS
+        processors[code] = _awaiting(processors[code], partial(_answer_peer, slave))
 
     def suggested(self, group: str, read: ReadResult) -> int:
         """Return from which broker a group should read on: a slave, if it is far behind."""
@@ -123,11 +124,15 @@ class Replication:
         return any(host in network for network in self._networks)
 
 
-def _pausing(serve: Processor, escaping: Escaping) -> Processor:
-    """Have a slave send nothing more for its master once that asks what it has delivered."""
+def _answer_peer(slave: Slave, request: Request) -> bool:
+    return slave.answer_peer(decode_header(request.command, SlaveProgressHeader).broker_id)
+
+
+def _awaiting(serve: Processor, prepare: Callable[[Request], bool]) -> Processor:
+    """Have a slave say what it has delivered. prepare: returns whether it awaits answers still."""
 
     def handle(request: Request) -> Outcome:
-        is_moving, outcome = escaping.pause(), serve(request)
+        is_moving, outcome = prepare(request), serve(request)
         if is_moving and isinstance(outcome, Reply):
             return Reply(body=outcome.body, ext={ESCAPING_FIELD: "1"})
         return outcome

@@ -5,7 +5,7 @@
 
 Otherwise a group that committed for the first time would begin elsewhere once the master is back: at the end
 of its queues perhaps, behind messages that nobody has read. Members of coordinated groups commit at masters
-only. They are kept in memory: a slave that is restarted before its master is back returns nothing.
+only. They are in a file (`CommitsAtSlave`), as the slave may be restarted before its master is back.
 
 The master's table is older than its answer, so it compares again: a returned commit moves nothing back there,
 neither a committed offset nor a position of POP that is ahead of it. Nobody can mean it to, since a slave
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.offset_commits import CommitsAtSlave
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.logs import get_logger
@@ -50,16 +50,16 @@ class OffsetTables(NamedTuple):
 class ReturnedCommits:
     """Sends the master what was committed here and it does not have."""
 
-    def __init__(self, offsets: OffsetCommits, ask_master: AskMaster) -> None:
-        self._offsets = offsets
+    def __init__(self, at_slave: CommitsAtSlave, ask_master: AskMaster) -> None:
+        self._at_slave = at_slave
         self._ask_master = ask_master
 
     def send(self, master: OffsetTables) -> None:
         """Compare with a table that arrived from the master; what is returned is added to it."""
-        for key, queue_id, offset in self._offsets.take_turns_at_slave(RETURNED_AT_ONCE):
+        for key, queue_id, offset in self._at_slave.take_turns(RETURNED_AT_ONCE):
             is_known = master.offsets.get(key, {}).get(queue_id, -1) >= offset
             if is_known or queue_id in master.resets.get(key, {}):
-                self._offsets.forget_at_slave(key, queue_id, offset)
+                self._at_slave.forget(key, queue_id, offset)
                 continue
             topic, _, group = key.partition(SEPARATOR)
             call = update_consumer_offset(group, MessageQueue(topic, "", queue_id), offset, is_returned=True)
@@ -74,7 +74,7 @@ class ReturnedCommits:
             log.warning("the master refuses an offset committed here", of=key, reason=str(failure))
         else:
             return  # It is sent again after one of the next tables.
-        self._offsets.forget_at_slave(key, queue_id, offset)
+        self._at_slave.forget(key, queue_id, offset)
 
 
 def _is_final(failure: LibraError) -> bool:

@@ -9,9 +9,10 @@ Upstream: BrokerController.handleRegisterBrokerResult, SlaveSynchronize.java, De
 from collections.abc import Callable
 from typing import Final
 
-from libramq.broker.cluster.escaping import Escaping
+from libramq.broker.cluster.escaping import KEPT_MS, Escaping
 from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.slave_routes import SlaveRoutes
+from libramq.broker.cluster.slaves_progress import PeersProgress
 from libramq.broker.cluster.table_copies import TableCopies
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
@@ -82,6 +83,11 @@ class Slave:
         self._search = kernel.deadlines.new(self._look)
         self._search.at(self._clock.monotonic_ms() + SEARCH_MS)
         registration.observe(self.registered)
+        self._kept_until_ms = self._clock.monotonic_ms() + KEPT_MS
+        #: What other slaves do while the master is gone; None unless slaves act.
+        self.peers: PeersProgress | None = None
+        if config.enable_slave_acting_master:
+            self.peers = PeersProgress(config, files, offsets, kernel, self._ask, self)
         #: Delivers for a master that is gone; None unless enableRemoteEscape is set.
         self.escaping = self._new_escaping(kernel) if config.enable_remote_escape else None
 
@@ -91,6 +97,8 @@ class Slave:
         if master is not None:
             self._name_server = name_server
             self._follow(master)
+        elif self.peers is not None and not self.acts:
+            self.peers.soon()
 
     def ask_for_master(self, lowest_id: int, offline: str | None) -> None:
         """Ask the name servers at once: one of them says that the master has come or gone."""
@@ -135,13 +143,35 @@ class Slave:
 
     @property
     def is_ahead_of_master(self) -> bool:
-        """Return whether this slave has delivered what its master does not know of yet."""
-        return self.escaping is not None and self.escaping.is_ahead_of_master
+        """Return whether a master that is back has yet to ask what was delivered; an Apache one does not."""
+        return self._files.passed_on.is_ahead and self._clock.monotonic_ms() < self._kept_until_ms
+
+    @property
+    def acts(self) -> bool:
+        """Return whether this slave acts for a master that is gone, and no other one does."""
+        return self.is_acting and self.peers is not None and self.peers.has_begun
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether this slave acts, and a name server has said so within seconds."""
+        return self.acts and self.peers is not None and self.peers.is_confirmed
 
     @property
     def may_serve_pops(self) -> bool:
         """Return whether this slave acts, and knows what its master has popped, as far as it can."""
-        return self.is_acting and (self.escaping is None or self.escaping.knows_popped)
+        return self.acts and (self.escaping is None or self.escaping.knows_popped)
+
+    def answer_master(self) -> bool:
+        """Send nothing more for a master that is back; return whether answers are still awaited."""
+        is_awaiting = self.escaping is not None and self.escaping.pause()
+        self._files.passed_on.is_ahead = is_awaiting
+        return is_awaiting
+
+    def answer_peer(self, broker_id: int) -> bool:
+        """Make way for a slave with a lower id; return whether answers are still awaited."""
+        if self.peers is not None:
+            self.peers.make_way(broker_id)
+        return self.escaping is not None and self.escaping.is_awaiting
 
     def settle(self) -> None:
         """Report what was stored; have the tables copied if a topic is new."""
@@ -160,6 +190,8 @@ class Slave:
         """Have nothing on the disk that speaks of what will be cut; return whether the log may be cut now."""
         if self.escaping is not None:
             self.escaping.forget()
+        if self.peers is not None:
+            self.peers.forget()
         if not self._files.passed_on.cut(self._store.first_offset_at(TIMER_TOPIC, 0, end)):
             self._files.save_progress_soon()
             return False
@@ -184,6 +216,7 @@ class Slave:
 
     def _look(self, now_ms: MonotonicMs) -> None:
         if self.client.state is not State.COPYING:
+            self._kept_until_ms = now_ms + KEPT_MS
             self._registration.announce()
         self._search.at(now_ms + SEARCH_MS)
 

@@ -1,44 +1,56 @@
-"""The slaves' progress: what slaves have delivered while this master was gone, asked for before it delivers.
+"""The slaves' progress: what slaves have delivered for a master that is gone; who delivers next asks for it.
 
-    start ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
+    a master: start, a stall, a lost registration
+          ─► a name server: our slaves ─► each: offsets of delay levels and half messages, and its timers
           ─► is the message before such an offset the one that we have? ─► we continue there
+
+    a slave whose master is gone, each second
+          ─► a name server: is no id lower than ours? ─► the other slaves: what they have done
+          ─► do we have their last record? ─► it is ours, too ─► all have answered, or 3 s are over: we act
 
 A slave whose log took another way counts its levels otherwise: its offsets would have messages skipped here
 that nobody has delivered. So the record before an offset is compared: up to an equal record logs are equal.
-While a slave is awaited nothing is delivered; after 30 s it is, and what the slave has sent may come twice.
+While a slave is awaited a master delivers nothing; after 30 s it does, and what the slave has sent may come
+twice. Between slaves the last record counts: an account may refer to copies that only a longer log has.
 
 Upstream: BrokerPreOnlineService.syncMetadataReverse, which compares version numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from libramq.broker.cluster.registration import Registration
 from libramq.broker.cluster.steps import Steps
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.files import BrokerFiles
 from libramq.broker.files.schedule_file import DelayAnswer
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.broker.messages.level_account import LevelAccount
 from libramq.broker.transaction_parts import TransactionParts
 from libramq.broker.transactions import half
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
-from libramq.errors import LibraError
+from libramq.errors import BrokerError, LibraError
 from libramq.formats.document import decode_body
 from libramq.formats.route import MASTER_ID
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
+from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.pop.passed_on import PassedOn
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
+from libramq.remoting.headers import SlaveProgressHeader
 from libramq.rpc.broker_calls import query_consumer_offset
 from libramq.rpc.call import Call, header_call
 from libramq.rpc.name_server_calls import cluster_info
-from libramq.rpc.question import Question, signing
+from libramq.rpc.outcome import Outcome
+from libramq.rpc.question import Ask, Question, signing
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.slave_calls import record_at, timer_checkpoint
 from libramq.timers.timer_checkpoint import decode_timer_checkpoint
 from libramq.timers.timers import Again
@@ -51,17 +63,28 @@ ESCAPING_FIELD: Final = "lbEscaping"
 WAIT_MS_MAX: Final = 30_000
 ANSWER_MS_MAX: Final = 3_000
 AGAIN_MS: Final = 500
+#: Ours: a master that was silent for less keeps its place at the name servers, for which 10 s count
+#: (registration.HEARTBEAT_TIMEOUT_MS), and at its slave.
+STALL_MS_MIN: Final = 5_000
+#: Ours: how often a slave copies what others have done, and how long one that begins to act waits for them.
+EVERY_MS: Final = 1_000
+PEERS_MS_MAX: Final = 3_000
+#: Ours: for how long a name server's answer counts.
+CONFIRMED_MS: Final = 3_000
+
+R = TypeVar("R")
 
 
 class Delivered(NamedTuple):
     """A slave's answer: what it has delivered, by level; is_moving: it may be more in a moment.
 
-    popped: what it has passed on of POP; None of Apache's slave.
+    popped: what it has passed on of POP; None of Apache's slave. others: what else it says.
     """
 
     accounts: dict[int, LevelAccount]
     is_moving: bool
     popped: PassedOn | None
+    others: DelayAnswer
 
 
 def delivered() -> Call[Delivered]:
@@ -69,50 +92,116 @@ def delivered() -> Call[Delivered]:
     return header_call(RequestCode.GET_ALL_DELAY_OFFSET, None, _delivered)
 
 
+def peer_progress(broker_id: int) -> Call[Delivered]:
+    """Return what another slave of our master has done. broker_id: ours; one with a higher one stops."""
+    return header_call(RequestCode.SLAVE_PROGRESS, SlaveProgressHeader(broker_id=broker_id), _delivered)
+
+
 def _delivered(reply: Command) -> Delivered:
     answer = decode_body(reply.body, DelayAnswer)
     accounts = {level: LevelAccount(until=offset) for level, offset in answer.offset_table.items()}
     accounts |= answer.level_accounts
-    return Delivered(accounts, reply.ext.get(ESCAPING_FIELD) == "1", answer.passed_on)
+    return Delivered(accounts, reply.ext.get(ESCAPING_FIELD) == "1", answer.passed_on, answer)
+
+
+class Held(Protocol):
+    """Something that a master delivers, and not while it asks."""
+
+    def hold(self) -> None:
+        """Deliver nothing."""
+
+    def begin(self) -> None:
+        """Deliver from now on."""
 
 
 class SlavesProgress:
-    """Asks once, at the start. done: called when this master may deliver."""
+    """Asks before a master delivers: at its start, and whenever slaves may have acted for it."""
 
     def __init__(
         self,
         config: BrokerConfig,
         files: BrokerFiles,
         kernel: Kernel,
-        name_servers: Sequence[str],
+        registration: Registration,
         transactions: TransactionParts,
-        done: Callable[[], None],
+        offsets: OffsetCommits,
     ) -> None:
-        schedule, store = self._schedule, self._store = files.schedule, files.store
-        self._clock = kernel.clock
+        self._schedule, self._store = files.schedule, files.store
+        self._tables, self._ledger, self._offsets = files.tables, files.ledger, offsets
+        self._clock, self._deadlines = kernel.clock, kernel.deadlines
         self._name = config.broker_name
-        self._name_servers = name_servers
-        self._ask = signing(kernel.effects.ask, config.credentials)
-        self._done: Callable[[], None] | None = done
-        # What is stored from now on, slaves do not have: a number beyond belongs to another message there.
-        self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
-        self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
-        self._timers, self._timer_start = files.timers.timers, files.timers.checkpoint
-        self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
-        self._pop, self._steps = files.pop, Steps(kernel)
+        self._name_servers = registration.name_servers
+        self._ask_signed = signing(kernel.effects.ask, config.credentials)
+        self._timers, self._pop = files.timers.timers, files.pop
+        self._steps = Steps(kernel)
         self._transactions = transactions
-        transactions.open.held_before = self._half_end
+        self._held: Sequence[Held] = ()
+        #: Counts the times that it asked; answers to earlier ones are dropped.
+        self._round = 0
+        self._is_asking = False
         self._turn = 0
         self._slaves: list[str] = []
         self._again = kernel.deadlines.new(lambda _: self._next())
         self._give_up = kernel.deadlines.new(self._wait_no_longer)
+        registration.observe_return(self._registered_again)
+
+    def start(self, held: Sequence[Held]) -> None:
+        """Ask for the first time. held: all that delivers, which does not yet."""
+        self._held = held
+        self._begin()
+
+    def stalled(self, stall_ms: int, _: MonotonicMs) -> None:
+        """Ask again after a stall: slaves may have acted meanwhile. Called before what is due."""
+        if stall_ms >= STALL_MS_MIN:
+            self._ask_again("this process was stalled")
+
+    def after_stalls(self, serve: Processor) -> Processor:
+        """Ask before a request is served, if time has yet to be told of a stall (`stalled`)."""
+
+        def handle(request: Request) -> Outcome:
+            due_ms = self._deadlines.next_due_ms
+            if due_ms is not None and request.monotonic_ms - due_ms >= STALL_MS_MIN:
+                self._ask_again("this process was stalled")
+            return serve(request)
+
+        return handle
+
+    def _registered_again(self) -> None:
+        if not self._is_asking:
+            self._ask_again("name servers had lost this master")
+
+    def _ask_again(self, reason: str) -> None:
+        log.info("asking the slaves what they have delivered", reason=reason)
+        for each in self._held:
+            each.hold()
+        self._begin()
+
+    def _begin(self) -> None:
+        schedule, store = self._schedule, self._store
+        # What is stored from now on, slaves do not have: a number beyond belongs to another message there.
+        self._ends = {level: store.next_offset(names.SCHEDULE_TOPIC, level - 1) for level in schedule.levels}
+        self._half_end = store.next_offset(names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        self._timer_end = store.next_offset(names.TIMER_TOPIC, 0)
+        self._transactions.open.held_before = self._half_end
+        self._round, self._is_asking = self._round + 1, True
+        self._steps.stop()
         now_ms = self._clock.monotonic_ms()
         self._step: Callable[[], None] = self._find
         self._again.at(now_ms)
         self._give_up.at(now_ms + WAIT_MS_MAX)
 
+    def _ask(self, address: str, call: Call[R], answered: Callable[[R | LibraError], None]) -> None:
+        """Ask; drop an answer that comes after this round."""
+        round_ = self._round
+
+        def take(answer: R | LibraError) -> None:
+            if self._is_asking and self._round == round_:
+                answered(answer)
+
+        self._ask_signed(Question(address, call, take, ANSWER_MS_MAX))
+
     def _next(self) -> None:
-        if self._done is not None:
+        if self._is_asking:
             self._step()
 
     def _retry(self) -> None:
@@ -125,7 +214,7 @@ class SlavesProgress:
             return
         self._turn += 1
         name_server = self._name_servers[self._turn % len(self._name_servers)]
-        self._ask(Question(name_server, cluster_info(), self._found, ANSWER_MS_MAX))
+        self._ask(name_server, cluster_info(), self._found)
 
     def _found(self, info: ClusterInfo | LibraError) -> None:
         if isinstance(info, LibraError):
@@ -141,7 +230,7 @@ class SlavesProgress:
         if not self._slaves:
             self._end()
             return
-        self._ask(Question(self._slaves[0], delivered(), self._answered, ANSWER_MS_MAX))
+        self._ask(self._slaves[0], delivered(), self._answered)
 
     def _answered(self, answer: Delivered | LibraError) -> None:
         if isinstance(answer, LibraError):
@@ -151,13 +240,48 @@ class SlavesProgress:
             self._retry()
         else:
             slave, levels = self._slaves.pop(0), self._ahead(answer.accounts)
-            self._compare_journals(slave, answer.popped, lambda: self._compare(slave, levels))
+            then = partial(self._compare_journals, slave, answer.popped, lambda: self._compare(slave, levels))
+            self._compare_logs(slave, answer.others, then)
+
+    def _compare_logs(self, slave: str, answer: DelayAnswer, done: Callable[[], None]) -> None:
+        """Take over what groups committed at a slave, if its whole log is ours, too.
+
+        Otherwise it returns that once its log is (`returned_commits.py`).
+        """
+        place = answer.last_record
+        record = self._store.copy.record(*place) if place is not None and answer.committed else None
+        if place is None or record is None:
+            done()
+            return
+
+        def answered(theirs: bytes | LibraError) -> None:
+            if theirs == record:
+                self._take_commits(answer.committed)
+            done()
+
+        self._ask(slave, record_at(place[0], record), answered)
+
+    def _take_commits(self, committed: Mapping[str, Mapping[int, int]]) -> None:
+        for key, queues in committed.items():
+            topic, _, group = key.partition(SEPARATOR)
+            if group == half.TRANSACTION_GROUP or group not in self._tables.groups:
+                continue
+            if topic not in self._tables.topics:
+                continue
+            for queue_id, offset in queues.items():
+                if self._ledger.offsets.has_reset(group, topic, queue_id):
+                    continue
+                try:
+                    self._tables.fences.check(group, topic, queue_id, None, None)
+                except BrokerError:
+                    continue
+                self._offsets.commit_forwards(group, topic, queue_id, offset)
 
     def _ask_half_messages(self, slave: str) -> None:
         """Ask up to where a slave has passed on half messages, then ask the next slave."""
         queue = MessageQueue(names.TRANS_HALF_TOPIC, self._name, half.QUEUE_ID)
         call = query_consumer_offset(half.TRANSACTION_GROUP, queue)
-        self._ask(Question(slave, call, partial(self._passed_on, slave), ANSWER_MS_MAX))
+        self._ask(slave, call, partial(self._passed_on, slave))
 
     def _passed_on(self, slave: str, answer: int | LibraError | None) -> None:
         if isinstance(answer, LibraError):
@@ -180,7 +304,7 @@ class SlavesProgress:
     def _ask_timers(self, slave: str) -> None:
         """Ask up to which time a slave has sent timer messages, then ask the next slave."""
         call = timer_checkpoint()
-        self._ask(Question(slave, call, partial(self._timers_answered, slave), ANSWER_MS_MAX))
+        self._ask(slave, call, partial(self._timers_answered, slave))
 
     def _timers_answered(self, slave: str, answer: bytes | LibraError) -> None:
         try:
@@ -194,8 +318,8 @@ class SlavesProgress:
             self._next()
             return
         again = Again(min(found.master_queue_offset, self._timer_end), found.read_ms)
-        ours = self._timer_start
-        is_ours = again.until <= ours.master_queue_offset and again.from_ms <= ours.read_ms
+        delivered_ms = self._timers.read_ms(self._clock.wall_ms())
+        is_ours = again.until <= self._timers.queue_offset and again.from_ms <= delivered_ms
         if is_ours or again.until <= 0:
             self._next()
             return
@@ -216,8 +340,6 @@ class SlavesProgress:
         record = self._store.copy.record(units[0][0], units[0][1]) if units else None
 
         def answered(answer: bytes | LibraError) -> None:
-            if self._done is None:
-                return
             if answer != record:
                 log.warning(
                     "a slave's log is another one: what it has delivered may be delivered again",
@@ -228,7 +350,7 @@ class SlavesProgress:
         if record is None:
             compared(False)
         else:
-            self._ask(Question(slave, record_at(units[0][0], record), answered, ANSWER_MS_MAX))
+            self._ask(slave, record_at(units[0][0], record), answered)
 
     def _compare_journals(self, slave: str, popped: PassedOn | None, done: Callable[[], None]) -> None:
         """Acknowledge what a slave has passed on of what was popped here."""
@@ -247,7 +369,7 @@ class SlavesProgress:
         def acknowledged(error: BaseException | None) -> None:
             if error is not None:
                 log.warning("what a slave has passed on comes again", slave=slave, reason=str(error))
-            if self._done is not None:
+            if self._is_asking:
                 done()
 
         self._compare_record(slave, names.TIMER_TOPIC, 0, until - 1, compared)
@@ -276,15 +398,224 @@ class SlavesProgress:
         self._compare_record(slave, names.SCHEDULE_TOPIC, level - 1, account.until - 1, compared)
 
     def _wait_no_longer(self, _: MonotonicMs) -> None:
-        if self._done is not None:
+        if self._is_asking:
             log.warning(
                 "slaves do not say what they have delivered; it may be delivered again", slaves=self._slaves
             )
             self._end()
 
     def _end(self) -> None:
-        done, self._done = self._done, None
+        self._is_asking = False
         self._give_up.cancel()
         self._transactions.open.held_before = 0
-        if done is not None:
-            done()
+        for each in self._held:
+            each.begin()
+
+
+class FollowingSlave(Protocol):
+    """The slave whose master is gone."""
+
+    @property
+    def answered_last(self) -> str:
+        """Return the name server that answered last."""
+        ...
+
+    @property
+    def is_acting(self) -> bool:
+        """Return whether slaves are to act for a master that is gone."""
+        ...
+
+
+class PeersProgress:
+    """Copies what the other slaves of a master that is gone have done, and says which of them acts."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: BrokerFiles,
+        offsets: OffsetCommits,
+        kernel: Kernel,
+        ask: Ask,
+        slave: FollowingSlave,
+    ) -> None:
+        self._files, self._offsets = files, offsets
+        self._name, self._id = config.broker_name, config.broker_id
+        self._clock = kernel.clock
+        self._ask = ask
+        self._slave = slave
+        self._due = kernel.deadlines.new(self._look)
+        self._due.at(self._clock.monotonic_ms() + EVERY_MS)
+        #: Whether this slave is the one that acts, and knows what others have done before.
+        self.has_begun = False
+        self._confirmed_until_ms = self._clock.monotonic_ms()
+        #: When the master was found to be gone, and this slave the first of those that are left.
+        self._since_ms: MonotonicMs | None = None
+        #: Those that name servers know; those that have answered since; and those that have yet to.
+        self._peers: dict[int, str] = {}
+        self._known: set[int] = set()
+        self._awaited: set[int] = set()
+        self._reported: set[int] = set()
+        self._copyings = 0
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether this slave acts, and a name server has said so within seconds."""
+        return self.has_begun and self._clock.monotonic_ms() < self._confirmed_until_ms
+
+    def soon(self) -> None:
+        """Look at once: the master may have come or gone."""
+        self._due.by(self._clock.monotonic_ms())
+
+    def forget(self) -> None:
+        """Drop answers under way: the log is about to be cut."""
+        self._copyings += 1
+        self._awaited.clear()
+
+    def make_way(self, broker_id: int) -> None:
+        """Note that another slave asks: one with a lower id is about to act."""
+        if broker_id < self._id:
+            self._end()
+
+    def _end(self) -> None:
+        self.has_begun, self._since_ms = False, None
+        self._known.clear()
+
+    def _look(self, now_ms: MonotonicMs) -> None:
+        self._due.at(now_ms + EVERY_MS)
+        if not self._slave.is_acting:
+            self._end()
+            return
+        self._ask(Question(self._slave.answered_last, cluster_info(), self._found, ANSWER_MS_MAX))
+        self._decide(now_ms)
+
+    def _found(self, info: ClusterInfo | LibraError) -> None:
+        if isinstance(info, LibraError) or not self._slave.is_acting:
+            return
+        broker = info.broker_addr_table.get(self._name)
+        addresses = broker.broker_addrs if broker is not None else {}
+        now_ms = self._clock.monotonic_ms()
+        self._peers = {id_: each for id_, each in addresses.items() if id_ not in (MASTER_ID, self._id)}
+        if min(addresses, default=None) != self._id:
+            self._end()
+        else:
+            self._confirmed_until_ms = now_ms + CONFIRMED_MS
+            if self._since_ms is None:
+                self._since_ms = now_ms
+                self._due.by(now_ms + PEERS_MS_MAX)
+        if not self.has_begun:
+            for id_, address in self._peers.items():
+                if id_ not in self._awaited:
+                    self._awaited.add(id_)
+                    answered = partial(self._answered, id_, address, self._copyings)
+                    self._ask(Question(address, peer_progress(self._id), answered, ANSWER_MS_MAX))
+        self._decide(now_ms)
+
+    def _decide(self, now_ms: MonotonicMs) -> None:
+        """Act, once the other slaves have said what they have done, or were silent for long enough."""
+        if self.has_begun or self._since_ms is None or now_ms >= self._confirmed_until_ms:
+            return
+        silent = self._peers.keys() - self._known
+        if not silent or now_ms - self._since_ms >= PEERS_MS_MAX:
+            if silent:
+                log.warning(
+                    "other slaves do not say what they have delivered; it may be delivered again",
+                    slaves=[self._peers[each] for each in sorted(silent)],
+                )
+            self.has_begun = True
+
+    def _answered(self, id_: int, address: str, copying: int, answer: Delivered | LibraError) -> None:
+        if copying != self._copyings:
+            return
+        self._awaited.discard(id_)
+        if not self._slave.is_acting or self.has_begun:
+            return
+        if isinstance(answer, BrokerError):
+            self._has_answered(id_)  # Apache's, or another version: it never says.
+        elif isinstance(answer, LibraError):
+            return
+        elif answer.is_moving and id_ > self._id:
+            self._due.by(self._clock.monotonic_ms() + AGAIN_MS)
+        elif not self._is_ahead(answer):
+            self._has_answered(id_)
+        else:
+            self._compare(id_, address, answer)
+
+    def _has_answered(self, id_: int) -> None:
+        self._known.add(id_)
+        self._decide(self._clock.monotonic_ms())
+
+    def _compare(self, id_: int, address: str, answer: Delivered) -> None:
+        """Take over what a slave has done, if we have all of its log."""
+        place, copying = answer.others.last_record, self._copyings
+        record = self._files.store.copy.record(*place) if place is not None else None
+        if place is None or record is None:
+            self._is_another(id_, address)
+            return
+
+        def answered(theirs: bytes | LibraError) -> None:
+            if copying != self._copyings or not self._slave.is_acting or self.has_begun:
+                return
+            if theirs == record:
+                self._take_over(answer)
+                self._has_answered(id_)
+            elif not isinstance(theirs, LibraError):
+                self._is_another(id_, address)
+
+        self._ask(Question(address, record_at(place[0], record), answered, ANSWER_MS_MAX))
+
+    def _is_another(self, id_: int, address: str) -> None:
+        if id_ not in self._reported:
+            self._reported.add(id_)
+            log.warning(
+                "another slave's log goes further, or is another one: what it delivers may come twice",
+                slave=address,
+            )
+        self._has_answered(id_)
+
+    def _is_ahead(self, answer: Delivered) -> bool:
+        """Return whether a slave may have done what we do not know of."""
+        schedule, others = self._files.schedule, answer.others
+        return (
+            any(each.is_ahead_of(schedule.account_of(level)) for level, each in answer.accounts.items())
+            or (others.half_offset or 0) > self._half_offset
+            or self._later_timers(answer) is not None
+            or (answer.popped is not None and answer.popped.is_ahead)
+            or any(True for _ in self._later_commits(answer))
+        )
+
+    @property
+    def _half_offset(self) -> int:
+        return self._offsets.query(half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID) or 0
+
+    def _later_timers(self, answer: Delivered) -> Again | None:
+        if answer.others.timers is None or len(answer.others.timers) != len(Again._fields):
+            return None
+        again, ours = Again(*answer.others.timers), self._files.timers.timers.again
+        is_later = again != ours and again.until >= ours.until and again.from_ms >= ours.from_ms
+        return again if is_later else None
+
+    def _later_commits(self, answer: Delivered) -> Iterator[tuple[str, str, int, int]]:
+        for key, queues in answer.others.committed.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in queues.items():
+                if offset > (self._offsets.query(group, topic, queue_id) or 0):
+                    yield group, topic, queue_id, offset
+
+    def _take_over(self, answer: Delivered) -> None:
+        files, schedule = self._files, self._files.schedule
+        for level, account in answer.accounts.items():
+            bounded = account.bounded(files.store.max_offset(names.SCHEDULE_TOPIC, level - 1))
+            if bounded.is_ahead_of(schedule.account_of(level)):
+                schedule.passed_on(level, bounded)
+        if (answer.others.half_offset or 0) > self._half_offset:
+            queue = (half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+            self._offsets.commit(*queue, answer.others.half_offset or 0)
+        timers = self._later_timers(answer)
+        if timers is not None:
+            files.timers.timers.copy(timers)
+        for commit in list(self._later_commits(answer)):
+            self._offsets.commit(*commit)
+        if answer.popped is not None:
+            files.passed_on.take_over(answer.popped)
+        files.passed_on.is_ahead = True
+        files.save_progress_soon()

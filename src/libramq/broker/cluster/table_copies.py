@@ -260,7 +260,7 @@ class TableCopies:
                 _decode_offsets,
                 self._apply_offsets,
                 is_progress=True,
-                arrived=ReturnedCommits(self._offsets, self._question).send,
+                arrived=ReturnedCommits(self._offsets.at_slave, self._question).send,
             ),
             _Table(
                 "delay offsets",

@@ -4,18 +4,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from libramq.batches.formats import FORMATS
 from libramq.broker.config import BrokerConfig
 from libramq.broker.files.passed_on_file import SAVE_MS as PASSED_ON_SAVE_MS
 from libramq.broker.files.passed_on_file import PassedOnFile
 from libramq.broker.files.progress import Progress, ProgressFile
-from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.files.schedule_file import DelayAnswer, ScheduleFile
 from libramq.broker.files.tables import Tables
+from libramq.broker.groups.offset_commits import SLAVE_FILE_NAME as SLAVE_COMMITS
+from libramq.broker.groups.offset_commits import CommitsAtSlave
 from libramq.broker.message_store_config import MESSAGE_BYTES_MAX
 from libramq.broker.messages.delivered_copies import DeliveredCopies
 from libramq.broker.messages.message_log import MessageLog
 from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.pop.state import PopState
+from libramq.broker.transactions import half
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.destinations import Destinations
 from libramq.catalog.topic_attributes import is_of_batches
@@ -23,6 +28,7 @@ from libramq.clock import Clock
 from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
+from libramq.message import names
 from libramq.message.names import REVIVE_TOPIC_PREFIX
 from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
@@ -39,6 +45,8 @@ from libramq.timers.timers import Again
 
 log = get_logger(__name__)
 
+#: Ours: commits of a slave in one answer; the others are in the next ones.
+COMMITS_ANSWERED_MAX: Final = 1_000
 #: MessageStoreConfig.timerFlushIntervalMs.
 TIMERS_SAVE_MS: Final = 1_000
 #: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
@@ -139,6 +147,7 @@ class BrokerFiles:
         self._filters_saved = self.tables.filters.version
         self.log = MessageLog(self.store, waits_for_slaves=self._config.waits_for_slaves)
         self.passed_on = PassedOnFile(self.filesystem, config_directory)
+        self.at_slave = CommitsAtSlave(self.filesystem, config_directory, self.store)
         found = read_timer_checkpoint(self.filesystem, config_directory / TIMER_CHECKPOINT)
         self.pop = PopState(
             self.store,
@@ -165,11 +174,15 @@ class BrokerFiles:
             log_file_bytes=self._config.timer_log_file_bytes,
             copies=copies,
         )
+        self.progress = self._progress_files()
+
+    def _progress_files(self) -> tuple[ProgressFile, ...]:
         interval_ms = self._config.flush_consumer_offset_interval_ms
-        self.progress = (
+        return (
             ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
             ProgressFile("timercheck", TIMERS_SAVE_MS, self._timer_progress, self.store),
             ProgressFile("popPassedOn.json", PASSED_ON_SAVE_MS, self.passed_on.take, self.store),
+            ProgressFile(SLAVE_COMMITS, PASSED_ON_SAVE_MS, self.at_slave.take, self.store),
             ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
             ProgressFile("consumerFilter.json", FILTERS_SAVE_MS, self._filters_progress, self.store),
         )
@@ -191,6 +204,7 @@ class BrokerFiles:
             or self.tables.filters.version != self._filters_saved
             or self.timers.has_changes
             or self.passed_on.has_changes
+            or self.at_slave.has_changes
         )
 
     def forget_progress(self) -> None:
@@ -208,6 +222,27 @@ class BrokerFiles:
     def pop_passed_on(self) -> PassedOn:
         """Return what slaves and masters want to know of POP: a master's place, a slave's account."""
         return self.passed_on.account if self.store.config.is_copy else PassedOn(place=self.pop.place)
+
+    def delay_answer(self) -> DelayAnswer:
+        """Return what slaves and masters ask each other about: what is delivered, here or by a slave."""
+        schedule = DelayAnswer(
+            offset_table=dict(self.schedule.offsets),
+            level_accounts=dict(self.schedule.accounts),
+            passed_on=self.pop_passed_on(),
+        )
+        if not self.store.config.is_copy:
+            return schedule
+        committed: dict[str, dict[int, int]] = {}
+        for key, queue_id, offset in self.at_slave.take_turns(COMMITS_ANSWERED_MAX):
+            committed.setdefault(key, {})[queue_id] = offset
+        queue = (half.TRANSACTION_GROUP, names.TRANS_HALF_TOPIC, half.QUEUE_ID)
+        return msgspec.structs.replace(
+            schedule,
+            half_offset=self.ledger.offsets.query(*queue) or 0,
+            timers=tuple(self.timers.timers.again),
+            committed=committed,
+            last_record=self.store.copy.last_record(),
+        )
 
     def save_progress_soon(self) -> None:
         """Have the files of progress written as soon as possible."""

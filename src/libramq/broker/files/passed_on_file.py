@@ -43,6 +43,31 @@ class PassedOnFile:
             self._has_changed = False
         return self.content
 
+    @property
+    def is_ahead(self) -> bool:
+        """Return whether this slave has delivered what its master may not have asked about."""
+        return self.content.is_ahead
+
+    @is_ahead.setter
+    def is_ahead(self, is_ahead: bool) -> None:
+        if is_ahead != self.content.is_ahead:
+            self.content = msgspec.structs.replace(self.content, is_ahead=is_ahead)
+
+    def take_over(self, other: PassedOn) -> bool:
+        """Add what another slave of the same master has passed on; return whether there was any."""
+        before, mark = self.account, (self.content.visible_ms, self.content.origin)
+        if (other.visible_ms, other.origin) > mark:
+            self.content = msgspec.structs.replace(
+                self.content,
+                until=other.until, visible_ms=other.visible_ms, origin=other.origin, waiting=other.waiting,
+            )  # fmt: skip
+        elif (other.visible_ms, other.origin) == mark and len(other.waiting) < len(before.waiting):
+            self.content = msgspec.structs.replace(self.content, waiting=other.waiting)
+        for origin, bits in other.acknowledged:
+            if bits & ~self.acknowledged(origin):
+                self.acknowledge(origin, bits)
+        return self.account != before
+
     def acknowledge(self, origin: int, bits: int) -> None:
         """Note messages of a check point as acknowledged. It is written with the file, within a second."""
         self._acknowledged[origin] = self.acknowledged(origin) | bits

@@ -18,6 +18,16 @@ class ScheduleFile(Document, frozen=True, kw_only=True):
 
 
 class DelayAnswer(ScheduleFile, frozen=True, kw_only=True):
-    """The answer to GET_ALL_DELAY_OFFSET. passed_on: of POP, ours; None in an answer of Apache's broker."""
+    """The answer to GET_ALL_DELAY_OFFSET and SLAVE_PROGRESS; the members of this class are ours.
+
+    passed_on: of POP; None in an answer of Apache's broker. The others are a slave's. half_offset: the first
+    half message that it has not passed on. timers: an offset and a time; timer messages before both are sent.
+    committed: some of what groups committed there and the master may not have. last_record: place and size of
+    its log's last record; who has the same there has all that this answer speaks of.
+    """
 
     passed_on: PassedOn | None = None
+    half_offset: int | None = None
+    timers: tuple[int, ...] | None = None
+    committed: dict[str, dict[int, int]] = {}
+    last_record: tuple[int, int] | None = None

@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Mapping, Set
 from itertools import islice
+from pathlib import Path
 from typing import Final
 
+from libramq.broker.files.progress import Progress
+from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
+from libramq.filesystem import FileSystem
+from libramq.formats.document import Document
 from libramq.logs import get_logger
 from libramq.message.names import is_light
 from libramq.message.queue import MessageQueue
@@ -18,16 +23,104 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
+#: Ours.
+SLAVE_FILE_NAME: Final = "slaveCommits.json"
 #: Ours: how many changes wait for a disk that refuses writes before only the last of each queue is kept.
 UNWRITTEN_MAX: Final = 10_000
 #: Ours: queues and groups whose last commit beyond the end is known, so that it is logged once.
 CUT_MAX: Final = 1_000
 
 
+class SlaveCommitsFile(Document, frozen=True, kw_only=True):
+    """config/slaveCommits.json, by "topic@group" and queue id."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class CommitsAtSlave:
+    """Commits of groups at this slave that its master may not have, by key and queue id; and their file.
+
+    A kill forgets the last second of it. A master has none.
+    """
+
+    def __init__(self, filesystem: FileSystem, config_directory: Path, store: MessageStore) -> None:
+        self._file = ConfigFile(filesystem, config_directory / SLAVE_FILE_NAME)
+        self._is_kept = store.config.is_copy
+        loaded = self._file.load(SlaveCommitsFile) or SlaveCommitsFile()
+        self.table = {key: dict(queues) for key, queues in loaded.offset_table.items() if self._is_kept}
+        self._version = len(loaded.offset_table) - len(self.table)
+        self._saved = 0
+        self.cut(store.max_offset)
+
+    def note(self, key: str, queue_id: int, offset: int) -> None:
+        """Note a commit."""
+        if self._is_kept:
+            self.table.setdefault(key, {})[queue_id] = offset
+            self._version += 1
+
+    def take_turns(self, count: int) -> list[tuple[str, int, int]]:
+        """Return the key, queue id and offset of some commits.
+
+        They come after the others in the next call, so that every commit has its turn.
+        """
+        table = self.table
+        taken: list[tuple[str, int, int]] = []
+        for key in list(islice(table, count)):
+            queues = table[key] = table.pop(key)
+            for queue_id in list(islice(queues, count - len(taken))):
+                offset = queues[queue_id] = queues.pop(queue_id)
+                taken.append((key, queue_id, offset))
+            if len(taken) == count:
+                break
+        return taken
+
+    def forget(self, key: str, queue_id: int, offset: int) -> None:
+        """Note that the master has a commit, or refuses it; a later one stays."""
+        queues = self.table.get(key, {})
+        if queues.get(queue_id) == offset:
+            del queues[queue_id]
+            if not queues:
+                del self.table[key]
+            self._version += 1
+
+    def remove(self, key: str) -> None:
+        """Forget a group's commits to a topic."""
+        if self.table.pop(key, None) is not None:
+            self._version += 1
+
+    def cut(self, ends: Callable[[str, int], int]) -> None:
+        """Lower what lies beyond the ends of queues."""
+        for key, queues in self.table.items():
+            topic = key.partition(SEPARATOR)[0]
+            for queue_id, offset in queues.items():
+                if offset > ends(topic, queue_id):
+                    queues[queue_id] = ends(topic, queue_id)
+                    self._version += 1
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether the file is out of date."""
+        return self._version != self._saved
+
+    def take(self) -> Progress | None:
+        """Return the file's next content; None if it is up to date."""
+        if not self.has_changes:
+            return None
+        version = self._version
+        content = SlaveCommitsFile(offset_table={key: dict(each) for key, each in self.table.items()})
+
+        def written() -> None:
+            self._saved = version
+
+        return Progress(write=lambda: self._file.save(content), written=written, failed=lambda: None)
+
+
 class OffsetCommits:
     """The committed offsets, as request processors use them."""
 
-    def __init__(self, ledger: OffsetLedger, store: MessageStore, journals: JournalSync) -> None:
+    def __init__(
+        self, ledger: OffsetLedger, store: MessageStore, journals: JournalSync, at_slave: CommitsAtSlave
+    ) -> None:
         self._ledger = ledger
         #: Returns the offset to read next of a group, topic and queue id; None if none is committed.
         self.query = ledger.offsets.query
@@ -40,8 +133,7 @@ class OffsetCommits:
         self._is_refused = self._must_sync = False
         #: The last commits beyond the ends of queues that were logged.
         self._cut: dict[tuple[str, str, int], int] = {}
-        #: At a slave: what was committed here and not at its master, by key and queue id.
-        self._at_slave: dict[str, dict[int, int]] | None = {} if store.config.is_copy else None
+        self.at_slave = at_slave
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset in a queue; at most the queue's end, as messages may have been lost."""
@@ -53,8 +145,7 @@ class OffsetCommits:
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:
             self._unwritten.append(change)
-            if self._at_slave is not None:
-                self._at_slave.setdefault(change.key, {})[queue_id] = change.offset
+            self.at_slave.note(change.key, queue_id, change.offset)
 
     def commit_as_sent(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set a group's offset as Kafka does: a negative one is none, and one beyond the end stays as it is.
@@ -79,7 +170,7 @@ class OffsetCommits:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Take the commits that a queue has reached for the groups' offsets; a slave's master does so."""
-        if self._ledger.offsets.ahead and self._at_slave is None:
+        if self._ledger.offsets.ahead and not self._store.config.is_copy:
             self._unwritten += self._ledger.offsets.reached(topic, queue_id, end)
 
     def copy_ahead(self, file: CommitsAheadFile) -> None:
@@ -98,30 +189,6 @@ class OffsetCommits:
     def observe_returns(self, observe: Callable[[tuple[str, str, int], int | None], None]) -> None:
         """Call a function with each group, topic and queue of a returned offset, and the offset before."""
         self._return_observers.append(observe)
-
-    def take_turns_at_slave(self, count: int) -> list[tuple[str, int, int]]:
-        """Return the key, queue id and offset of some commits here that the master may not have.
-
-        They come after the others in the next call, so that every commit has its turn.
-        """
-        at_slave = self._at_slave or {}
-        taken: list[tuple[str, int, int]] = []
-        for key in list(islice(at_slave, count)):
-            queues = at_slave[key] = at_slave.pop(key)
-            for queue_id in list(islice(queues, count - len(taken))):
-                offset = queues[queue_id] = queues.pop(queue_id)
-                taken.append((key, queue_id, offset))
-            if len(taken) == count:
-                break
-        return taken
-
-    def forget_at_slave(self, key: str, queue_id: int, offset: int) -> None:
-        """Note that the master has a commit, or refuses it; a later one stays."""
-        queues = (self._at_slave or {}).get(key, {})
-        if self._at_slave is not None and queues.get(queue_id) == offset:
-            del queues[queue_id]
-            if not queues:
-                del self._at_slave[key]
 
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
         """Return where a group continues; None if it has committed nothing and may choose.
@@ -198,7 +265,7 @@ class OffsetCommits:
 
     def copy(self, key: str, offsets: Mapping[int, int], resets: Mapping[int, int]) -> None:
         """Make the offsets of a topic and group those of a slave's master."""
-        own = (self._at_slave or {}).get(key, {})
+        own = self.at_slave.table.get(key, {})
         if own:
             ahead = {each: offset for each, offset in own.items() if offset > offsets.get(each, -1)}
             offsets = {**offsets, **ahead}
@@ -206,7 +273,7 @@ class OffsetCommits:
 
     def remove_others(self, keys: Set[str]) -> None:
         """Remove the offsets that a slave's master does not have: a topic was deleted, perhaps made again."""
-        self._change(self._ledger.offsets.remove_others(keys | (self._at_slave or {}).keys()))
+        self._change(self._ledger.offsets.remove_others(keys | self.at_slave.table.keys()))
 
     def lower(self, first: Mapping[tuple[str, str, int], int]) -> None:
         """Lower offsets of group, topic and queue to these, on the disk; waits for it, and raises OSError."""
@@ -227,16 +294,12 @@ class OffsetCommits:
     def cut(self) -> None:
         """Lower offsets beyond the ends of queues: the log was cut, and other messages get their numbers."""
         self._change(self._ledger.offsets.clamp(self._store.max_offset))
-        for key, queues in (self._at_slave or {}).items():
-            topic = key.partition(SEPARATOR)[0]
-            for queue_id, offset in queues.items():
-                queues[queue_id] = min(offset, self._store.max_offset(topic, queue_id))
+        self.at_slave.cut(self._store.max_offset)
 
     def _removed(self, changes: list[OffsetRecord]) -> None:
         self._unwritten += changes
         for change in changes:
-            if self._at_slave is not None:
-                self._at_slave.pop(change.key, None)
+            self.at_slave.remove(change.key)
 
     def _change(self, changes: list[OffsetRecord]) -> None:
         """Have changes on the disk before anything that the log gains from now on."""

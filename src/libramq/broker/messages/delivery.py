@@ -28,9 +28,14 @@ class Delivery:
         self._store = store
         self._clock = kernel.clock
         self._rounds = Rounds(store, kernel, self._deliver, again_ms=AGAIN_MS)
-        self._is_held = is_held or store.config.is_copy
+        self._is_slave = store.config.is_copy
+        self._is_held = is_held or self._is_slave
         if not self._is_held:
             self.begin()
+
+    def hold(self) -> None:
+        """Deliver nothing until `begin`."""
+        self._is_held = True
 
     def begin(self) -> None:
         """Deliver from now on."""
@@ -39,11 +44,14 @@ class Delivery:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """Note that a delay level has a new message."""
-        if not self._is_held:
+        if not self._is_slave:
             self._schedule.level_grew(queue_id)
+        if not self._is_held:
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
 
     def _deliver(self, now_ms: MonotonicMs) -> None:
+        if self._is_held:
+            return
         delivered = self._schedule.deliver(now_ms)
         if delivered >= DELIVERED_PER_ROUND_MAX:
             self._rounds.by(now_ms)

@@ -16,7 +16,7 @@ LOOK_MS: Final = 10_000
 
 
 class TimerDelivery:
-    """Delivers timer messages; an `arrivals.TopicListener`. is_held: not before `begin` is called."""
+    """Delivers timer messages; an `arrivals.TopicListener`. is_held: not before `begin`."""
 
     topic = TIMER_TOPIC
 
@@ -29,6 +29,10 @@ class TimerDelivery:
         self._clock = kernel.clock
         self._rounds = Rounds(store, kernel, self._advance, again_ms=AGAIN_MS)
         self._look()
+
+    def hold(self) -> None:
+        """Deliver nothing until `begin`."""
+        self._is_held = True
 
     def begin(self) -> None:
         """Deliver from now on."""
@@ -54,6 +58,8 @@ class TimerDelivery:
             self._timers.finish_slot(self._clock.wall_ms())
 
     def _advance(self, now_ms: MonotonicMs) -> None:
+        if not self._delivers:
+            return
         self._files.set_may_wait(self._store.may_wait)
         try:
             is_done = self._timers.advance(self._clock.wall_ms())

@@ -71,6 +71,10 @@ class Reviving:
         self._is_refused = False
         self._is_held = is_held or store.config.is_copy
 
+    def hold(self) -> None:
+        """Make nothing visible again until `begin`."""
+        self._is_held = True
+
     def begin(self) -> None:
         """Make messages visible again from now on."""
         self._is_held = False
@@ -101,6 +105,8 @@ class Reviving:
             self._refused(error)
 
     def _revive(self, now_ms: MonotonicMs) -> None:
+        if self._is_held:
+            return
         self._is_refused = False
         try:
             self._revive_due(now_ms)

@@ -1,4 +1,4 @@
-"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, GET_ALL_MESSAGE_REQUEST_MODE: tables for slaves.
+"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET, SLAVE_PROGRESS and their kin: tables for slaves.
 
 They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
@@ -7,38 +7,30 @@ Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSyn
 from collections.abc import Callable, Mapping
 
 from libramq.broker.files.schedule_file import DelayAnswer
-from libramq.broker.messages.schedule import DelaySchedule
 from libramq.catalog.request_modes import RequestModes
 from libramq.codes import RequestCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.offsets import OffsetLedger
 from libramq.offsets.commits_ahead import COMMITS_AHEAD
-from libramq.pop.passed_on import PassedOn
 from libramq.rpc.outcome import Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
 
 class SlaveTables:
-    """The processor of a slave's queries for tables. passed_on: returns what this broker says of POP."""
+    """The processor of a slave's queries for tables. delays: returns what is delivered."""
 
-    def __init__(
-        self,
-        ledger: OffsetLedger,
-        modes: RequestModes,
-        schedule: DelaySchedule,
-        passed_on: Callable[[], PassedOn],
-    ) -> None:
+    def __init__(self, ledger: OffsetLedger, modes: RequestModes, delays: Callable[[], DelayAnswer]) -> None:
         self._ledger = ledger
         self._modes = modes
-        self._schedule = schedule
-        self._passed_on = passed_on
+        self._delays = delays
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
         return {
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+            RequestCode.SLAVE_PROGRESS: self.delay_offsets,
             RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
         }
 
@@ -49,13 +41,8 @@ class SlaveTables:
         return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
 
     def delay_offsets(self, request: Request) -> Outcome:
-        """Return the delivered offset of each delay level, and what is done of POP."""
-        answer = DelayAnswer(
-            offset_table=dict(self._schedule.offsets),
-            level_accounts=dict(self._schedule.accounts),
-            passed_on=self._passed_on(),
-        )
-        return Reply(body=encode_body(answer))
+        """Return the delivered offset of each delay level, and what else a slave has done."""
+        return Reply(body=encode_body(self._delays()))
 
     def request_modes(self, request: Request) -> Outcome:
         """Return each group's mode of reading each topic."""

@@ -1,0 +1,203 @@
+"""What an acting slave has done is known to whoever delivers next: another slave, or its master."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libramq.broker.cluster import slaves_progress
+from libramq.codes import ResponseCode
+from libramq.message.names import TRANS_HALF_TOPIC
+from tests.broker.brokers import Conversation
+from tests.broker.test_pop import Popper
+from tests.broker.test_transactions import end, prepare
+from tests.fakes import FakePeer
+from tests.replication.pairs import SECOND, Pair
+from tests.replication.test_escaping import ACTING, ROUND_MS, SECONDS, lose_master
+from tests.replication.test_escaping_pops import ack, pop, redelivered, send, texts
+from tests.replication.test_pops_at_slave import refusal
+
+ESCAPING = ACTING | {"enable_remote_escape": True}
+COUNT = 40
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    pair = open_pair(tmp_path)
+    yield pair
+    pair.close()
+
+
+def open_pair(root: Path) -> Pair:
+    """Open a master and a slave beside another master; all have the topic and the group."""
+    pair = Pair(root, namesrv_addr="127.0.0.1:9876", **ACTING)
+    pair.slave.close()
+    pair.open_slave(**ESCAPING)
+    pair.master.create_topic("T")
+    pair.open_other(transaction_check_interval_ms=600_000).create_topic("T")
+    for talk in (pair.master, pair.other):
+        assert talk is not None
+        assert Popper(talk).pop() == []
+    pair.run(ROUND_MS)
+    return pair
+
+
+def numbered(kind: str) -> list[str]:
+    return [f"{kind}{number:02}" for number in range(COUNT)]
+
+
+def leave_what_waits(pair: Pair) -> None:
+    """Have the master leave popped, delayed and timer messages, and a transaction."""
+    send(pair, *numbered("popped"))
+    popped = [*pop(pair.master, max_msg_nums=32), *pop(pair.master, max_msg_nums=32)]
+    assert len(popped) == COUNT
+    send(pair, *numbered("delayed"), DELAY="3")
+    send(pair, *numbered("timer"), TIMER_DELAY_SEC="10")
+    prepare(pair.master, FakePeer(), b"half")
+    pair.run(100)
+
+
+def delivered(talk: Conversation | None) -> list[str]:
+    """Return what a broker was sent for a master that is gone."""
+    assert talk is not None
+    stored = [message for queue_id in range(4) for message in talk.messages("T", queue_id)]
+    return sorted([*texts(stored), *redelivered(talk), *texts(talk.messages(TRANS_HALF_TOPIC))])
+
+
+def waiting() -> list[str]:
+    return sorted([*numbered("popped"), *numbered("delayed"), *numbered("timer"), "half"])
+
+
+def test_another_slave_goes_on_behind_the_one_that_dies(pair: Pair) -> None:
+    pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    leave_what_waits(pair)
+    lose_master(pair)
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+    pair.slave.kill()
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+
+
+def test_a_slave_that_returns_goes_on_behind_the_one_that_acts(pair: Pair) -> None:
+    second = pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    leave_what_waits(pair)
+    lose_master(pair)
+    pair.slave.kill()
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+    pair.open_slave(**ESCAPING)
+    pair.run(5 * SECONDS)
+    second.kill()
+    pair.run(40 * SECONDS)
+    assert delivered(pair.other) == waiting()
+
+
+def test_commits_at_a_slave_that_dies_are_known_to_the_next_one(pair: Pair) -> None:
+    second = pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    send(pair, "one", "two", "three")
+    pair.run(100)
+    lose_master(pair)
+    pair.run(10 * SECONDS)
+    assert refusal(second) == ResponseCode.SYSTEM_BUSY, "one slave acts"
+    ack(pair.slave, *pop(pair.slave, max_msg_nums=2))
+    pair.run(2 * SECONDS)
+    pair.slave.kill()
+    pair.run(5 * SECONDS)
+    assert texts(pop(second)) == ["three"]
+    pair.return_master()
+    pair.run(1 * SECONDS)
+    assert texts(pop(pair.master)) == ["three"]
+
+
+def test_a_slave_that_begins_to_act_waits_for_silent_ones_only_so_long(pair: Pair) -> None:
+    pair.open_second(**ESCAPING)
+    pair.run(ROUND_MS)
+    send(pair, "delayed", DELAY="1")
+    pair.run(100)
+    pair.silent.add(SECOND)
+    lose_master(pair)
+    pair.run(2 * SECONDS)
+    assert delivered(pair.other) == []
+    pair.run(slaves_progress.PEERS_MS_MAX + 3 * SECONDS)
+    assert delivered(pair.other) == ["delayed"]
+
+
+def test_a_master_that_was_frozen_asks_before_it_delivers(pair: Pair) -> None:
+    leave_what_waits(pair)
+    pair.freeze_master()
+    pair.run(45 * SECONDS)
+    assert delivered(pair.other) == waiting()
+    pair.thaw_master()
+    pair.run(2 * ROUND_MS)
+    assert texts(pair.master.messages("T")) == numbered("popped")
+    assert redelivered(pair.master) == []
+
+
+def test_a_request_that_comes_first_after_a_freeze_is_served_after_the_answer(pair: Pair) -> None:
+    place = prepare(pair.master, FakePeer(), b"half")
+    pair.run(100)
+    pair.freeze_master()
+    pair.run(45 * SECONDS)
+    assert delivered(pair.other) == ["half"]
+    pair.thaw_master()
+    assert end(pair.master, FakePeer(), place).code == ResponseCode.SYSTEM_ERROR
+    pair.run(2 * ROUND_MS)
+    assert pair.master.messages("T") == []
+
+
+def test_a_master_that_name_servers_had_lost_asks_when_they_know_it_again(pair: Pair) -> None:
+    place = prepare(pair.master, FakePeer(), b"half")
+    pair.master.broker.registration.begin(lambda: None)
+    pair.run(2 * SECONDS)
+    pair.leaves_master_alone = True
+    pair.part()
+    pair.run(20 * SECONDS)
+    assert delivered(pair.other) == ["half"]
+    pair.leaves_master_alone, pair.is_reachable = False, True
+    pair.run(3 * SECONDS)
+    assert end(pair.master, FakePeer(), place).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_acknowledged_at_a_slave_that_was_restarted_is_not_redelivered(
+    pair: Pair, *, is_killed: bool
+) -> None:
+    send(pair, *numbered("popped"), "one", "two")
+    at_master = [*pop(pair.master, max_msg_nums=32), *pop(pair.master, max_msg_nums=COUNT - 32)]
+    assert len(at_master) == COUNT
+    pair.run(ROUND_MS)
+    lose_master(pair)
+    pair.run(5 * SECONDS)
+    ack(pair.slave, *at_master)
+    at_slave = pop(pair.slave, max_msg_nums=1)
+    assert texts(at_slave) == ["one"]
+    ack(pair.slave, *at_slave)
+    pair.run(1_500)
+    (pair.slave.kill if is_killed else pair.slave.close)()
+    pair.open_slave(**ESCAPING)
+    pair.run(10)
+    pair.return_master()
+    pair.run(1 * SECONDS)
+    assert texts(pop(pair.master)) == ["two"]
+    pair.run(60 * SECONDS)
+    assert (redelivered(pair.other), redelivered(pair.master)) == ([], ["two"])
+
+
+def test_a_slave_that_was_restarted_keeps_what_it_did_until_its_master_asks(pair: Pair) -> None:
+    send(pair, *numbered("delayed"), DELAY="1")
+    pair.run(100)
+    lose_master(pair)
+    pair.run(10 * SECONDS)
+    assert delivered(pair.other) == numbered("delayed")
+    pair.slave.close()
+    pair.open_slave(**ESCAPING)
+    pair.leaves_master_alone = True
+    pair.return_master()
+    pair.run(15 * SECONDS)
+    pair.leaves_master_alone = False
+    pair.run(60 * SECONDS)
+    assert pair.master.messages("T") == []
