@@ -89,6 +89,13 @@ class StoreContents:
         self.count_read(result)
         return result
 
+    def look(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
+        """Read messages as they are stored, for a search: they go to no client, so they are not counted."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return NO_QUEUE
+        return self._read_queue(queue, offset, max_count, max_bytes, None, may_wait=True, as_stored=True)
+
     def _read_queue(
         self,
         queue: ConsumeQueue,

@@ -94,11 +94,14 @@ class KafkaPeer(FakePeer):
 
     def compute(self) -> None:
         """Let threads finish their work, and run the turns of the connections that waited for it."""
-        self.talk.threads.run_all(Thread.COMPUTE)
-        while (turn := self.talk.performer.turns.timer) is not None:
+        while True:
+            self.talk.threads.run_all(Thread.COMPUTE)
+            self.talk.threads.run_all(Thread.READ)
+            turn = self.talk.performer.turns.timer
+            if turn is None:
+                return
             turn.cancel()
             turn.action()  # type: ignore[attr-defined]
-            self.talk.threads.run_all(Thread.COMPUTE)
 
     def tell(self, request: Request, version: int | None = None) -> None:
         """Send a request; `answers` returns its answer once that has arrived."""

@@ -105,6 +105,18 @@ def test_a_batch_is_one_record_and_comes_back_byte_for_byte(endpoint: KafkaEndpo
     assert peer.fetch(7).high_watermark == 15
 
 
+def test_a_search_by_time_looks_into_compressed_batches(endpoint: KafkaEndpoint):
+    """The second batch announces a later time than its records have; they are looked at and passed over."""
+    peer, now_ms = endpoint.peer(), int(endpoint.talk.clock.wall_ms())
+    times = [now_ms + number for number in (5, 0, 9, 3)]
+    data = batch(*(record(timestamp_ms=each) for each in times))
+    produced(peer, compressed(data))
+    produced(peer, compressed(data[:35] + struct.pack(">q", now_ms + 1_000) + data[43:]))
+    produced(peer, compressed(batch(record(timestamp_ms=now_ms), record(timestamp_ms=now_ms + 500))))
+    for wanted, number in ((0, 0), (now_ms + 6, 2), (now_ms + 10, 9), (now_ms + 500, 9), (now_ms + 501, -1)):
+        assert test_records.listed(peer, wanted)[:2] == (0, number)
+
+
 def test_every_record_is_a_message_to_clients_of_rocketmq(endpoint: KafkaEndpoint):
     peer, talk = endpoint.peer(), endpoint.talk
     records = [

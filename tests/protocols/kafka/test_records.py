@@ -2,6 +2,7 @@
 
 import gc
 import gzip
+import random
 import tracemalloc
 from typing import Any, cast
 
@@ -16,11 +17,20 @@ from libramq.broker.messages.fetching import (
     Fetch,
     QueueRead,
 )
+from libramq.codes import RequestCode
 from libramq.codes import ResponseCode as C
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
 from libramq.protocols.kafka import fetch as fetching
+from libramq.protocols.kafka import list_offsets
 from libramq.protocols.kafka import produce as producing
+from libramq.remoting.headers import TopicHeader
+from libramq.runtime import performer
+from libramq.wire.kafka.apis.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from libramq.wire.kafka.apis.delete_topics import DeleteTopicsRequest
 from libramq.wire.kafka.apis.fetch import FetchPartition, FetchRequest, FetchTopic
 from libramq.wire.kafka.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -427,3 +437,127 @@ def test_the_first_record_of_a_time_is_listed(endpoint: KafkaEndpoint):
     assert listed(peer, times[1] + 1) == (0, 2, times[2])
     assert listed(peer, 0) == (0, 0, times[0])
     assert listed(peer, times[4] + 1) == (0, -1, -1)
+
+
+DAY_MS = 86_400_000
+
+
+def imported(endpoint: KafkaEndpoint, count: int = 10_000, each_ms: int = 10) -> int:
+    """Store records that were made three days ago, one each 10 ms; return the time of the first."""
+    peer, first_ms = endpoint.peer(), int(endpoint.talk.clock.wall_ms()) - 3 * DAY_MS
+    for at in range(0, count, 500):
+        made = (record(timestamp_ms=first_ms + each_ms * number) for number in range(at, at + 500))
+        assert peer.produce(*made).error_code == 0
+    return first_ms
+
+
+def test_imported_records_are_found_by_the_time_at_which_they_were_made(endpoint: KafkaEndpoint):
+    """Only the first 4,096 were looked at; a consumer that takes "none" for the end skips the rest."""
+    first_ms, peer = imported(endpoint), endpoint.peer()
+    for number in (9_999, 5_000, 0, 4_097, 9_501):
+        made_ms = first_ms + 10 * number
+        assert listed(peer, made_ms) == (0, number, made_ms)
+        assert listed(peer, made_ms - 9) == (0, number, made_ms)
+    assert listed(peer, first_ms + 100_000) == (0, -1, -1)
+    peer.produce(record(timestamp_ms=first_ms + 100_000))
+    assert listed(peer, first_ms + 100_000) == (0, 10_000, first_ms + 100_000)
+
+
+def test_records_of_clocks_that_are_ahead_or_behind_are_found(endpoint: KafkaEndpoint):
+    """The first record of a time may have been stored before it, and behind younger ones."""
+    peer, now_ms = endpoint.peer(), int(endpoint.talk.clock.wall_ms())
+    made = [now_ms, now_ms + 3_599_000, now_ms - DAY_MS, now_ms + 1, now_ms + 1_800_000]
+    for made_ms in made:
+        peer.produce(record(timestamp_ms=made_ms))
+    endpoint.talk.clock.advance(3_000_000)
+    peer.produce(*(record(timestamp_ms=now_ms + 3_000_000) for _ in range(2_000)))
+    for _ in range(2):  # The second time by what is known of the stretches.
+        for wanted, number in (
+            (now_ms - 2 * DAY_MS, 0),
+            (now_ms, 0),
+            (now_ms + 1, 1),
+            (now_ms + 3_599_000, 1),
+        ):
+            assert listed(peer, wanted) == (0, number, made[number])
+        assert listed(peer, now_ms + 3_599_001) == (0, -1, -1)
+
+
+def test_times_of_a_deleted_topic_are_not_those_of_its_successor(endpoint: KafkaEndpoint):
+    first_ms, peer = imported(endpoint, 2_500), endpoint.peer()
+    assert listed(peer, first_ms + 25_000) == (0, -1, -1)
+    queue_type = endpoint.talk.broker.topics.require("T").attributes
+    endpoint.talk.ask(FakePeer(), RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader(topic="T"))
+    endpoint.talk.create_topic("T", 2, attributes=f"+queue.type={queue_type['queue.type']}")
+    for at in range(0, 2_500, 500):
+        peer.produce(*(record(timestamp_ms=first_ms + 50_000 + at + number) for number in range(500)))
+    assert listed(peer, first_ms + 25_000) == (0, 0, first_ms + 50_000)
+
+
+def test_times_of_records_that_are_gone_do_not_count(endpoint: KafkaEndpoint):
+    """Deleted records are no answer, and what is known of their stretch hides no other."""
+    first_ms, peer = imported(endpoint, 2_500, each_ms=-10), endpoint.peer()
+    assert listed(peer, first_ms) == (0, 0, first_ms)
+    assert listed(peer, first_ms + 1) == (0, -1, -1)
+    partitions = (DeleteRecordsPartition(partition_index=0, offset=1_500),)
+    peer.ask(DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="T", partitions=partitions),)))
+    assert listed(peer, first_ms - 15_000) == (0, 1_500, first_ms - 15_000)
+    assert listed(peer, first_ms - 20_000) == (0, 1_500, first_ms - 15_000)
+    assert listed(peer, first_ms - 14_999) == (0, -1, -1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_by_time_is_exact(endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch, seed: int):
+    """Against all records one by one: times in any order, batches of any size, some records deleted."""
+    monkeypatch.setattr(list_offsets, "STRETCH", 16)
+    monkeypatch.setattr(list_offsets, "STRETCHES_MAX", 30)
+    monkeypatch.setattr(list_offsets, "_BYTES_PER_STEP", 3_000)
+    chance, peer, clock = random.Random(seed), endpoint.peer(), endpoint.talk.clock
+    made: list[int] = []
+    first = 0
+    for _ in range(25):
+        now_ms = int(clock.wall_ms())
+        times = [now_ms + chance.randint(-DAY_MS, 3_600_000) for _ in range(chance.choice((1, 2, 5, 40)))]
+        peer.produce(*(record(timestamp_ms=each) for each in times))
+        made += times
+        clock.advance(chance.choice((0, 60_000, DAY_MS // 2)))
+        if chance.random() < 0.2:
+            first = chance.randint(first, len(made))
+            partitions = (DeleteRecordsPartition(partition_index=0, offset=first),)
+            peer.ask(DeleteRecordsRequest(topics=(DeleteRecordsTopic(name="T", partitions=partitions),)))
+        for _ in range(8):
+            wanted = chance.choice(made) + chance.choice((-1, 0, 1))
+            live = ((0, number, made[number]) for number in range(first, len(made)) if made[number] >= wanted)
+            assert listed(peer, wanted) == next(live, (0, -1, -1))
+
+
+def test_a_partition_is_searched_once_in_a_request(endpoint: KafkaEndpoint):
+    """A request of 4.8 KB that named one four hundred times took the broker 46 s; Kafka refuses it, too."""
+    peer = endpoint.peer()
+    first_ms = imported(endpoint, 500)
+    wanted = tuple(
+        ListOffsetsPartition(partition_index=0, timestamp=first_ms + number) for number in range(400)
+    )
+    (topic,) = peer.ask(ListOffsetsRequest(topics=(ListOffsetsTopic(name="T", partitions=wanted),))).topics
+    assert [each.error_code for each in topic.partitions] == [0] + [ErrorCode.INVALID_REQUEST] * 399
+    assert topic.partitions[0].offset == 0
+
+
+def test_others_are_served_while_a_partition_is_searched(
+    endpoint: KafkaEndpoint, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(performer, "TURN_US_MAX", 0)
+    first_ms, peer, other = imported(endpoint, 5_000), endpoint.peer(), endpoint.peer()
+    wanted = (ListOffsetsPartition(partition_index=0, timestamp=first_ms + 49_990),)
+    request = ListOffsetsRequest(topics=(ListOffsetsTopic(name="T", partitions=wanted),))
+    peer._entrance.received(peer, [peer.frame(request, 6)])
+    assert peer.frames == []
+    ends = ListOffsetsTopic(name="T", partitions=(ListOffsetsPartition(partition_index=0, timestamp=-1),))
+    other._entrance.received(other, [other.frame(ListOffsetsRequest(topics=(ends,)), 6)])
+    while not other.frames:
+        turn = endpoint.talk.performer.turns.timer
+        assert turn is not None
+        turn.cancel()
+        turn.action()  # type: ignore[attr-defined]
+    assert peer.frames == []
+    peer.compute()
+    assert peer.answers()[0].topics[0].partitions[0].offset == 4_999

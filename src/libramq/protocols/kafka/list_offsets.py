@@ -1,8 +1,13 @@
 """ListOffsets: the ends of queues, and the first message of a time.
 
-The time of a record is when its producer made it, and the store's index has when it was stored. A message
-made at a time or later was stored later than that, unless its producer's clock was ahead; so the search goes
-to the store's first message of that time, and from there on to the first that was made then.
+The time of a record is when its producer made it, and imports and mirrors store records that were made long
+ago, in any order. So a search reads the times of all records that may be meant, some in each turn:
+
+    stored an hour before the time ─► stretches of 1,024 offsets ─► the first record made then or later
+                                       whose greatest time is kept
+
+Kafka's producers are refused if their clock is more than an hour ahead; so nothing older can be meant. A
+stretch that was read once is skipped by its greatest time.
 """
 
 import contextlib
@@ -19,12 +24,17 @@ from libramq.broker.cluster.nodes import is_visible
 from libramq.catalog.requirements import Requirements
 from libramq.errors import BrokerError
 from libramq.kernel.effect import Effects, Thread
-from libramq.message.record import decode_records
+from libramq.message.inner_batch import message_count
+from libramq.message.record import decode_records, peek_record
+from libramq.message.record_head import first_born, greatest_born_ms
+from libramq.message.sys_flag import INNER_BATCH
 from libramq.protocols.kafka.answers import Slot
 from libramq.protocols.kafka.node import LEADER_EPOCH, KafkaNodes
+from libramq.protocols.kafka.produce import AHEAD_MS_MAX
 from libramq.protocols.kafka.refusals import code_of
 from libramq.store.log.segments import ColdRead
 from libramq.store.message_store import MessageStore
+from libramq.store.reading.read import ReadResult
 from libramq.wire.kafka.apis.list_offsets import (
     EARLIEST,
     LATEST,
@@ -36,24 +46,161 @@ from libramq.wire.kafka.apis.list_offsets import (
 )
 from libramq.wire.kafka.error_code import ErrorCode
 
-#: Ours: how many messages stored at a time or later are looked at for one that was also made then. Producers
-#: send what they make within seconds.
-LOOK_MESSAGES_MAX: Final = 4096
-#: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
+#: Ours: offsets of a stretch, and stretches of all queues whose greatest time is kept: some 10 MB for a
+#: hundred million messages. Beyond, they are read again.
+STRETCH: Final = 1024
+STRETCHES_MAX: Final = 100_000
+#: Ours: what a step reads; some 0.7 ms. The store takes a little less for a small read (`read_limits`).
+_BYTES_PER_STEP: Final = 256 * 1024 + 1
+#: Ours: known stretches that a step goes over.
+_SKIPPED_PER_STEP: Final = 4096
+#: Ours: how often a thread reads for the same step. After that the loop waits.
 WARMINGS_MAX: Final = 64
-#: Ours: partitions that are looked up in one step, at up to 0.1 ms each.
+#: Ours: partitions whose end is looked up in one step.
 PARTITIONS_PER_STEP: Final = 16
 _MESSAGES_PER_READ: Final = 32
 
 
+class BornTimes:
+    """The greatest time at which messages of a stretch were made, of stretches that a search has read.
+
+    version: changes when a topic does, whose offsets may be other messages' now.
+    """
+
+    def __init__(self) -> None:
+        self._greatest: dict[str, dict[tuple[int, int], int]] = {}
+        self._count = 0
+        self.version = 0
+
+    def get(self, topic: str, queue_id: int, stretch: int) -> int | None:
+        """Return a stretch's greatest time, if it is known; no message of it was made later."""
+        return self._greatest.get(topic, {}).get((queue_id, stretch))
+
+    def note(self, topic: str, queue_id: int, stretch: int, greatest_ms: int) -> None:
+        """Keep a whole stretch's greatest time."""
+        if self._count >= STRETCHES_MAX:
+            self._greatest.clear()
+            self._count = 0
+        of_topic = self._greatest.setdefault(topic, {})
+        self._count += (queue_id, stretch) not in of_topic
+        of_topic[queue_id, stretch] = greatest_ms
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that changes: it may have been deleted."""
+        self.version += 1
+        self._count -= len(self._greatest.pop(topic, ()))
+
+
+class _Search:
+    """A search for the first message that was made at a time or later, in steps.
+
+    found: its offset and time, -1 if there is none; None until that is known.
+    """
+
+    def __init__(
+        self, store: MessageStore, times: BornTimes, topic: str, queue_id: int, timestamp_ms: int
+    ) -> None:
+        self.found: tuple[int, int] | None = None
+        self._store = store
+        self._times = times
+        self._version = times.version
+        self._queue = topic, queue_id
+        self._timestamp_ms = timestamp_ms
+        self._end = store.max_offset(topic, queue_id)
+        first = store.offset_by_timestamp(topic, queue_id, max(timestamp_ms - AHEAD_MS_MAX, 0))
+        #: Where it continues, and the greatest time since the beginning of the stretch.
+        self._offset = max(first // STRETCH * STRETCH, store.min_offset(topic, queue_id))
+        self._greatest_ms = -1
+        #: Up to where it looks at single messages: the end of a batch that was made late enough.
+        self._batch_end = 0
+
+    def step(self) -> None:
+        """Go on; raises ColdRead where the disk has to be read, and nothing is lost."""
+        self._skip()
+        if self._offset >= self._end:
+            self.found = -1, -1
+        elif self._offset < self._batch_end:
+            self._look_into_batch()
+        else:
+            self._look()
+
+    def _skip(self) -> None:
+        """Go over stretches in which everything was made earlier."""
+        for _ in range(_SKIPPED_PER_STEP):
+            stretch = self._offset // STRETCH
+            greatest_ms = self._times.get(*self._queue, stretch)
+            if greatest_ms is None or greatest_ms >= self._timestamp_ms:
+                return
+            self._offset, self._greatest_ms = (stretch + 1) * STRETCH, -1
+
+    def _look(self) -> None:
+        """Look at the rest of a stretch, or as much of it as a step reads."""
+        stretch_end = (self._offset // STRETCH + 1) * STRETCH
+        result = self._store.look(*self._queue, self._offset, stretch_end - self._offset, _BYTES_PER_STEP)
+        greatest_ms = max(map(greatest_born_ms, result.data), default=-1)
+        self._greatest_ms = max(self._greatest_ms, greatest_ms)
+        if greatest_ms >= self._timestamp_ms:
+            self._take_first(result)
+        elif result.next_offset <= self._offset:
+            self.found = -1, -1
+        else:
+            self._go_on(result.next_offset, greatest_ms)
+
+    def _take_first(self, result: ReadResult) -> None:
+        """Take the first message that was made late enough; a batch has several times."""
+        for piece in result.data:
+            place = first_born(piece, self._timestamp_ms)
+            if place is None:
+                continue
+            record = bytes(piece[place[0] : sum(place)])
+            head = peek_record(record)
+            assert head is not None  # A read returns whole records.
+            if head.sys_flag & INNER_BATCH:
+                self._offset = max(head.queue_offset, self._offset)
+                self._batch_end = head.queue_offset + message_count(head)
+            else:
+                self.found = head.queue_offset, greatest_born_ms(record)
+            return
+
+    def _look_into_batch(self) -> None:
+        result = self._store.read(*self._queue, self._offset, _MESSAGES_PER_READ)
+        for message in decode_records(b"".join(result.data), decompress=False):
+            if message.born_timestamp_ms >= self._timestamp_ms:
+                self.found = message.queue_offset, message.born_timestamp_ms
+                return
+        if result.next_offset <= self._offset:
+            self.found = -1, -1
+        else:
+            self._go_on(result.next_offset, self._greatest_ms)
+
+    def _go_on(self, offset: int, latest_ms: int) -> None:
+        """Go on at an offset; keep the greatest time of stretches that end before it.
+
+        latest_ms: the greatest time of what was read last: a batch may lie in the next stretch, too.
+        """
+        ended = range(self._offset // STRETCH, offset // STRETCH)
+        if self._version == self._times.version:
+            for stretch in ended:
+                self._times.note(*self._queue, stretch, self._greatest_ms)
+        if ended:
+            self._greatest_ms = latest_ms if offset % STRETCH else -1
+        self._offset = offset
+
+
 class _Work:
-    """A request, and what was found so far. warmings: how often a thread has read for the next partition."""
+    """A request, and what was found so far.
+
+    search: that of the next partition, once it has begun. searched: topics and partitions that were searched.
+    warmings: how often a thread has read for the next step.
+    """
 
     def __init__(self, request: ListOffsetsRequest, slot: Slot) -> None:
         self._request = request
         self.slot = slot
         self.wanted = [(each.name, partition) for each in request.topics for partition in each.partitions]
         self.found: list[ListedPartition] = []
+        self.search: _Search | None = None
+        self.searched: set[tuple[str, int]] = set()
         self.warmings = 0
 
     def response(self) -> ListOffsetsResponse:
@@ -83,22 +230,17 @@ class OffsetLists:
         self._requirements = requirements
         self._authorizer = authorizer
         self._effects = effects
+        self._times = BornTimes()
+        #: To be called with each topic that changes.
+        self.forget = self._times.forget
 
     def apis(self) -> Mapping[type, Callable[[Any, Slot], None]]:
         """Return the requests that it serves."""
         return {ListOffsetsRequest: self.list}
 
     def list(self, request: ListOffsetsRequest, slot: Slot) -> None:
-        """Answer with one offset for each partition: of many, some in each turn."""
-        work = _Work(request, slot)
-        if len(work.wanted) <= PARTITIONS_PER_STEP:
-            self._finish(work)
-        else:
-            self._effects.proceed(slot.connection, self._steps(work))
-
-    def _finish(self, work: "_Work") -> None:
-        for _ in self._steps(work):
-            pass
+        """Answer with one offset for each partition, in steps."""
+        self._effects.proceed(slot.connection, self._steps(_Work(request, slot)))
 
     def _steps(self, work: "_Work") -> Generator[None]:
         """Look up one partition after the other; a thread reads what is not in memory."""
@@ -109,7 +251,7 @@ class OffsetLists:
                     if work.warmings >= WARMINGS_MAX
                     else self._store.without_waiting()
                 ):
-                    work.found.append(self._listed(*work.wanted[at], work.slot.connection.address))
+                    listed = self._listed(work, *work.wanted[at])
             except ColdRead as cold:
                 work.warmings += 1
                 self._effects.run(
@@ -120,11 +262,16 @@ class OffsetLists:
                 )
                 return
             work.warmings = 0
-            if at % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
+            is_searching = work.search is not None
+            if listed is not None:
+                work.found.append(listed)
+                work.search = None
+            if is_searching or at % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
                 yield
         work.slot.answer(work.response())
 
-    def _listed(self, name: str, partition: ListOffsetsPartition, address: str) -> ListedPartition:
+    def _listed(self, work: "_Work", name: str, partition: ListOffsetsPartition) -> ListedPartition | None:
+        """Return a partition's offset; None while the search for it goes on."""
         index = partition.partition_index
         try:
             require_permission(self._authorizer, Manage(ANONYMOUS, Action.GET, (topic(name),)))
@@ -133,7 +280,7 @@ class OffsetLists:
             queue_id = self._nodes.queue(name, index)
             if isinstance(queue_id, ErrorCode):
                 return ListedPartition(partition_index=index, error_code=queue_id)
-            self._requirements.queue_to_read(name, queue_id, address)
+            self._requirements.queue_to_read(name, queue_id, work.slot.connection.address)
         except BrokerError as refused:
             return ListedPartition(partition_index=index, error_code=code_of(refused))
         if partition.timestamp == LATEST:
@@ -142,23 +289,16 @@ class OffsetLists:
             return _at(index, self._store.min_offset(name, queue_id))
         if partition.timestamp < 0:
             return ListedPartition(partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION)
-        offset, born_ms = self._by_time(name, queue_id, partition.timestamp)
+        if work.search is None:
+            if (name, index) in work.searched:  # Kafka refuses any partition that is named twice.
+                return ListedPartition(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+            work.search = _Search(self._store, self._times, name, queue_id, partition.timestamp)
+            work.searched.add((name, index))
+        work.search.step()
+        if work.search.found is None:
+            return None
+        offset, born_ms = work.search.found
         return _at(index, offset, born_ms) if offset >= 0 else ListedPartition(partition_index=index)
-
-    def _by_time(self, name: str, queue_id: int, timestamp_ms: int) -> tuple[int, int]:
-        """Return offset and time of the first message made then or later; -1 if there is none."""
-        store = self._store
-        offset = store.offset_by_timestamp(name, queue_id, timestamp_ms)
-        end = min(store.max_offset(name, queue_id), offset + LOOK_MESSAGES_MAX)
-        while offset < end:
-            result = store.read(name, queue_id, offset, _MESSAGES_PER_READ)
-            for message in decode_records(b"".join(result.data), decompress=False):
-                if message.born_timestamp_ms >= timestamp_ms:
-                    return message.queue_offset, message.born_timestamp_ms
-            if result.next_offset <= offset:
-                break
-            offset = result.next_offset
-        return -1, -1
 
 
 def _at(index: int, offset: int, timestamp_ms: int = -1) -> ListedPartition:

@@ -99,12 +99,14 @@ class KafkaTranslator:
         config, kernel, authorizer = broker.config, broker.kernel, broker.authorizer
         store, topics, cluster = broker.store, broker.topics, broker.other_nodes.topics
         creation = CreationOnUse(config, topics, broker.creations, kernel.clock)
+        lists = OffsetLists(store, Requirements(topics, broker.groups), authorizer, kernel.effects, nodes)
+        topics.observe(lists.forget)
         return [
             Metadata(nodes, ids, creation, authorizer),
             Produces(broker.appending, store, self.producers, authorizer, kernel, nodes),
             self.producers,
             Fetches(broker.fetching, authorizer, kernel.clock, nodes),
-            OffsetLists(store, Requirements(topics, broker.groups), authorizer, kernel.effects, nodes),
+            lists,
             TopicRequests(config, topics, cluster, authorizer, kernel.clock, nodes),
             TopicChanges(topics, store, cluster, authorizer, kernel.effects, nodes),
         ]
