@@ -321,3 +321,106 @@ async def test_two_members_share_the_queues(namesrv, broker, watch):
                 broker.put("T", number % 4, b"%d" % number)
             await watch.until(lambda: len(seen) == 100)
         await first.stop()
+
+
+async def directly(reader):
+    return await reader.getmany(timeout_ms=60_000)
+
+
+async def in_a_task(reader):
+    return await asyncio.create_task(reader.getmany(timeout_ms=60_000))
+
+
+async def in_wait_for(reader):
+    return await asyncio.wait_for(reader.getmany(timeout_ms=60_000), 60)
+
+
+FETCHES = pytest.mark.parametrize("fetch", [directly, in_a_task, in_wait_for])
+
+
+async def test_what_a_helper_task_has_fetched_is_not_done_when_another_task_stops(namesrv, broker):
+    """The program is still at work on it."""
+    broker.put("T", 0, b"x")
+    reader = subscribed(namesrv)
+    await reader.start()
+    await in_a_task(reader)
+    await asyncio.create_task(reader.stop())
+    assert broker.offsets.get(("g", "T", 0), 0) == 0
+    async with subscribed(namesrv) as reader:
+        assert (await reader.getone()).body == b"x"
+
+
+@FETCHES
+async def test_a_commit_and_a_stop_leave_nothing_to_read_again(namesrv, broker, fetch):
+    broker.put("T", 0, b"x")
+    reader = subscribed(namesrv, auto_commit_interval_ms=60_000)
+    await reader.start()
+    await fetch(reader)
+    await reader.commit()
+    await reader.stop()
+    assert broker.offsets["g", "T", 0] == 1
+
+
+@FETCHES
+async def test_the_end_of_the_block_says_that_all_is_done(namesrv, broker, fetch):
+    broker.put("T", 0, b"x")
+    async with subscribed(namesrv, auto_commit_interval_ms=60_000) as reader:
+        await fetch(reader)
+    assert broker.offsets["g", "T", 0] == 1
+
+
+@FETCHES
+async def test_asking_for_more_in_any_task_says_that_all_is_done(namesrv, broker, fetch):
+    broker.put("T", 0, b"x")
+    reader = subscribed(namesrv, auto_commit_interval_ms=60_000)
+    await reader.start()
+    await fetch(reader)
+    await asyncio.create_task(reader.getmany(timeout_ms=0))
+    await asyncio.create_task(reader.stop())
+    assert broker.offsets["g", "T", 0] == 1
+
+
+@FETCHES
+async def test_a_commit_by_name_says_that_what_comes_before_is_done(namesrv, broker, fetch):
+    """The rest is still in hand: another task's stop does not count it."""
+    for number in range(3):
+        broker.put("T", 0, b"%d" % number)
+    reader = subscribed(namesrv)
+    await reader.start()
+    (messages,) = (await fetch(reader)).values()
+    assert len(messages) == 3
+    await asyncio.create_task(reader.commit({T0: 2}))
+    await asyncio.create_task(reader.stop(timeout_ms=100))
+    assert broker.offsets["g", "T", 0] == 2
+
+
+async def test_a_commit_by_name_ends_the_wait_for_what_is_in_hand(namesrv, broker):
+    """A stop in another task has nothing to wait for."""
+    broker.put("T", 0, b"x")
+    reader = subscribed(namesrv, auto_commit=False)
+    await reader.start()
+    await reader.getmany(timeout_ms=60_000)
+    await reader.commit({T0: 1})
+    async with asyncio.timeout(30):
+        await asyncio.create_task(reader.stop(timeout_ms=600_000))
+    assert broker.offsets["g", "T", 0] == 1
+
+
+async def test_a_commit_of_another_task_leaves_what_a_running_one_works_on(namesrv, broker):
+    broker.put("T", 0, b"x")
+    has_fetched, may_end = asyncio.Event(), asyncio.Event()
+    async with subscribed(namesrv, auto_commit_interval_ms=60_000) as reader:
+
+        async def work():
+            await reader.getone()
+            has_fetched.set()
+            await may_end.wait()
+            await reader.commit()
+
+        working = asyncio.create_task(work())
+        await has_fetched.wait()
+        await reader.commit()
+        assert ("g", "T", 0) not in broker.offsets
+        may_end.set()
+        await working
+        assert broker.offsets["g", "T", 0] == 1

@@ -18,6 +18,7 @@ from libramq.errors import (
     NoPermission,
 )
 from libramq.message import Message
+from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.sync import Admin, Consumer, Producer, PushConsumer
 from tests.client.fake_cluster import SENDS
@@ -440,3 +441,51 @@ def test_what_is_in_hand_when_a_blocking_block_fails_is_read_again(cluster):
     with pytest.raises(ValueError, match="bad"):
         read()
     assert broker.offsets["g", "T", 0] == 1
+
+
+def fetch_on_a_thread(consumer):
+    fetching = threading.Thread(target=consumer.getmany, kwargs={"timeout_ms": 60_000})
+    fetching.start()
+    fetching.join()
+
+
+def fetching_consumer(namesrv):
+    consumer = Consumer(
+        group="g", namesrv=namesrv.address, consume_from="earliest", auto_commit_interval_ms=60_000
+    )
+    consumer.subscribe("T")
+    return consumer
+
+
+def test_what_a_thread_has_fetched_that_has_ended_is_not_done_when_the_consumer_stops(cluster):
+    """The program is still at work on it."""
+    namesrv, broker = cluster
+    broker.put("T", 0, b"x")
+    consumer = fetching_consumer(namesrv)
+    consumer.start()
+    fetch_on_a_thread(consumer)
+    consumer.stop()
+    assert broker.offsets.get(("g", "T", 0), 0) == 0
+    with fetching_consumer(namesrv) as consumer:
+        assert consumer.getone().body == b"x"
+
+
+def test_what_a_thread_has_fetched_that_has_ended_is_done_when_the_program_says_so(cluster):
+    """It commits, all or by name, or ends the block."""
+    namesrv, broker = cluster
+    says = [
+        lambda consumer: consumer.commit(),
+        lambda consumer: consumer.commit({MessageQueue("T", "a", 0): 2}),
+    ]
+    for number, say in enumerate(says):
+        broker.put("T", 0, b"x")
+        consumer = fetching_consumer(namesrv)
+        consumer.start()
+        fetch_on_a_thread(consumer)
+        say(consumer)
+        consumer.stop()
+        assert broker.offsets["g", "T", 0] == number + 1
+    broker.put("T", 0, b"x")
+    with fetching_consumer(namesrv) as consumer:
+        fetch_on_a_thread(consumer)
+    assert broker.offsets["g", "T", 0] == 3

@@ -4,7 +4,6 @@ Messages that are there are taken on the caller's thread; only waiting for other
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from libramq.client.consuming.fetching import consumer as asynchronous_consumer
 from libramq.client.consuming.fetching.consumer import POLL_TIMEOUT_MS
 from libramq.client.consuming.fetching.decoding import BlockingDecodedMessages, Value
 from libramq.client.consuming.fetching.fetch_buffer import FetchBuffer, Taken
+from libramq.client.consuming.fetching.positions import check_offsets
 from libramq.client.consuming.group_consumer import STOP_TIMEOUT_MS
 from libramq.client.consuming.handling.blocking_hooks import HOOKS, on_thread
 from libramq.client.consuming.pulling.pulled_records import record_batch
@@ -142,16 +142,27 @@ class Consumer(BlockingClient):
     def _finish(self, *, is_done: bool) -> None:
         """Note what became of what was returned, unless another thread is still at work on it."""
         fetcher = self._fetcher
-        if fetcher is None or (fetcher is not threading.current_thread() and fetcher.is_alive()):
-            return
-        with contextlib.suppress(LocalProtocolError):
-            self._consumer.source().buffer.finish(is_done=is_done)
+        if fetcher is threading.current_thread() or (fetcher is not None and not fetcher.is_alive()):
+            self._note(lambda buffer: buffer.finish(is_done=is_done))
+
+    def _note(self, note: Callable[[FetchBuffer], None]) -> None:
+        """Note what is done, unless a thread fetches just now: what came before is done by that."""
+        if self._lock.acquire(blocking=False):
+            try:
+                waiting = self._consumer._waiting
+                if waiting is not None:
+                    note(waiting.buffer)
+            finally:
+                self._lock.release()
 
     # Start and stop.
 
     def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
-        """Commit, unless auto_commit is off, leave the group, and close. What was returned counts as done."""
-        self._finish(is_done=True)
+        """Commit, unless auto_commit is off, leave the group, and close.
+
+        What this thread has fetched counts as done. What a thread has fetched that has ended does not.
+        """
+        self._finish(is_done=self._fetcher is threading.current_thread())
         self._stop_timeout_ms = timeout_ms
         super().stop()
 
@@ -173,6 +184,10 @@ class Consumer(BlockingClient):
         """Commit what was returned, or these offsets, and wait until the brokers have acknowledged it."""
         if offsets is None:
             self._finish(is_done=True)
+        else:
+            check_offsets(offsets)
+            named = dict(offsets)
+            self._note(lambda buffer: buffer.finish_before(named))
         self._wait("commit", self._consumer.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -59,10 +59,15 @@ MESSAGES_A_TURN: Final = 64
 class Consumer(Positions):
     """Reads topics as a member of a group (`subscribe`), or queues that the program chooses (`assign`).
 
-    Messages come with `getmany`, `getone` or `async for`. Each call says that what earlier calls returned is
-    done: with auto_commit it is committed within auto_commit_interval_ms (every 100 ms in coordinated
-    groups), at the hand-over of its queue and when the consumer stops. Without auto_commit only `commit`
-    commits.
+    Messages come with `getmany`, `getone` or `async for`. What a call returned is in the program's hands
+    until it is done:
+    - when more is asked for, by any task,
+    - when `commit` names an offset behind it,
+    - when `commit()` is called by the task that has fetched it, or by any if that one has ended,
+    - at the end of `async with`, unless an exception ends the block.
+    `stop` counts it as done only for the task that has fetched it; what another task works on is waited for.
+    With auto_commit what is done is committed within auto_commit_interval_ms (every 100 ms in coordinated
+    groups), at the hand-over of its queue and when the consumer stops. Without it only `commit` commits.
 
     When a queue moves to another member,
     - what was not returned yet is dropped here, and the next member gets it;
@@ -72,7 +77,6 @@ class Consumer(Positions):
       program's hands when the time was over is delivered again, to the next member;
     - what was returned and never committed, because auto_commit is off or this process was killed, is
       delivered again. No message is lost as long as messages are handled before the next call.
-    `stop` and the end of `async with` count what was returned as done, unless an exception ends the block.
 
     group: the consumer group, to which offsets belong in either case; give consumers that `assign` one of
     their own: a coordinated group refuses them. consume_from, consume_timestamp_ms: where to begin in a queue
@@ -179,10 +183,11 @@ class Consumer(Positions):
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Commit, unless auto_commit is off, leave the group, and close.
 
-        What was returned counts as done. If another task fetches, its next call counts: that is waited for,
-        up to the timeout, and ends its `async for`.
+        What this task has fetched counts as done. If another task fetches, its next call counts: that is
+        waited for, up to the timeout, and ends its `async for`. What a task has fetched that has ended, as in
+        `create_task(consumer.getmany())`, is delivered again, unless it was committed.
         """
-        self._finish(is_done=True)
+        self._finish(is_done=self._task is asyncio.current_task())
         await super().stop(timeout_ms=timeout_ms)
 
     async def __aexit__(self, *raised: object) -> None:
@@ -328,15 +333,19 @@ class Consumer(Positions):
         """Commit, and wait until the brokers have acknowledged it.
 
         Without offsets everything that was returned is done, and committed; only what another task, still
-        running, has fetched last is not. An offset is that of the next message to read; with auto_commit,
-        given offsets are followed by those of what is done. Raises CommitFailed if a queue has moved to
-        another member, LocalProtocolError if one is not assigned, and what kept the broker from it.
+        running, has fetched last is not. An offset is that of the next message to read: of its queue, what
+        comes before is done. With auto_commit, given offsets are followed by those of what is done. Raises
+        CommitFailed if a queue has moved to another member, LocalProtocolError if one is not assigned, and
+        what kept the broker from it.
         """
         if offsets is None:
             self._finish(is_done=True)
         else:
             check_offsets(offsets)
             offsets = dict(offsets)
+            if self._task is not None:
+                assert self._waiting is not None, "a task has fetched"
+                self._waiting.buffer.finish_before(offsets)
 
         def begin(network: ConsumerNetwork, ended: Callable[[LibraError | None], None]) -> None:
             try:

@@ -9,7 +9,7 @@ Upstream: DefaultLitePullConsumerImpl.poll.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from libramq.client.consuming.fetching.fetched_batch import FetchedBatch
 from libramq.client.consuming.handling.handler_result import Ending, HandlerOutcome
@@ -52,11 +52,16 @@ class FetchBuffer:
     def finish(self, *, is_done: bool = True) -> None:
         """Note that the program is done with what it has in hand, or that it will not be."""
         for batch in reversed(self._in_hand):
-            if batch.finish(is_done=is_done):
-                self._end(batch)
-            else:  # The rest of it comes next.
-                self._ready.appendleft(batch)
+            self._put_back(batch, is_done=is_done)
         self._in_hand.clear()
+
+    def finish_before(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Note that the program is done with what it has in hand before these offsets."""
+        for batch in list(self._in_hand):
+            batch.finish_before(offsets.get(batch.owned.queue, 0))
+            if not batch.is_under_way:
+                self._in_hand.remove(batch)
+                self._put_back(batch, is_done=True)
 
     def take(self, count_max: int) -> Taken:
         """Return the next messages, by queue; what was returned before is done."""
@@ -119,6 +124,12 @@ class FetchBuffer:
         else:
             self._aside[batch.owned] = [batch]
         return messages
+
+    def _put_back(self, batch: FetchedBatch, *, is_done: bool) -> None:
+        if batch.finish(is_done=is_done):
+            self._end(batch)
+        else:  # The rest of it comes next.
+            self._ready.appendleft(batch)
 
     def _sort_in(self) -> None:
         while self._arrived:

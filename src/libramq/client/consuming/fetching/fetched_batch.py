@@ -70,6 +70,11 @@ class FetchedBatch(Delivery):
             self.taken = self.done
         return self.taken == len(self.messages) or self.is_void
 
+    def finish_before(self, offset: int) -> None:
+        """Note that the program is done with what it has taken before an offset of the queue."""
+        while self.done < self.taken and queue_offset_at(self.messages, self.done) < offset:
+            self.done += 1
+
     @property
     def is_void(self) -> bool:
         """Return whether what is not taken yet never will be: the queue is being given up, or is gone."""
