@@ -131,8 +131,8 @@ class RocketMQSubscriber(SubscriberUsecase[Received]):
         # First: what comes while FastStream waits for handlers would fail, and go to the retry topic.
         if consumer is not None:
             await consumer.stop(timeout_ms=timeout_ms)
-        if fetching is not None:
-            await fetching.stop(timeout_ms=timeout_ms)
+        if fetching is not None:  # As at the end of a block: what was read is done, by whichever task.
+            await fetching.__aexit__(None, None, None)
         await super().stop()
 
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Received] | None:
@@ -188,6 +188,6 @@ async def _in_own_task(fetch: Coroutine[Any, Any, T]) -> T:
     """Fetch in a task that is done afterwards.
 
     A broker stops its subscribers in tasks of its own. Whatever a task that still runs has fetched, the
-    consumer would wait for its next call; what a task has that is done counts as done.
+    consumer would wait for its next call.
     """
     return await asyncio.create_task(fetch)
