@@ -287,6 +287,17 @@ def test_a_held_pop_gets_a_message_that_is_visible_again(broker: Conversation):
     assert bodies(popped(answer(second.peer, command))) == [b"a"]
 
 
+def test_an_answer_says_how_long_the_broker_had_the_pop_before_it_took_the_messages(broker: Conversation):
+    """The client's clock may be set otherwise, so the pop's time tells it nothing."""
+    popper = Popper(broker)
+    command = popper.command(wait_ms=15_000, born_time=0)
+    broker.give(popper.peer, command)
+    broker.advance(4_000)
+    broker.clock.set_wall(-3_600_000)
+    broker.send(FakePeer(), body=b"a")
+    assert answer(popper.peer, command).ext["lbHeldMs"] == "4000"
+
+
 def test_a_held_pop_is_answered_before_its_client_gives_up(broker: Conversation):
     popper = Popper(broker)
     command = popper.command(wait_ms=15_000)

@@ -7,9 +7,11 @@ import pytest
 
 import libramq.sync
 from libramq import Message, Producer, PushConsumer, Reject, Retry, SimpleConsumer, Sql
+from libramq.broker.processor.messages import pop_message
 from libramq.cli.servers.ports import free_port
 from libramq.client.consuming.consumer_settings import ConsumerSettings
 from libramq.client.consuming.pop.pop_consumer_core import PopConsumerCore
+from libramq.clock import SystemClock
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, LocalProtocolError, RequestCodeNotSupported
 from libramq.rpc import pop_calls
@@ -315,6 +317,77 @@ async def test_a_pause_delivers_nothing_until_it_ends(one):
             await consumer.pause([])
         await consumer.resume()
         await handled.wait(5)
+
+
+class Skewed(SystemClock):
+    """A client's clock beside the broker's: set otherwise, or ahead after a sleep of the machine."""
+
+    def __init__(self, by_ms=0):
+        self.by_ms = by_ms
+        self.slept_ms = 0
+
+    def wall_ms(self):
+        return super().wall_ms() + self.by_ms
+
+    def monotonic_ms(self):
+        return super().monotonic_ms() + self.slept_ms
+
+
+@pytest.mark.parametrize("says_how_long", [True, False])
+@pytest.mark.parametrize("by_ms", [1_500, -60_000])
+async def test_a_member_whose_clock_is_set_otherwise_handles_each_message_once(
+    one, monkeypatch, by_ms, says_how_long
+):
+    """Ahead it dropped what ended a held pop, as if its time were over; behind its pops were refused as late.
+
+    Apache's brokers do not say for how long they have held a pop.
+    """
+    if not says_how_long:
+        monkeypatch.setattr(pop_message, "HELD_MS", "unknown")
+    handled = Handled()
+    async with popping(one, handled.note, invisible_ms=1_000, clock=Skewed(by_ms)):
+        await fill(one, b"first")
+        await handled.wait(1)
+        await asyncio.sleep(1.1)  # The next pop is held for longer than messages are invisible.
+        await fill(one, b"second")
+        await handled.wait(2)
+    assert handled.bodies() == [b"first", b"second"]
+    assert {message.reconsume_times for message in handled.messages} == {0}
+    assert await left_over(one) == []
+
+
+async def test_messages_whose_time_seems_over_are_handled_if_the_broker_still_hides_them(one):
+    """They are postponed first: dropped, they would be attempts that no handler saw."""
+    handled, clock = Handled(), Skewed()
+    async with popping(one, handled.note, invisible_ms=10_000, clock=clock):
+        await fill(one, b"first")
+        await handled.wait(1)
+        clock.slept_ms = 60_000
+        await fill(one, b"after the sleep")
+        await handled.wait(2)
+    assert [message.reconsume_times for message in handled.messages] == [0, 0]
+    assert await left_over(one) == []
+
+
+async def test_messages_that_the_broker_has_made_visible_again_are_not_handled(one):
+    """Another member has handled them while this one was paused."""
+    handled = Handled()
+    async with popping(one, handled.note, invisible_ms=1_000) as consumer:
+        await fill(one, b"first")
+        await handled.wait(1)
+        await consumer.pause()
+        await fill(one, b"held")  # It ends a held pop of this member.
+        async with SimpleConsumer(group="G", namesrv=one.namesrv) as other:
+            other.subscribe(TOPIC)
+            messages = []
+            while not messages:
+                messages = await other.receive()
+            assert (messages[0].body, messages[0].reconsume_times) == (b"held", 1)
+            await other.ack(messages)
+        await consumer.resume()
+        await fill(one, b"last")
+        await handled.wait(2)
+    assert handled.bodies() == [b"first", b"last"]
 
 
 async def test_filters_apply(one):

@@ -10,6 +10,7 @@ from libramq.errors import BrokerError, ConfigError, LocalProtocolError, Request
 from libramq.rpc import pop_calls
 from libramq.testing import Broker
 from tests.client.older_brokers import unserved
+from tests.client.test_pop_consumer import Skewed
 
 TOPIC = "Popped"
 #: Long enough for any test; what is redelivered earlier was made visible again by a call.
@@ -50,6 +51,19 @@ async def test_messages_are_received_once_until_they_are_acknowledged(one):
         await first.ack(messages[0])
         await first.ack(messages[1:])
         assert await second.receive(await_ms=0) == []
+
+
+@pytest.mark.parametrize("by_ms", [1_500, -60_000])
+async def test_a_clock_that_is_set_otherwise_than_the_brokers_matters_to_nothing(one, by_ms):
+    await fill(one.namesrv, b"first")
+    async with simple(one, clock=Skewed(by_ms)) as consumer:
+        await consumer.ack(await received(consumer, 1))
+        waiting = asyncio.create_task(received(consumer, 1))
+        await fill(one.namesrv, b"second")
+        (message,) = await waiting
+        assert (message.body, message.reconsume_times) == (b"second", 0)
+        await consumer.change_invisible_time(message, LONG_MS)
+        await consumer.ack(message)
 
 
 async def test_more_than_a_broker_gives_at_once_are_received_by_several_requests(one):

@@ -10,10 +10,15 @@ from libramq.remoting.headers import Header, Int, Long
 #: Ours: how many messages each check point of a pop has, in the order of `startOffsetInfo` and of the body.
 #: Whoever sends `lbMaxMsgNums` gets it from brokers of ours, and knows them by it.
 MESSAGE_COUNTS: Final = "lbMsgCounts"
+#: Ours: how long a broker had a pop before it took the messages, which are invisible from then on. A client
+#: whose clock is set otherwise cannot tell that from `popTime`.
+HELD_MS: Final = "lbHeldMs"
 
 
 class PopMessageHeader(Header):
     """POP_MESSAGE (PopMessageRequestHeader.java). init_mode: where a new group begins: 0 first, 1 last.
+
+    born_time: by the client's clock; 0: when the broker has read it, at Apache's brokers too.
 
     lb_max_msg_nums: ours, how many messages a broker of ours may return; Apache's knows the other alone, and
     refuses more than 32.

@@ -22,6 +22,7 @@ class PopReply(NamedTuple):
 
     counts: of a broker of ours that was asked for many: kind and queue, first offset and number of messages
     of each check point, in the order of the body. None: another broker; a queue has one check point there.
+    held_ms: how long the broker had the pop before it took the messages; None: it does not say.
     """
 
     code: int
@@ -31,6 +32,7 @@ class PopReply(NamedTuple):
     starts: dict[str, int]
     body: bytes
     counts: Sequence[tuple[str, int, int]] | None = None
+    held_ms: int | None = None
 
 
 class Changed(NamedTuple):
@@ -59,7 +61,9 @@ def _pop_reply(reply: Command) -> PopReply:
     if counted is not None:
         numbers = map(int, counted.split(";"))
         counts = [(*start, number) for start, number in zip(starts, numbers, strict=True)]
-    return PopReply(reply.code, *_numbers(ext), dict(starts), reply.body, counts)
+    held = ext.get(h.HELD_MS)
+    held_ms = None if held is None else int(held)
+    return PopReply(reply.code, *_numbers(ext), dict(starts), reply.body, counts, held_ms)
 
 
 def _numbers(ext: Mapping[str, str]) -> Changed:

@@ -58,7 +58,7 @@ class PopResult(NamedTuple):
     """The result of a pop. shares: the messages by queue; none: there was nothing to take.
 
     end: the log's end with the check points. ordered: the shares' pops in order.
-    full: why no more may be popped, or wait; empty if it may.
+    full: why no more may be popped, or wait; empty if it may. popped_ms: the pop's time, on this machine.
     """
 
     pop_time_ms: int
@@ -68,6 +68,7 @@ class PopResult(NamedTuple):
     end: int = 0
     full: str = ""
     ordered: Sequence[OrderedPop] = ()
+    popped_ms: MonotonicMs = MonotonicMs(0)
 
 
 class Pop(msgspec.Struct, eq=False, kw_only=True):
@@ -313,7 +314,7 @@ class Popping:
         self._full_groups.discard(wanted.group)
         for share in taken.shares:
             self._taking.move_on(wanted.group, share, end)
-        return PopResult(pop_time_ms, revive_queue, shares, taken.rest, end)
+        return PopResult(pop_time_ms, revive_queue, shares, taken.rest, end, popped_ms=now_ms)
 
     def _block(self, pop: Pop, taken: Taken) -> PopResult:
         """Block the queues whose messages are handed out in order."""
@@ -333,7 +334,8 @@ class Popping:
             for queue, share in zip(queues, shares, strict=True)
         ]
         self._taking.note_turn(wanted.group, shares[-1])
-        return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered)
+        now_ms = self._clock.monotonic_ms()
+        return PopResult(pop_time_ms, ORDERED, shares, taken.rest, ordered=ordered, popped_ms=now_ms)
 
     def _pop_time(self, group: str, shares: Sequence[Share], wall_ms: int) -> int:
         """Return the time of a pop: now, or later if there is a check point of this name already."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
+from libramq.codes import ResponseCode
 from libramq.errors import BodyDamaged, ConfigError, RemoteError, RemoteProtocolError
 from libramq.logs import get_logger
 from libramq.message import names
@@ -28,6 +29,8 @@ REDELIVERED: Final = "1"
 #: Ours: how far behind the first message of its check point another one may be. A pop takes 32 messages, and
 #: reads over some thousands that its filter does not match.
 POPPED_TOGETHER_MAX: Final = 1 << 20
+#: AckMessageProcessor: how it refuses a message that is not in its queue, or is not locked any more.
+NOT_POPPED: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 #: Ours: check points whose handles are remembered, read; those of 16,384 messages.
 CHECK_POINTS_KEPT: Final = 512
 

@@ -23,6 +23,7 @@ from libramq.client.popping.brought import Answer, Brought
 from libramq.client.popping.pace import Pace
 from libramq.client.popping.pop_round import Ask, Place, PopRound
 from libramq.client.popping.popped import (
+    NOT_POPPED,
     ack_header,
     batch_acks,
     change_header,
@@ -33,7 +34,6 @@ from libramq.client.popping.popped_ahead import PoppedAhead, Terms
 from libramq.client.routing.lookup import look_up
 from libramq.client.routing.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, SystemClock
-from libramq.codes import ResponseCode
 from libramq.errors import (
     BrokerError,
     ConfigError,
@@ -75,8 +75,6 @@ INVISIBLE_MS_MAX: Final = 3 * 24 * 3600 * 1000
 TIMEOUT_MS: Final = 10_000
 #: ClientConfig.pollNameServerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
-#: AckMessageProcessor: how it refuses a message that is not in its queue, or is not locked any more.
-NOT_POPPED: Final = frozenset({ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL})
 #: Ours: check points in one acknowledgement; a pop has one for every 32 messages of a queue.
 ACKS_MAX: Final = 256
 

@@ -18,6 +18,7 @@ from libramq.message.record import with_topic
 from libramq.pop.handle import Handle, encode_handle
 from libramq.remoting.headers import decode_header
 from libramq.remoting.pop_headers import (
+    HELD_MS,
     MESSAGE_COUNTS,
     NotificationHeader,
     PeekMessageHeader,
@@ -93,7 +94,7 @@ class PopMessage:
             attempt_id=header.attempt_id,
         )
         wide_max = header.lb_max_msg_nums or 0
-        reply = partial(self._reply, header.topic, header.invisible_time, is_wide=wide_max > 0)
+        reply = partial(self._reply, request, header.topic, header.invisible_time, is_wide=wide_max > 0)
         pop = Pop(
             waiter=RequestWaiter(request, self._answer, reply),
             wanted=wanted,
@@ -155,7 +156,9 @@ class PopMessage:
             return Reply(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", {"restNum": str(taken.rest)})
         return self._found(wanted.topic, 0, result)
 
-    def _reply(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool) -> Outcome:
+    def _reply(
+        self, request: Request, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool
+    ) -> Outcome:
         if not result.shares:
             code = ResponseCode.POLLING_FULL if result.full else ResponseCode.POLLING_TIMEOUT
             numbers = _numbers(invisible_ms, result)
@@ -163,6 +166,8 @@ class PopMessage:
                 numbers[MESSAGE_COUNTS] = ""
             return Reply(code, result.full or "NO_MESSAGE_IN_QUEUE", numbers)
         reply = self._found(topic, invisible_ms, result, is_wide=is_wide)
+        assert reply.ext is not None
+        reply.ext[HELD_MS] = str(result.popped_ms - request.monotonic_ms)
         return ReplyWhenDurable(result.end, reply) if self._waits_for_disk else reply
 
     def _found(self, topic: str, invisible_ms: int, result: PopResult, *, is_wide: bool = False) -> Reply:

@@ -24,9 +24,9 @@ class Outcome(Enum):
 
 
 class HeldMessage:
-    """One message. until_ms: when the broker makes it visible again, unless it hears of it before."""
+    """One message. until_ms: when the broker makes it visible again, as far as we know."""
 
-    __slots__ = ("delay_ms", "handed_out", "is_pending", "message", "outcome", "place", "until_ms")
+    __slots__ = ("delay_ms", "handed_out", "is_gone", "is_pending", "message", "outcome", "place", "until_ms")
 
     def __init__(self, message: MessageExt, place: Place, until_ms: MonotonicMs) -> None:
         #: Ours, for requests: the other is the handler's, which may clear its properties or replace its body.
@@ -36,6 +36,8 @@ class HeldMessage:
         self.until_ms = until_ms
         #: Whether a request about it is under way: another one would need the handle that it returns.
         self.is_pending = False
+        #: Whether the broker says that others may have it.
+        self.is_gone = False
         self.outcome: Outcome | None = None
         self.delay_ms = 0
 
@@ -66,6 +68,13 @@ class PopDelivery(Delivery):
     def until_ms(self) -> MonotonicMs:
         """Return when the first of its messages is visible to others again."""
         return min(each.until_ms for each in self.held)
+
+    def leave_out_gone(self) -> list[HeldMessage]:
+        """Take out what others may have, and return it. No handler has it yet."""
+        gone = [each for each in self.held if each.is_gone]
+        self.held = [each for each in self.held if not each.is_gone]
+        self.messages = [each.handed_out for each in self.held]
+        return gone
 
     def begin(self) -> bool:
         """Return whether the handler may run: not while paused, nor with messages others may have."""

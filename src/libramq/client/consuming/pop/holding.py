@@ -3,7 +3,8 @@
     waiting ─► a handler runs ─► outcomes ─► settling
       │             ├► runs beyond consume_timeout_ms: abandoned, as if it had failed
       │             └► busy: kept, and delivered again after a while
-      └► paused: kept, and delivered afterwards unless others have them
+      ├► paused: kept, and delivered afterwards
+      └► lapsed: their time seems over; postponed, and delivered unless the broker says that they are gone
 
 While a delivery waits or its handler runs, its messages are postponed at half their invisible time, for
 consume_timeout_ms at most. So a handler needs no invisible time of its own length, and what a killed process
@@ -61,6 +62,7 @@ class Holding:
         self._busy: list[tuple[MonotonicMs, PopDelivery]] = []
         self._unused: list[HeldMessage] = []  # While closing: what no handler gets.
         self._abandoned: set[PopDelivery] = set()
+        self._lapsed: dict[PopDelivery, None] = {}
         self._check_ms: MonotonicMs | None = None
         self._is_closing = False
         self.is_paused = False
@@ -111,6 +113,28 @@ class Holding:
         self._settle(delivery, ending, now_ms)
         return []
 
+    def take_lapsed(self, now_ms: MonotonicMs) -> list[PopDelivery]:
+        """Return the lapsed deliveries that handlers get after all: their brokers have postponed them."""
+        again = []
+        for delivery in list(self._lapsed):
+            if any(held.is_pending for held in delivery.held):
+                continue
+            gone = delivery.leave_out_gone()
+            if gone:
+                log.warning("popped messages are dropped: their invisible time is over", count=len(gone))
+            for held in gone:
+                self._released(held)
+            if delivery.held and now_ms >= delivery.until_ms:
+                continue  # A request failed, and is repeated.
+            del self._lapsed[delivery]
+            if not delivery.held:
+                self._deliveries.discard(delivery)
+            elif self.is_paused:
+                self._kept.append(delivery)
+            else:
+                again.append(delivery)
+        return again
+
     def pause(self) -> None:
         """Begin no more handlers."""
         self.is_paused = True
@@ -128,8 +152,9 @@ class Holding:
         """Begin no more handlers."""
         self._is_closing = True
         self._forbid()
-        kept, self._kept = [*self._kept, *(delivery for _, delivery in self._busy)], []
-        self._busy.clear()
+        kept = [*self._kept, *(delivery for _, delivery in self._busy), *self._lapsed]
+        for waiting in (self._kept, self._busy, self._lapsed):
+            waiting.clear()
         for delivery in kept:
             self._deliveries.discard(delivery)
             self._unused += delivery.held
@@ -171,11 +196,12 @@ class Holding:
             if self.is_paused and not delivery.started:
                 continue  # Others may handle them meanwhile.
             since_ms = delivery.began_ms if delivery.started else delivery.popped_ms
-            if now_ms - since_ms > self._settings.consume_timeout_ms:
+            if now_ms - since_ms > self._settings.consume_timeout_ms and delivery not in self._lapsed:
                 continue
             for held in delivery.held:
                 address = self._routes.master(held.place.broker_name)
-                if held.until_ms - now_ms <= half_ms and not held.is_pending and address is not None:
+                is_due = held.until_ms - now_ms <= half_ms and not (held.is_pending or held.is_gone)
+                if is_due and address is not None:
                     held.is_pending = True
                     invisible_ms = self._settings.invisible_ms
                     found.append(Postpone(held, address, invisible_ms, now_ms, is_extension=True))
@@ -190,18 +216,17 @@ class Holding:
 
     def _not_begun(self, delivery: PopDelivery, now_ms: MonotonicMs) -> list[PopDelivery]:
         delivery.started = False
-        if now_ms >= delivery.until_ms:  # Others may have them.
-            log.warning("popped messages are dropped: their invisible time is over", count=len(delivery.held))
-            self._deliveries.discard(delivery)
-            for held in delivery.held:
-                self._released(held)
-        elif self._is_closing:
+        if self._is_closing:
             self._deliveries.discard(delivery)
             self._unused += delivery.held
         elif self.is_paused:
             self._kept.append(delivery)
-        else:  # Paused and resumed in the meantime.
+        elif now_ms < delivery.until_ms:  # Paused and resumed in the meantime.
             return [delivery]
+        else:
+            self._lapsed[delivery] = None
+            self._check_ms = now_ms
+            return self.take_lapsed(now_ms)
         return []
 
     def _settle(self, delivery: PopDelivery, ending: Ending, now_ms: MonotonicMs) -> None:

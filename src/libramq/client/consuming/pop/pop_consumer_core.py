@@ -9,6 +9,7 @@ Upstream: DefaultMQPushConsumerImpl.popMessage, ConsumeMessagePopConcurrentlySer
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 from libramq.client.consuming import due
 from libramq.client.consuming import effects as fx
@@ -26,9 +27,10 @@ from libramq.client.consuming.pop.settling import Settling
 from libramq.client.consuming.signals import Steps
 from libramq.client.consuming.timers import DueItems
 from libramq.client.consuming.troubles import Troubles
-from libramq.client.popping.popped import note_change
+from libramq.client.popping.popped import NOT_POPPED, note_change
 from libramq.client.routing.route_table import RouteTable
 from libramq.clock import MonotonicMs, Now
+from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError, RequestCodeNotSupported
 from libramq.filter.selector import Selector, Sql
 from libramq.formats.route import TopicRouteData
@@ -38,6 +40,9 @@ from libramq.message.queue import MessageQueue
 from libramq.rpc.pop_calls import Changed
 
 log = get_logger(__name__)
+
+#: How a broker says that others may have a message, or that nobody will.
+GONE: Final = NOT_POPPED | {ResponseCode.TOPIC_NOT_EXIST}
 
 
 class PopConsumerCore:
@@ -215,9 +220,11 @@ class PopConsumerCore:
             held.until_ms = sent.sent_ms + sent.invisible_ms
         elif isinstance(error, BrokerError):
             held.until_ms = now_ms
-            log.warning("a message is visible to others while it is handled", reason=str(error))
+            held.is_gone = error.response_code in GONE
+            log.warning("a message could not be kept from others any longer", reason=str(error))
         self._settling.extended(held)
-        return self._settled(now_ms)
+        again = self._holding.take_lapsed(now_ms)
+        return [*([fx.Deliver(again)] if again else []), *self._settled(now_ms)]
 
     def dead_letter_made(
         self, sent: MakeDeadLetter, error: LibraError | None, now_ms: MonotonicMs

@@ -3,9 +3,9 @@
 Upstream: MQClientAPIImpl.popMessageAsync, ackMessageAsync, changeInvisibleTimeAsync.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, Unpack, get_args
+from typing import Final, TypeVar, Unpack, get_args
 
 from libramq.client.consuming import effects as fx
 from libramq.client.consuming.consumer_settings import ConsumeFrom, ConsumerSettings
@@ -32,11 +32,13 @@ from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.pop_headers import PopMessageHeader
 from libramq.rpc import broker_calls, pop_calls
+from libramq.rpc.call import Call
 from libramq.rpc.pop_calls import Changed, PopReply
 from libramq.transport.outages import log_failed_request
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 #: DefaultMQPushConsumerImpl: how long the broker may hold a pop, and how long we wait for it.
 HOLD_MS: Final = 15_000
@@ -69,6 +71,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
         super().__init__(settings, subscriptions, core, **seams)
         self._subscriptions = subscriptions
         self._take_single_acks: set[str] = set()  # Addresses of brokers that take no others.
+        self._round_trips_ms: dict[str, int] = {}  # The shortest, by address.
         self._performers |= {
             Pop: self._pop,
             Acknowledge: self._acknowledge,
@@ -81,6 +84,23 @@ class PopNetwork(MemberNetwork[PopEffect]):
     def assignment(self) -> list[MessageQueue]:
         """Return its queues: none."""
         return []
+
+    def ask(
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Sequence[PopEffect]],
+        timeout_ms: int,
+    ) -> None:
+        """Make a request, and measure how long its answer takes."""
+        sent_ms = self._clock.monotonic_ms()
+
+        def measured(outcome: T | LibraError, now_ms: MonotonicMs) -> Sequence[PopEffect]:
+            took_ms = now_ms - sent_ms
+            self._round_trips_ms[address] = min(took_ms, self._round_trips_ms.get(address, took_ms))
+            return answered(outcome, now_ms)
+
+        super().ask(address, call, measured, timeout_ms)
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Start no more handlers."""
@@ -107,7 +127,6 @@ class PopNetwork(MemberNetwork[PopEffect]):
             invisible_time=self._settings.invisible_ms,
             poll_time=HOLD_MS,
             init_mode=_INIT_MIN if self._settings.consume_from is ConsumeFrom.FIRST_OFFSET else _INIT_MAX,
-            born_time=int(self._clock.wall_ms()),
             exp_type=kind,
             exp=selected.expression,
             order=False,
@@ -125,7 +144,7 @@ class PopNetwork(MemberNetwork[PopEffect]):
             elif outcome.body:
                 try:
                     messages = messages_of(outcome, broker_name, topic)
-                    age_ms = int(self._clock.wall_ms()) - outcome.pop_time_ms
+                    age_ms = self._age_ms(effect, outcome, now_ms)
                 except LibraError as error:
                     log.error("a pop's answer is dropped", topic=topic, reason=str(error))
                     age_ms = error
@@ -133,6 +152,15 @@ class PopNetwork(MemberNetwork[PopEffect]):
             return [*effects, *self.core.pop_answered(topic, effect.address, outcome)]
 
         self.ask(effect.address, pop_calls.pop_message(header), answered, POP_TIMEOUT_MS)
+
+    def _age_ms(self, effect: Pop, reply: PopReply, now_ms: MonotonicMs) -> int:
+        """Return how long ago a broker popped messages, by our clock alone: its clock may be set otherwise.
+
+        Brokers that do not say how long they held the pop are taken to answer as fast as ever.
+        """
+        if reply.held_ms is None:
+            return self._round_trips_ms[effect.address]
+        return now_ms - effect.sent_ms - reply.held_ms
 
     def _acknowledge(self, effect: Acknowledge) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[PopEffect]:
