@@ -5,12 +5,14 @@ import random
 
 import pytest
 
+from libramq import sync
 from libramq.client import Producer
 from libramq.client.producing.accumulator import Accumulator
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import ConnectionLost, InvalidMessage, MessageIllegal, RequestTimeout
+from libramq.errors import ConfigError, ConnectionLost, InvalidMessage, MessageIllegal, RequestTimeout
 from libramq.message import Message, MessageQueue
+from libramq.message import properties as names
 from libramq.message.record import decode_records
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
 
@@ -265,3 +267,105 @@ async def test_callbacks_that_send_again_at_once_do_not_hold_the_loop(namesrv, b
         is_persistent = False
         await sender.flush()
         assert sender._run.network.pipeline.buffered_bytes == 0
+
+
+CHOSEN = MessageQueue("T", "a", 2)
+#: What no batch takes: brokers do not wait for the first to be stored, and put the second into a light queue.
+ALONE = [{names.WAIT: "false"}, {names.INNER_MULTI_DISPATCH: "%LMQ%x"}]
+
+
+@pytest.mark.parametrize("alone", ALONE, ids=["not waited for", "light queue"])
+async def test_what_travels_alone_to_a_chosen_queue_passes_nobody(fastidious, alone):
+    """Not even where the batch before it is refused, and sent again in parts."""
+    broker, namesrv = fastidious
+    outcomes = []
+    async with producer(namesrv, send_timeout_ms=60_000) as sender:
+        await sender.publish_queues("T")
+        for number in range(40):
+            body = b"bad" if number == 1 else b"%d" % number
+            properties = alone if number % 10 == 5 else {}
+            sender.send_nowait(Message("T", body, properties=properties), outcomes.append, queue=CHOSEN)
+        await sender.flush()
+    assert [int(body) for body in bodies(broker)] == [0, *range(2, 40)]
+    assert [isinstance(each, MessageIllegal) for each in outcomes] == [number == 1 for number in range(40)]
+
+
+async def test_awaited_sends_to_a_chosen_queue_pass_nothing_that_was_queued(fastidious):
+    broker, namesrv = fastidious
+    async with producer(namesrv, send_timeout_ms=60_000) as sender:
+        await sender.publish_queues("T")
+
+        def queue_two(number, body=b""):
+            for each in (number, number + 1):
+                message = Message("T", body or b"%d" % each)
+                sender.send_nowait(message, lambda outcome: None, queue=CHOSEN)
+
+        queue_two(0)
+        await sender.send(Message("T", b"2"), queue=CHOSEN)
+        queue_two(3)
+        result = await sender.send(Message("T", b"5"), selector=lambda queues, message: queues[2])
+        queue_two(6)
+        results = await sender.send_batch([Message("T", b"8"), Message("T", b"9")], queue=CHOSEN)
+        queue_two(10)
+        await sender.send_oneway(Message("T", b"12"), queue=CHOSEN)
+        queue_two(0, b"bad")
+        with pytest.raises(MessageIllegal):
+            await sender.send(Message("T", b"bad"), queue=CHOSEN)
+        await sender.send(Message("T", b"13"), queue=CHOSEN)
+    assert [int(body) for body in bodies(broker)] == list(range(14))
+    assert [each.queue_offset for each in (result, *results)] == [5, 8, 9]
+
+
+async def test_an_awaited_send_waits_behind_others_no_longer_than_its_time(namesrv, broker):
+    broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=100)
+    async with producer(namesrv, send_timeout_ms=2_000) as sender:
+        await sender.publish_queues("T")
+        sender.send_nowait(Message("T", b"unanswered"), lambda outcome: None, queue=CHOSEN)
+        with pytest.raises(RequestTimeout, match="before it"):
+            await sender.send(Message("T", b"x"), queue=CHOSEN, timeout_ms=20)
+        await sender.send(Message("T", b"other"), queue=MessageQueue("T", "a", 1))
+    assert bodies(broker) == [b"other"]
+
+
+async def test_a_delayed_message_passes_others_of_its_queue(namesrv, broker):
+    """It is stored elsewhere until its time has come."""
+    broker.silence(RequestCode.SEND_BATCH_MESSAGE, times=100)
+    async with producer(namesrv, send_timeout_ms=2_000) as sender:
+        await sender.publish_queues("T")
+        sender.send_nowait(Message("T", b"unanswered"), lambda outcome: None, queue=CHOSEN)
+        await sender.send(Message("T", b"first", delay_level=1), queue=CHOSEN)
+        arrived = asyncio.get_running_loop().create_future()
+        sender.send_nowait(Message("T", b"second", delay_level=1), arrived.set_result, queue=CHOSEN)
+        await arrived
+        assert bodies(broker) == [b"first", b"second"]
+
+
+async def test_a_priority_and_a_chosen_queue_exclude_each_other(namesrv, broker):
+    """The broker chooses the queue by the priority."""
+    message = Message("T", b"x", properties={names.PRIORITY: "3"})
+    choices = [{"queue": CHOSEN}, {"selector": lambda queues, message: queues[2]}]
+    async with producer(namesrv) as sender:
+        await sender.publish_queues("T")
+        for chosen in choices:
+            with pytest.raises(ConfigError, match="priority"):
+                await sender.send(message, **chosen)
+            with pytest.raises(ConfigError, match="priority"):
+                await sender.send_oneway(message, **chosen)
+            with pytest.raises(ConfigError, match="priority"):
+                sender.send_nowait(message, **chosen)
+        await sender.send(message)
+    assert bodies(broker) == [b"x"]
+
+
+def test_blocking_sends_to_a_chosen_queue_pass_nothing_that_was_queued(cluster):
+    """More is queued than the producer's thread takes in at once."""
+    namesrv, broker = cluster
+    with sync.Producer(namesrv=namesrv.address, send_timeout_ms=60_000) as sender:
+        for number in range(2_500):
+            sender.send_nowait(Message("T", b"%d" % number), queue=CHOSEN)
+        sender.send(Message("T", b"2500"), queue=CHOSEN)
+        sender.send_nowait(Message("T", b"2501"), queue=CHOSEN)
+        sender.send_batch([Message("T", b"2502")], queue=CHOSEN)
+        with pytest.raises(ConfigError, match="priority"):
+            sender.send(Message("T", b"x", properties={names.PRIORITY: "3"}), queue=CHOSEN)
+    assert [int(body) for body in bodies(broker)] == list(range(2_503))

@@ -6,9 +6,9 @@ Upstream: impl/producer/ProduceAccumulator.java.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from libramq.client.producing.batch_content import Content, content_bytes
 from libramq.message.queue import MessageQueue
@@ -23,13 +23,17 @@ BATCH_COUNT_MAX: Final = 1000
 
 @dataclass(slots=True)
 class Batch(Generic[T]):
-    """Messages that are sent together. tokens: what each one's sender wants back with its result."""
+    """Messages that are sent together. tokens: what each one's sender wants back with its result.
+
+    send: sends what is not to be part of a batch, by a request of its own.
+    """
 
     topic: str
     queue: MessageQueue | None
     contents: list[Content] = field(default_factory=list)
     tokens: list[T] = field(default_factory=list)
     size: int = 0
+    send: Callable[[Any], None] | None = None
 
 
 class Accumulator(Generic[T]):
@@ -62,6 +66,22 @@ class Accumulator(Generic[T]):
         batch.tokens.append(token)
         batch.size = size
         self._open[key] = batch
+
+    def add_alone(self, batch: Batch[T]) -> None:
+        """Take what travels alone to a fixed queue, behind what waits for that queue."""
+        assert batch.queue is not None, "others have nothing to wait for"
+        before = self._open.pop(batch.queue, None)
+        self._ready += [batch] if before is None else [before, batch]
+
+    def has(self, queue: MessageQueue) -> bool:
+        """Return whether anything waits for a fixed queue."""
+        return queue in self._open or any(batch.queue == queue for batch in self._ready)
+
+    def discard(self, batch: Batch[T]) -> bool:
+        """Remove a batch; return False if it has been taken."""
+        before = len(self._ready)
+        self._ready = deque(each for each in self._ready if each is not batch)
+        return len(self._ready) < before
 
     def open_batch(self, topic: str, size: int) -> Batch[T] | None:
         """Return the batch that a message of so many bytes joins, for any queue of its topic, if any."""

@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Final, Unpack
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar, Unpack
 
 from libramq.client.blocking_client import BlockingClient
 from libramq.client.options import ProducerOptions
@@ -25,6 +26,7 @@ from libramq.message.message import Message, MessageExt, snapshot
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 #: Ours: some milliseconds of work, between which responses are read.
 TAKEN_IN_MAX: Final = 1_000
@@ -91,9 +93,8 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and wait until the broker has stored it."""
-        return self._wait(
-            "send", self._producer.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
-        )
+        send = partial(self._producer.send, message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        return self._wait_in_order("send", send, queue, selector)
 
     def request(
         self,
@@ -104,8 +105,10 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> MessageExt:
         """Send a message as a request, and return the reply that a consumer of its topic sends."""
-        reply = self._producer.request(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
-        return self._wait("request", reply)
+        reply = partial(
+            self._producer.request, message, queue=queue, selector=selector, timeout_ms=timeout_ms
+        )
+        return self._wait_in_order("request", reply, queue, selector)
 
     def reply(
         self,
@@ -156,15 +159,15 @@ class Producer(BlockingClient):
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic together."""
-        return self._wait(
-            "send_batch", self._producer.send_batch(messages, queue=queue, timeout_ms=timeout_ms)
-        )
+        send = partial(self._producer.send_batch, messages, queue=queue, timeout_ms=timeout_ms)
+        return self._wait_in_order("send_batch", send, queue)
 
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Send a message without waiting for a response: it may be lost."""
-        self._wait("send_oneway", self._producer.send_oneway(message, queue=queue, selector=selector))
+        send = partial(self._producer.send_oneway, message, queue=queue, selector=selector)
+        self._wait_in_order("send_oneway", send, queue, selector)
 
     def send_nowait(
         self,
@@ -215,6 +218,21 @@ class Producer(BlockingClient):
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues to which a topic's messages can be sent, in route order."""
         return self._wait("publish_queues", self._producer.publish_queues(topic))
+
+    def _wait_in_order(
+        self,
+        what: str,
+        send: Callable[[], Coroutine[Any, Any, T]],
+        *chosen: MessageQueue | QueueSelector | None,
+    ) -> T:
+        """Send and wait; to a chosen queue, behind what was passed to `send_nowait` before."""
+
+        async def behind() -> T:
+            self._take(len(self._handed_over))
+            return await send()
+
+        is_any = all(each is None for each in chosen)
+        return self._wait(what, send() if is_any else behind())
 
     def _take_in(self) -> None:
         """Send some of the messages queued by other threads, then yield; on the producer's thread."""

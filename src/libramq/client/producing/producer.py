@@ -295,7 +295,7 @@ class Producer:
             for run in split(contents):
                 prepared = prepare_batch(topic, contents[run], unique_ids(contents[run], ids))
                 left_ms = self._run.left_ms(timeout_ms, self._clock.monotonic_ms())
-                send = partial(self._run.network.sender.send, prepared, info, queue, timeout_ms=left_ms)
+                send = partial(self._run.network.send_prepared, prepared, info, queue, timeout_ms=left_ms)
                 results += await answer_of(send)
         return results
 
@@ -309,7 +309,7 @@ class Producer:
         prepared = prepare_one(
             message, self._run.message_ids, compress_over_bytes=self._settings.compress_over_bytes
         )
-        self._run.network.sender.send_oneway(prepared, info, queue)
+        self._run.network.send_oneway(prepared, info, queue)
 
     def send_nowait(
         self,

@@ -5,6 +5,7 @@ time.
 Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
 """
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from libramq.client.producing.master_requests import MasterRequests
 from libramq.client.producing.queue_selector import QueueSelector, check_queue, selected
 from libramq.client.producing.replies import reply_properties
 from libramq.client.producing.requests import Replied, Requests
-from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, SendPipeline
-from libramq.client.producing.send_request import SendSettings, prepare_one, travels_alone
+from libramq.client.producing.send_pipeline import BUFFER_BYTES_MAX, Callback, SendPipeline
+from libramq.client.producing.send_request import Prepared, SendSettings, prepare_one, travels_alone
 from libramq.client.producing.send_result import SendResult
 from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.name_servers import NameServers
@@ -115,7 +116,7 @@ class ProducerNetwork:
         check: Check | None = None,
     ) -> None:
         self._settings = settings
-        self._timers = timers
+        self._timers, self._clock = timers, clock
         self._ids = ids
         self._contacted: set[str] = set()
         self._remotes = Remotes(
@@ -212,7 +213,9 @@ class ProducerNetwork:
         )
         if is_half:
             sent = self._registering(sent)
-        self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+        may_pass = is_half or message.is_delayed  # They are stored elsewhere first.
+        send = self.sender.send if may_pass else self.send_prepared
+        send(prepared, info, queue, sent, timeout_ms=timeout_ms)
 
     def request(
         self,
@@ -236,7 +239,42 @@ class ProducerNetwork:
         prepared = prepare_one(
             message, self._ids, compress_over_bytes=self._settings.compress_over_bytes, added=added
         )
-        self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+        self.send_prepared(prepared, info, queue, sent, timeout_ms=timeout_ms)
+
+    def send_prepared(
+        self,
+        prepared: Prepared,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        sent: Sent,
+        *,
+        timeout_ms: int,
+    ) -> None:
+        """Send to any queue, or to the chosen one behind what `send_nowait` has taken for it."""
+        if queue is None or not self.pipeline.is_in_use(queue):
+            self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
+            return
+        until_ms = self._clock.monotonic_ms() + timeout_ms
+
+        def send(answered: Sent) -> None:
+            left_ms = max(1, until_ms - self._clock.monotonic_ms())
+            self.sender.send(prepared, info, queue, answered, timeout_ms=left_ms)
+
+        callbacks = [_together(len(prepared.ids), sent)] * len(prepared.ids)
+        self.pipeline.send_behind(queue, send, callbacks, len(prepared.body), wait_ms=timeout_ms)
+
+    def send_oneway(self, prepared: Prepared, info: TopicPublishInfo, queue: MessageQueue | None) -> None:
+        """Send without a response, in the same order."""
+        if queue is None or not self.pipeline.is_in_use(queue):
+            self.sender.send_oneway(prepared, info, queue)
+            return
+
+        def send(answered: Sent) -> None:
+            with contextlib.suppress(LibraError):  # It may be lost.
+                self.sender.send_oneway(prepared, info, queue)
+            answered([])
+
+        self.pipeline.send_behind(queue, send, [], len(prepared.body))
 
     def reply(
         self, request: MessageExt, message: Message, info: TopicPublishInfo, sent: Sent, *, timeout_ms: int
@@ -348,6 +386,22 @@ class ProducerNetwork:
             self._remotes.send(address, call.command(), answered, timeout_ms=UNREGISTER_TIMEOUT_MS)
         if not addresses:
             unregistered()
+
+
+def _together(count: int, sent: Sent) -> Callback:
+    """Return a callback for each of some messages that reports their outcomes as one."""
+    outcomes: list[SendResult] = []
+    errors: list[LibraError] = []
+
+    def answered(outcome: SendResult | LibraError) -> None:
+        if isinstance(outcome, LibraError):
+            errors.append(outcome)
+        else:
+            outcomes.append(outcome)
+        if len(outcomes) + len(errors) == count:
+            sent(errors[0] if errors else outcomes)
+
+    return answered
 
 
 def wanted_queue(

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.client.options import instance_of
-from libramq.errors import InvalidMessage
+from libramq.errors import ConfigError, InvalidMessage
+from libramq.message import properties as names
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.message.tags import java_hash
@@ -22,12 +23,17 @@ A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
 def check_queue(name: str, queue: object, message: Message) -> MessageQueue:
     """Return the queue that the user chose.
 
-    Raises ConfigError for anything but a queue, and InvalidMessage for one of another topic.
+    Raises ConfigError for anything but a queue, and for a message whose priority decides it, and
+    InvalidMessage for one of another topic.
     """
     instance_of(name, queue, MessageQueue, A_QUEUE)
     assert isinstance(queue, MessageQueue), "just checked"
     if queue.topic != message.topic:
         raise InvalidMessage(f"{name} is of topic {queue.topic}, and the message is for {message.topic}")
+    if message.properties and names.PRIORITY in message.properties:
+        raise ConfigError(
+            "a message with a priority is stored in the queue of its priority; send it to no chosen queue"
+        )
     return queue
 
 

@@ -5,7 +5,8 @@
 Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A batch
 takes the next queue: messages stay with a queue for one batch. At most IN_FLIGHT_BYTES_MAX are in flight, and
 one batch for a queue that was chosen: what is sent again, in halves perhaps, comes before what follows it. If
-that has no answer in time, those that waited behind it all the while have none either.
+that has no answer in time, those that waited behind it all the while have none either. What travels alone to
+such a queue takes its place among them; only delayed messages, which are stored elsewhere, pass.
 Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
@@ -19,15 +20,9 @@ from libramq.client.producing.accumulator import Accumulator, Batch
 from libramq.client.producing.batch_content import PLAIN_ITEM_BYTES, Content, content_bytes, plain_body
 from libramq.client.producing.batch_sender import BatchSender, Outcomes
 from libramq.client.producing.queue_selector import QueueSelector, selected
-from libramq.client.producing.send_request import (
-    Prepared,
-    SendSettings,
-    content_of,
-    prepare_one,
-    travels_alone,
-)
+from libramq.client.producing.send_request import SendSettings, content_of, prepare_one, travels_alone
 from libramq.client.producing.send_result import SendResult
-from libramq.client.producing.sender import Sender
+from libramq.client.producing.sender import Sender, Sent
 from libramq.client.routing.publish_info import TopicPublishInfo
 from libramq.client.routing.routes import Routes, not_writable
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout
@@ -153,6 +148,49 @@ class SendPipeline:
         else:
             self._place(message, callback, queue, selector, info)
 
+    def is_in_use(self, queue: MessageQueue) -> bool:
+        """Return whether anything waits for a fixed queue, or is in flight to it."""
+        return queue in self._blocked or self._accumulator.has(queue)
+
+    def send_behind(
+        self,
+        queue: MessageQueue,
+        send: Callable[[Sent], None],
+        callbacks: Sequence[Callback | None],
+        size: int,
+        *,
+        wait_ms: int | None = None,
+    ) -> None:
+        """Have messages sent by `send` when nothing for their queue is before them.
+
+        After wait_ms they are not, and fail. callbacks: one for each.
+        """
+
+        timer: Timer | None = None
+
+        def send_them(sent: Callable[[Outcomes], None]) -> None:
+            if timer is not None:
+                timer.cancel()
+
+            def answered(outcome: Sequence[SendResult] | LibraError) -> None:
+                sent([outcome] * len(callbacks) if isinstance(outcome, LibraError) else outcome)
+
+            send(answered)
+
+        batch = Batch(queue.topic, queue, tokens=list(callbacks), size=size, send=send_them)
+        self._buffered_bytes += size
+        self._accumulator.add_alone(batch)
+        if wait_ms is not None:
+            timer = self._timers.after(wait_ms, partial(self._waited_too_long, batch))
+        self._dispatch()
+
+    def _waited_too_long(self, batch: Batch[Callback | None]) -> None:
+        if self._accumulator.discard(batch):
+            error = RequestTimeout(f"not sent in time: others for {batch.queue} before it have no answer yet")
+            for callback in batch.tokens:
+                self._complete(callback, error)
+            self._finished(batch.size)
+
     def fail(self, callback: Callback | None, error: BaseException) -> None:
         """Report that a message could not be taken; a KeyboardInterrupt is raised again."""
         if isinstance(error, KeyboardInterrupt):
@@ -205,7 +243,11 @@ class SendPipeline:
             queue = selected(selector, info.queues, message)
         if travels_alone(message):
             prepared = prepare_one(message, self._ids, compress_over_bytes=self._settings.compress_over_bytes)
-            self._send_one(prepared, info, queue, callback)
+            send = partial(self._sender.send, prepared, info, queue, timeout_ms=self._timeout_ms)
+            if queue is None or message.is_delayed:
+                self._send_one(send, len(prepared.body), callback)
+            else:
+                self.send_behind(queue, send, [callback], len(prepared.body))
             return
         content = content_of(message, self._ids)
         self._collect(message.topic, queue, content, content_bytes(content), callback)
@@ -303,7 +345,10 @@ class SendPipeline:
             if self._in_flight_batches[topic] >= IN_FLIGHT_BATCHES_MAX:
                 self._busy.add(topic)
         sent = partial(self._batch_sent, topic, batch.queue, batch.tokens, batch.size)
-        self._batches.send(batch.topic, info, batch.queue, batch.contents, sent, timeout_ms=self._timeout_ms)
+        if batch.send is not None:
+            batch.send(sent)
+        else:
+            self._batches.send(topic, info, batch.queue, batch.contents, sent, timeout_ms=self._timeout_ms)
 
     def _batch_sent(
         self,
@@ -316,7 +361,8 @@ class SendPipeline:
         late: list[Batch[Callback | None]] = []
         if queue is not None:
             behind = self._blocked.pop(queue)
-            if isinstance(outcomes[-1], RequestTimeout | ConnectFailed):  # They have waited for as long.
+            # They have waited for as long.
+            if outcomes and isinstance(outcomes[-1], RequestTimeout | ConnectFailed):
                 late = self._accumulator.remove(behind, queue)
         else:
             self._busy.discard(topic)
@@ -331,21 +377,14 @@ class SendPipeline:
             size += late_bytes
         self._sent(callbacks, size, outcomes)
 
-    def _send_one(
-        self,
-        prepared: Prepared,
-        info: TopicPublishInfo,
-        queue: MessageQueue | None,
-        callback: Callback | None,
-    ) -> None:
-        size = len(prepared.body)
+    def _send_one(self, send: Callable[[Sent], None], size: int, callback: Callback | None) -> None:
         self._buffered_bytes += size
         self._in_flight(size)
 
         def sent(outcome: Sequence[SendResult] | LibraError) -> None:
             self._sent([callback], size, [outcome] if isinstance(outcome, LibraError) else outcome)
 
-        self._sender.send(prepared, info, queue, sent, timeout_ms=self._timeout_ms)
+        send(sent)
 
     def _in_flight(self, size: int) -> None:
         self._in_flight_bytes += size
